@@ -150,7 +150,7 @@ def apart(options: argparse.Namespace) -> list[str]:
         f"`densing results explain {names} --model {options.model} --against {options.against} --stable`",
         f"{markdown.literal(result.sentence)} {result.moved} The penalty is chosen in the largest store alone, here "
         f"{result.lam:.3g}.",
-        markdown.table([field.title for field in shown.fields], ([cell.shown for cell in row] for row in shown.rows)),
+        shown.markdown(),
     ]
 
 

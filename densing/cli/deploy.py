@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from densing.tradeoff import Deployment
 
 SHOWN = ["choice", "bits_per_byte", "density", "median_ms", "p95_ms", "front", "share"]
-Ms = typer.Option(help="Milliseconds.")
 
 
 def deploy(

@@ -76,11 +76,11 @@ def body(result: Deployment) -> str:
     """Return what the page says below its heading, in Markdown; other pages hold it too."""
     parts = [
         markdown.literal(words.clean(result.sentence, markdown.LONGEST)), markdown.table(["", ""], _facts(result)),
-        "### Ways to serve", HOW, _written(choice_table(result)), "### Policies", _written(policy_table(result)),
-        _written(decision_table(result)),
+        "### Ways to serve", HOW, choice_table(result).markdown(), "### Policies", policy_table(result).markdown(),
+        decision_table(result).markdown(),
     ]  # fmt: skip
     if result.tried is not None:
-        parts += ["### Served for real", _written(tried_table(result))]
+        parts += ["### Served for real", tried_table(result).markdown()]
     if result.notes:
         parts += ["### Notes", markdown.notes(severest_first(result.notes))]
     return "\n\n".join(parts)
@@ -168,7 +168,3 @@ def _facts(result: Deployment) -> tuple[tuple[str, str], ...]:
         ("A request", f"{times.tokens} tokens every {words.number(1e3 * result.service.interval_s)} ms"),
         ("The model", f"{times.layers} layers, {times.parameters:,} parameters"),
     )
-
-
-def _written(shown: ShownTable) -> str:
-    return markdown.table([field.title for field in shown.fields], ([cell.shown for cell in row] for row in shown.rows))

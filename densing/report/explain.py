@@ -81,11 +81,11 @@ def body(result: Explained) -> str:
         markdown.table(["", ""], _facts(result)),
         "### Weights",
         HOW,
-        _written(weight_table(result)),
+        weight_table(result).markdown(),
     ]
     slices = slice_table(result)
     if slices.rows:
-        parts += ["### Densities on either side of the score", SLICES, _written(slices)]
+        parts += ["### Densities on either side of the score", SLICES, slices.markdown()]
     if result.notes:
         parts += ["### Notes", markdown.notes(severest_first(result.notes))]
     return "\n\n".join(parts)
@@ -140,7 +140,3 @@ def _facts(result: Explained) -> tuple[tuple[str, str], ...]:
         ("Penalty", words.number(result.lam)),
         ("Moved", result.moved),
     )  # fmt: skip
-
-
-def _written(shown: ShownTable) -> str:
-    return markdown.table([field.title for field in shown.fields], ([cell.shown for cell in row] for row in shown.rows))

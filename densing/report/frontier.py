@@ -95,8 +95,7 @@ def render_markdown(result: Frontier) -> str:
     ]
     for scale in result.scales:
         shown = frontier_table(result, scale, "t")
-        rows = ([cell.shown for cell in row] for row in shown.rows)
-        lines = markdown.table([field.title for field in shown.fields], rows)
+        lines = shown.markdown()
         parts += [f"## {markdown.literal(words.clean(scale))}", markdown.literal(result.sentence(scale)), lines]
     if result.notes:
         parts += ["## Notes", markdown.notes(severest_first(result.notes))]

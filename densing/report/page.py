@@ -25,6 +25,7 @@ from plotly.offline import get_plotlyjs
 from densing import __version__
 from densing.core import Note, once, severest_first, words
 from densing.plots import DARK
+from densing.report import markdown
 
 MOST_NOTES = 60
 
@@ -162,6 +163,12 @@ class ShownTable:
     sortable: bool = False
     filters: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
     marked: frozenset[int] = frozenset()
+
+    def markdown(self) -> str:
+        """Return it as a table of Markdown."""
+        return markdown.table(
+            [field.title for field in self.fields], ([cell.shown for cell in row] for row in self.rows)
+        )
 
 
 def column(name: str, show: Callable[[Any], str] = words.clean) -> Callable[[Mapping[str, Any]], str]:

@@ -29,6 +29,7 @@ from densing.core import (
 )
 from densing.efficiency.simulation import EDGE, Served
 from densing.efficiency.techniques import offload
+from densing.tradeoff.pareto import non_dominated
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -247,7 +248,7 @@ def deploy(
     choices = chosen.assign(
         choice=list(actions.labels), cut=chosen["place"].astype("Int64"), device_ms=1e3 * actions.device_s,
         edge_ms=1e3 * actions.edge_s, bytes=actions.bytes.astype(int), median_ms=1e3 * np.median(flat, axis=0),
-        p95_ms=1e3 * p95, front=_front(actions.quality, p95), share=contest.shares[contest.recommended],
+        p95_ms=1e3 * p95, front=non_dominated(actions.quality, p95), share=contest.shares[contest.recommended],
     )  # fmt: skip
     if "density" in choices:
         choices["density_per_ms"] = choices["density"] / choices["p95_ms"]
@@ -302,13 +303,6 @@ def _rows(quality: pd.DataFrame | Path | str, weight_bits: int, text_stays: bool
     return together
 
 
-def _front(quality: np.ndarray, p95: np.ndarray) -> np.ndarray:
-    """Return which ways nothing beats: none is as fast and better, or as good and faster."""
-    better = (quality[:, None] >= quality) & (p95[:, None] <= p95)
-    better &= (quality[:, None] > quality) | (p95[:, None] < p95)
-    return np.asarray(~better.any(0))
-
-
 def _policy_table(contest: offload.Contest) -> pd.DataFrame:
     import pandas as pd
 
@@ -332,11 +326,7 @@ def _decisions(
     import pandas as pd
 
     grid = np.geomspace(bandwidth.min(), bandwidth.max(), GRID)
-    policy = (
-        offload.chance(0)
-        if contest.recommended == "random"
-        else offload.policy_of(contest.recommended, contest.policies)
-    )
+    policy = contest.policies[contest.recommended]
     rows = []
     for busy in sorted({float(each) for each in np.unique(np.round(load, 2))})[:5]:
         requests = offload.Requests(actions, service, offload.Conditions(grid[:, None], np.full((GRID, 1), busy)))

@@ -39,6 +39,7 @@ from .models import load_workload as load_workload
 from .models import resized as resized
 from .others import load_other as load_other
 from .served import EDGE as EDGE
+from .served import STATE_BITS as STATE_BITS
 from .served import Served as Served
 from .served import check_served as check_served
 from .served import load_served as load_served

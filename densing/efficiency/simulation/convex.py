@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from densing.core import InputError, Record, UnknownNameError
-from densing.efficiency.simulation.presets import load_step, read_presets
+from densing.efficiency.simulation.presets import Presets
 
-FILE = Path(__file__).with_name("convex.toml")
 LOSSES = ("logistic", "squares")
 NUMBER = 8
 """Bytes of a weight or an entry of a gradient: a double, as in the code of proxCSL's authors."""
@@ -76,26 +75,5 @@ def check_convex(problem: Convex) -> None:
         raise UnknownNameError(f"loss of {problem.name}:", problem.loss, LOSSES)
 
 
-def convex_names() -> tuple[str, ...]:
-    """Return the names of the presets."""
-    return tuple(read_presets(Convex, FILE))
-
-
-def load_convex(name: str | Path) -> Convex:
-    """Return a preset by name, or read a TOML file with the fields of :class:`Convex`.
-
-    Raises
-    ------
-    UnknownNameError
-        For a name that is neither.
-    InputError
-        For a file that cannot be read, and for numbers that do not go together.
-
-    Examples
-    --------
-    >>> load_convex("least-squares").loss
-    'squares'
-    """
-    problem = load_step(Convex, FILE, name, "linear problem")
-    check_convex(problem)
-    return problem
+PRESETS = Presets(Convex, Path(__file__).with_suffix(".toml"), "linear problem", check_convex)
+convex_names, load_convex = PRESETS.names, PRESETS.load

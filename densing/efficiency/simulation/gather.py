@@ -6,9 +6,8 @@ import math
 from pathlib import Path
 
 from densing.core import InputError, Record
-from densing.efficiency.simulation.presets import load_step, read_presets
+from densing.efficiency.simulation.presets import Presets
 
-FILE = Path(__file__).with_name("gather.toml")
 MOST = 10**12
 
 
@@ -100,32 +99,5 @@ def check_gather(step: Gather) -> None:
             raise InputError(f"{step.name}: {field}: {getattr(step, field)} is out of range; give seconds from 0 up")
 
 
-def gather_names() -> tuple[str, ...]:
-    """Return the names of the presets.
-
-    Examples
-    --------
-    >>> gather_names()[0]
-    'sage-reddit'
-    """
-    return tuple(read_presets(Gather, FILE))
-
-
-def load_gather(name: str | Path) -> Gather:
-    """Return a preset by name, or read a TOML file with the fields of :class:`Gather`.
-
-    Raises
-    ------
-    UnknownNameError
-        For a name that is neither.
-    InputError
-        For a file that cannot be read, and for numbers that do not go together.
-
-    Examples
-    --------
-    >>> load_gather("sage-reddit").width
-    602
-    """
-    step = load_step(Gather, FILE, name, "table")
-    check_gather(step)
-    return step
+PRESETS = Presets(Gather, Path(__file__).with_suffix(".toml"), "table", check_gather)
+gather_names, load_gather = PRESETS.names, PRESETS.load

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -14,14 +16,9 @@ from densing.efficiency.simulation.cluster import read_toml
 Step = TypeVar("Step", bound=msgspec.Struct)
 
 
-@cache
-def read_presets(kind: type[Step], file: Path) -> dict[str, Step]:
-    """Return the steps of a file of this package by name."""
-    return {name: _step(kind, {"name": name, **table}, f"preset {name}") for name, table in read_toml(file).items()}
-
-
-def load_step(kind: type[Step], file: Path, name: str | Path, what: str) -> Step:
-    """Return a preset by name, or read a TOML file with the fields of ``kind``.
+@dataclass(frozen=True)
+class Presets(Generic[Step]):
+    """Steps of a kind: those of this package by name, others from TOML files.
 
     Parameters
     ----------
@@ -29,23 +26,59 @@ def load_step(kind: type[Step], file: Path, name: str | Path, what: str) -> Step
         A record with a ``name``.
     file : Path
         Of the presets.
-    name : str or path
     what : str
         The kind in words.
-
-    Raises
-    ------
-    UnknownNameError
-        For a name that is neither.
-    InputError
-        For a file that cannot be read.
+    check : callable
+        Refuses a step whose numbers do not go together.
     """
-    path, presets = Path(name), read_presets(kind, file)
-    if str(name) in presets:
-        return presets[str(name)]
-    if path.suffix != ".toml":
-        raise UnknownNameError(f"{what} (nor a .toml file)", str(name), presets)
-    return _step(kind, {"name": path.stem, **read_toml(path)}, str(path))
+
+    kind: type[Step]
+    file: Path
+    what: str
+    check: Callable[[Step], None]
+
+    @cached_property
+    def steps(self) -> dict[str, Step]:
+        """The presets by name."""
+        tables = read_toml(self.file)
+        return {name: _step(self.kind, {"name": name, **table}, f"preset {name}") for name, table in tables.items()}
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the presets.
+
+        Examples
+        --------
+        >>> from densing.efficiency.simulation import gather_names, served_names
+        >>> gather_names()[0], served_names()
+        ('sage-reddit', ('serve-smollm2-135m',))
+        """
+        return tuple(self.steps)
+
+    def load(self, name: str | Path) -> Step:
+        """Return a preset by name, or read a TOML file with the fields of the kind.
+
+        Raises
+        ------
+        UnknownNameError
+            For a name that is neither.
+        InputError
+            For a file that cannot be read, and for numbers that do not go together.
+
+        Examples
+        --------
+        >>> from densing.efficiency.simulation import load_convex, load_gather, load_served
+        >>> load_gather("sage-reddit").width, load_convex("least-squares").loss
+        (602, 'squares')
+        >>> load_served("serve-smollm2-135m").layers
+        30
+        """
+        path = Path(name)
+        if (step := self.steps.get(str(name))) is None:
+            if path.suffix != ".toml":
+                raise UnknownNameError(f"{self.what} (nor a .toml file)", str(name), self.steps)
+            step = _step(self.kind, {"name": path.stem, **read_toml(path)}, str(path))
+        self.check(step)
+        return step
 
 
 def _step(kind: type[Step], table: dict[str, Any], where: str) -> Step:

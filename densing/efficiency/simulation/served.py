@@ -6,16 +6,16 @@ import math
 from pathlib import Path
 
 from densing.core import InputError, Record
-from densing.efficiency.simulation.presets import load_step, read_presets
+from densing.efficiency.simulation.presets import Presets
 
-FILE = Path(__file__).with_name("served.toml")
 EDGE = -1
 """As a cut: the tokens' numbers are sent, and the server computes everything."""
 ID_BYTES = 4
 """Of a token's number on the wire."""
 RANGE_BYTES = 8
 """Least number and step of a token's state, where its numbers are levels."""
-BITS = (2, 4, 8, 16)
+STATE_BITS = (2, 4, 8, 16)
+"""Of each number handed over, that can be sent."""
 
 
 class Served(Record, frozen=True):
@@ -130,32 +130,5 @@ def check_served(request: Served) -> None:
             )
 
 
-def served_names() -> tuple[str, ...]:
-    """Return the names of the presets.
-
-    Examples
-    --------
-    >>> served_names()
-    ('serve-smollm2-135m',)
-    """
-    return tuple(read_presets(Served, FILE))
-
-
-def load_served(name: str | Path) -> Served:
-    """Return a preset by name, or read a TOML file with the fields of :class:`Served`.
-
-    Raises
-    ------
-    UnknownNameError
-        For a name that is neither.
-    InputError
-        For a file that cannot be read, and for numbers that do not go together.
-
-    Examples
-    --------
-    >>> load_served("serve-smollm2-135m").layers
-    30
-    """
-    request = load_step(Served, FILE, name, "request")
-    check_served(request)
-    return request
+PRESETS = Presets(Served, Path(__file__).with_suffix(".toml"), "request", check_served)
+served_names, load_served = PRESETS.names, PRESETS.load

@@ -185,7 +185,7 @@ PRESETS = {
             32,
             100,
         ),
-        # A block holds a film and its reception.
+        # Films are packed: a block holds several, each with its reception.
         Preset("films", _small(_CPU_WIDTHS, (400, 800, 1600)), 128, 6e-3, 32, 100, questions=500, vocabulary=1024),
         Preset(
             "gpu",

@@ -13,7 +13,7 @@ from densing.core import InputError
 from densing.efficiency.parallel.distributed import RunEnv, RunRecord, burst_bytes, comm, parse_rates
 from densing.efficiency.parallel.offload.halves import Halves, layer_seconds
 from densing.efficiency.parallel.offload.wire import pack, unpack
-from densing.efficiency.simulation import EDGE, Served
+from densing.efficiency.simulation import EDGE, STATE_BITS, Served
 
 DEVICE, SERVER = 0, 1
 
@@ -49,7 +49,7 @@ def parse_ways(text: str) -> tuple[Way, ...]:
             raise InputError(
                 f"ways: {part.strip()[:40]!r}: write exit:cut:bits, such as 12:6:8 or 12:device:16"
             ) from None
-        if way.bits not in (2, 4, 8, 16) or (way.cut is not None and not EDGE <= way.cut <= way.left_at):
+        if way.bits not in STATE_BITS or (way.cut is not None and not EDGE <= way.cut <= way.left_at):
             raise InputError(f"ways: {part.strip()[:40]!r}: cuts lie up to the exit, bits are 2, 4, 8 or 16")
         ways.append(way)
     return tuple(ways)

@@ -8,9 +8,7 @@ from .channel import Recorded as Recorded
 from .channel import read_channel as read_channel
 from .contest import Contest as Contest
 from .contest import hold_contest as hold_contest
-from .contest import policy_of as policy_of
 from .policies import POLICIES as POLICIES
-from .policies import chance as chance
 from .requests import Requests as Requests
 from .requests import Service as Service
 from .technique import SacD as SacD

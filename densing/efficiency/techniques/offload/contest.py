@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import t
@@ -16,7 +15,6 @@ from densing.efficiency.techniques.offload.channel import Channel
 from densing.efficiency.techniques.offload.policies import (
     POLICIES,
     Expected,
-    Played,
     Policy,
     always,
     best_fixed,
@@ -64,8 +62,8 @@ class Contest:
         Of the actor to every other policy; () where it did not take part.
     recommended : str
     reason : str
-    policies : mapping of str to Any
-        What decides at last: the fixed choice's number, followers of bandwidths, the first seed's actor.
+    policies : mapping of str to Policy
+        Each as it decided; of several seeds the first's.
     level : float
     """
 
@@ -76,7 +74,7 @@ class Contest:
     differences: tuple[Difference, ...]
     recommended: str
     reason: str
-    policies: dict[str, Any]
+    policies: dict[str, Policy]
     level: float
 
 
@@ -121,28 +119,8 @@ def hold_contest(
         raise InputError(f"traces={traces}, seeds={seeds}: an interval needs two traces and one seed at least")
     train = Requests(actions, service, channel.draw(TRAIN_EPISODES, STEPS, named_seed(seed, "train")))
     test = Requests(actions, service, channel.draw(traces, STEPS, named_seed(seed, "test")))
-    known: dict[str, Any] = {}
-    for name, among in kinds_of_choice(train).items():
-        if name in policies and (choice := best_fixed(train, among)) is not None:
-            known[name] = choice
-    if "expected" in policies:
-        known["expected"] = Expected(train.conditions.bandwidth, seed)
-    played: dict[str, list[Played]] = {}
-    for name in policies:
-        if name in ("fixed", "device-only", "edge-only") and name not in known:
-            continue
-        own = range(seeds) if name in ("sac-d", "random") else range(1)
-        for number in own:
-            policy = policy_of(name, known)
-            if name == "random":
-                policy = chance(named_seed(seed, f"random {number}"))
-            elif name == "sac-d":
-                policy = train_actor(
-                    train, steps=updates, seed=named_seed(seed, f"actor {number}") % 2**31,
-                    progress=partial(_told, progress, number, seeds),
-                )  # fmt: skip
-                known.setdefault(name, policy)
-            played.setdefault(name, []).append(play(policy, test))
+    entered = _entered(policies, train, seeds, updates, seed, progress)
+    played = {name: [play(policy, test) for policy in own] for name, own in entered.items()}
     rewards = {
         name: np.array([each.reward.mean(1) for each in (every * seeds if len(every) == 1 else every)])
         for name, every in played.items()
@@ -160,21 +138,41 @@ def hold_contest(
         late={n: float(np.mean([each.latency > service.deadline_s for each in every])) for n, every in played.items()},
         shares={n: np.bincount(np.ravel([each.chosen for each in every]), minlength=number)
                 / sum(each.chosen.size for each in every) for n, every in played.items()},
-        differences=differences, recommended=recommended, reason=reason, policies=known, level=level,
+        differences=differences, recommended=recommended, reason=reason,
+        policies={name: own[0] for name, own in entered.items()}, level=level,
     )  # fmt: skip
 
 
-def _told(progress: Callable[[str, float], None], number: int, seeds: int, share: float) -> None:
-    progress("sac-d", (number + share) / seeds)
+def _entered(
+    names: Sequence[str], train: Requests, seeds: int, updates: int, seed: int, progress: Callable[[str, float], None]
+) -> dict[str, list[Policy]]:
+    """Return the policies of each name, those that learn have learned: one for each seed where something is drawn.
 
-
-def policy_of(name: str, known: dict[str, Any]) -> Policy:
-    """Return a policy that draws nothing, or what was learned of it."""
+    A name without a choice of its kind is left out.
+    """
+    kinds = kinds_of_choice(train)
     plain: dict[str, Policy] = {"oracle": oracle, "last": last, "greedy": greedy}
-    if name in plain:
-        return plain[name]
-    found = known.get(name)
-    return always(found) if isinstance(found, int) else found  # type: ignore[return-value]
+    entered: dict[str, list[Policy]] = {}
+    for name in names:
+        if name in plain:
+            entered[name] = [plain[name]]
+        elif name in kinds:
+            if (choice := best_fixed(train, kinds[name])) is not None:
+                entered[name] = [always(choice)]
+        elif name == "expected":
+            entered[name] = [Expected(train.conditions.bandwidth, seed)]
+        elif name == "random":
+            entered[name] = [chance(named_seed(seed, f"random {number}")) for number in range(seeds)]
+        else:
+            entered[name] = []
+            for number in range(seeds):
+
+                def told(share: float, number: int = number) -> None:
+                    progress("sac-d", (number + share) / seeds)
+
+                own = named_seed(seed, f"actor {number}") % 2**31
+                entered[name].append(train_actor(train, steps=updates, seed=own, progress=told))
+    return entered
 
 
 def _difference(rival: str, cells: Array, level: float) -> Difference:

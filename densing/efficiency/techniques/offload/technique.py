@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from densing.core import InputError, Note, words
-from densing.efficiency.simulation import EDGE, Cluster, Graph, Served, check_served
+from densing.efficiency.simulation import EDGE, STATE_BITS, Cluster, Graph, Served, check_served
 from densing.efficiency.techniques.claims import Claim
 from densing.efficiency.techniques.plan import Plan
 from densing.efficiency.techniques.planner import run_knobs
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXIT = Knob("exit", None, "layers computed; none: all", optional(whole(1)))
 CUT = Knob("cut", "middle", "layers of the device: a number, middle, device (all) or server (none)", str)
-BITS = Knob("bits", "8", "of each number handed over", choice(("2", "4", "8", "16")))
+BITS = Knob("bits", "8", "of each number handed over", choice(tuple(map(str, STATE_BITS))))
 INTERVAL = Knob("interval_ms", 200.0, "between requests", above_zero)
 PRETRAINED = Knob("pretrained", "", "of a real run: folder of a model of transformers", str)
 GGUF = Knob("gguf_file", "", "of a real run: the file in it, where it is one of llama.cpp", str)
@@ -88,10 +88,7 @@ class SacD(BuiltIn):
         """
         self.check(workload)
         settings = settle(self.name, self.knobs, knobs)
-        left_at = settings["exit"] or workload.layers
-        cut = place(str(settings["cut"]), left_at)
-        here, there = workload.split(left_at, cut)
-        sent = workload.sent(cut, int(settings["bits"]))
+        here, there, sent = self._parts(workload, settings)
         wire = cluster.inter.alpha_s + sent * cluster.inter.beta_s_per_byte if sent else 0.0
         back = cluster.inter.alpha_s if sent else 0.0
         warmup, steps = 4, 16
@@ -100,16 +97,19 @@ class SacD(BuiltIn):
 
     def remarks(self, workload: Served, cluster: Cluster, **knobs: Any) -> tuple[Note, ...]:
         """Return how a request's time is spent."""
-        settings = settle(self.name, self.knobs, knobs)
-        left_at = settings["exit"] or workload.layers
-        cut = place(str(settings["cut"]), left_at)
-        here, there = workload.split(left_at, cut)
-        sent = workload.sent(cut, int(settings["bits"]))
+        here, there, sent = self._parts(workload, settle(self.name, self.knobs, knobs))
         wire = sent * cluster.inter.beta_s_per_byte + (2 * cluster.inter.alpha_s if sent else 0.0)
         parts = {"device": here, "wire": wire, "server": there}
         each = ", ".join(f"{part} {words.number(1e3 * seconds)} ms" for part, seconds in parts.items())
         message = f"{self.name}: a request alone takes {words.number(1e3 * sum(parts.values()))} ms ({each})"
         return (Note("stages", "info", message, {"technique": self.name, **parts}),)
+
+    @staticmethod
+    def _parts(workload: Served, settings: Mapping[str, Any]) -> tuple[float, float, int]:
+        """Return a request's seconds on the device and on the server, and its bytes."""
+        left_at = settings["exit"] or workload.layers
+        cut = place(str(settings["cut"]), left_at)
+        return *workload.split(left_at, cut), workload.sent(cut, int(settings["bits"]))
 
     def check_run(self, spec: RunSpec) -> None:
         """Refuse a run that serves nothing.
