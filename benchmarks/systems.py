@@ -119,11 +119,14 @@ SYSTEMS = (
     System(
         "Ladder-Residual",
         "Zhang et al., ICML 2025, arXiv 2501.06589",
-        "plan, tensor-parallel run",
+        "plan, tensor-parallel run, ladder arm",
         "densing train --technique ladder",
-        "training.md",
+        "wiring.md",
         ("ladder",),
-        missing="it changes what is computed, and no ladder of ours has measured what that costs",
+        (
+            Cell("wiring.md", "plain:wiring=ladder", "density", "costs quality: a density of {} beside plain wiring"),
+            Cell("wiring.md", "plain:wiring=ladder", "tokens", "worth {} of the tokens, on models of two layers"),
+        ),
     ),
     System(
         "ISO",
