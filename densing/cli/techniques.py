@@ -312,6 +312,23 @@ def validate(
             "may be repeated. Published figures then only with --technique.",
         ),
     ] = None,
+    throughput: Annotated[
+        bool,
+        typer.Option(
+            "--throughput",
+            help="Predict the speed and memory of measured training runs instead: those of FILE, or our selection.",
+        ),
+    ] = False,
+    table: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            exists=True,
+            help="With --throughput: a CSV file of training runs (row_id, layers, hidden, seq, gpu, gpus and more, "
+            "see docs/cost-model.md).",
+            show_default=False,
+        ),
+    ] = None,
     html: Html = None,
     json: JsonFlag = False,
 ) -> None:
@@ -324,7 +341,16 @@ def validate(
     Example: densing techniques validate --technique ladder --json
 
     Example: densing techniques validate --measure ladders/arms
+
+    Example: densing techniques validate --throughput --html speeds.html
     """
+    if throughput:
+        if technique or measure or fast:
+            raise InputError("--throughput: asks about training runs; leave out --technique, --measure and --fast")
+        _validate_throughput(table, html, json)
+        return
+    if table is not None:
+        raise InputError(f"{table}: a table of training runs goes with --throughput")
     from densing.efficiency.techniques import Validation
     from densing.efficiency.techniques import validate as validate_claims
     from densing.tradeoff import check_record
@@ -350,6 +376,47 @@ def validate(
         typer.echo("\n".join(_validation_lines(validation)))
     show_notes(validation.notes)
     finish(validation.notes)
+
+
+def _validate_throughput(table: Path | None, html: Path | None, json: bool) -> None:
+    """Predict every row of a table of training runs, and say how far off each source is."""
+    from densing.efficiency.throughput import check_throughput
+
+    if html is not None and table is not None and html.resolve() == table.resolve():
+        raise InputError(f"--html {html}: is the table itself; choose another name")
+    with timed_bar(quiet=json, label="runs") as show:
+        found = check_throughput(table, progress=lambda what, done, total: show(what, float(done), float(total)))
+    if html is not None:
+        from densing.report import build_techniques
+
+        build_techniques(html, throughput=found, notes=found.notes)
+        say(f"wrote {html}")
+    if json:
+        emit_plain(found.to_dict())
+    else:
+        header = ("source", "rows", "compared", "median", "90 %", "unseen", "constant MFU", "nearest", "rank")
+        rows = [
+            (
+                source.source,
+                f"{source.rows:,}",
+                f"{source.n:,}",
+                *(_percent(value) for value in (source.median_error, source.p90_error, source.unseen_median,
+                                                source.constant_mfu_median, source.nearest_median)),
+                words.number(source.rank_correlation),
+            )
+            for source in found.sources
+        ]  # fmt: skip
+        memory = found.memory
+        typer.echo("\n".join([
+            *columns(header, rows),
+            "",
+            "errors of predicted tokens per second; unseen: by constants fitted without the source; constant MFU, "
+            "nearest: what the source's own rows would say",
+            f"memory: AUC {words.number(memory.auc)}; of {memory.ran:,} that ran {_percent(memory.ran_refused)} are "
+            f"said not to fit, of {memory.failed:,} that failed {_percent(memory.failed_passed)} are said to fit",
+        ]))  # fmt: skip
+    show_notes(found.notes)
+    finish(found.notes)
 
 
 def _brief(technique: Technique) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from .techniques import known as known
 from .techniques import plot_compare as plot_compare
 from .techniques import plot_exposed as plot_exposed
 from .techniques import plot_regime as plot_regime
+from .techniques import plot_throughput as plot_throughput
 from .techniques import rows_of as rows_of
 from .techniques import times as times
 from .timeline import BINS as BINS

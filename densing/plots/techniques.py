@@ -309,3 +309,56 @@ def _cell_hover(cell: Row | None) -> str:
         f"{style.figure_text(cell['verdict'], 40)}: {times(cell['speedup'])}{took}",
         f"at {known(cell['bandwidth_gbps']) or 0:g} Gbit/s, batch {known(cell['batch']) or 0:g}{among}",
     )
+
+
+def plot_throughput(table: Any) -> go.Figure:
+    """Draw predicted against measured training speeds, a symbol per source, on logarithmic axes.
+
+    Parameters
+    ----------
+    table : DataFrame, or iterable of mapping or Record
+        row_id, source, measured_tokens_per_s, predicted_tokens_per_s; rows without either are left out.
+
+    Raises
+    ------
+    InputError
+        When a column is missing.
+
+    Examples
+    --------
+    >>> row = {"row_id": "a", "source": "s", "measured_tokens_per_s": 1e6, "predicted_tokens_per_s": 1.1e6}
+    >>> plot_throughput([row]).data[-1].name
+    's (1)'
+    """
+    needed = ("row_id", "source", "measured_tokens_per_s", "predicted_tokens_per_s")
+    sources: dict[str, list[tuple[float, float, str]]] = {}
+    for row in rows_of(table, needed, "throughput"):
+        measured, predicted = known(row["measured_tokens_per_s"]), known(row["predicted_tokens_per_s"])
+        if measured and predicted and min(measured, predicted) > 0:
+            sources.setdefault(str(row["source"]), []).append((measured, predicted, str(row["row_id"])))
+    if not sources:
+        return style.empty("No row was both predicted and measured.")
+    fig = style.figure(460, showlegend=True)
+    low, high = style.log_range([value for points in sources.values() for point in points for value in point[:2]])
+    fig.add_scatter(
+        x=[low, high], y=[low, high], mode="lines", hoverinfo="skip", name="as measured",
+        line={"color": style.MUTED, "width": 1},
+    )  # fmt: skip
+    for number, (source, points) in enumerate(sources.items()):
+        fig.add_scatter(
+            x=[point[0] for point in points], y=[point[1] for point in points], mode="markers", hoverinfo="text",
+            name=style.figure_text(f"{source} ({len(points)})", 40),
+            marker={"color": style.CYCLE[number % len(style.CYCLE)],
+                    "symbol": style.SYMBOLS[number % len(style.SYMBOLS)], "size": 6, "opacity": 0.6},
+            hovertext=[
+                style.hover(style.figure_text(f"{source}, {row_id}", 80),
+                            f"measured {words.number(measured)} tokens/s, predicted {words.number(predicted)}, "
+                            f"{words.percent(100 * (predicted / measured - 1))}")
+                for measured, predicted, row_id in points
+            ],
+        )  # fmt: skip
+    return style.axes(
+        fig,
+        {"title": "measured tokens per second", **style.log_axis(low, high)},
+        {"title": "predicted tokens per second", **style.log_axis(low, high)},
+    )

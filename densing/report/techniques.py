@@ -29,6 +29,7 @@ from densing.plots import (
     plot_exposed,
     plot_gantts,
     plot_regime,
+    plot_throughput,
     rows_of,
 )
 from densing.plots import times as speedup_words
@@ -49,6 +50,7 @@ from densing.report.page import (
 
 if TYPE_CHECKING:
     from densing.core import Note
+    from densing.efficiency.throughput import Throughput
     from densing.efficiency.timeline import RankTimeline, Timeline
 
 
@@ -60,6 +62,7 @@ SECTIONS = (
     ("tau", "Period"),
     ("predicted", "Predicted"),
     ("claims", "Published"),
+    ("throughput", "Speeds"),
     ("notes", "Notes"),
     ("definitions", "Definitions"),
     ("versions", "Versions"),
@@ -93,6 +96,7 @@ class Contents:
     timelines: Sequence[tuple[str, Timeline]] = ()
     tau: Sequence[Row] = ()
     predicted: Sequence[Row] = ()
+    throughput: Throughput | None = None
     notes: Sequence[Note] = field(default_factory=tuple)
     baseline: str = ""
 
@@ -105,6 +109,7 @@ def build_techniques(
     timelines: Sequence[tuple[str, Timeline]] = (),
     tau: Any = None,
     predicted: Any = None,
+    throughput: Throughput | None = None,
     notes: Sequence[Note] = (),
     baseline: str = "",
 ) -> Path:
@@ -130,6 +135,8 @@ def build_techniques(
         technique, tau, exposed_s; optionally link, step_s, predicted.
     predicted : table, optional
         technique, quantity, predicted, measured; optionally unit (``s`` picks its own).
+    throughput : Throughput, optional
+        Of :func:`densing.efficiency.throughput.check_throughput`.
     notes : sequence of Note
     baseline : str
         What the speed-ups of ``compare`` are relative to; when empty the row whose speed-up is exactly 1.
@@ -147,7 +154,10 @@ def build_techniques(
     tables = {"compare": compare, "regime": regime, "claims": claims, "tau": tau, "predicted": predicted}
     rows = {name: [] if table is None else rows_of(table, NEEDED[name], name) for name, table in tables.items()}
     target = Path(out)
-    write_text(target, render(Contents(**rows, timelines=tuple(timelines), notes=tuple(notes), baseline=baseline)))
+    contents = Contents(
+        **rows, timelines=tuple(timelines), throughput=throughput, notes=tuple(notes), baseline=baseline
+    )
+    write_text(target, render(contents))
     return target
 
 
@@ -171,6 +181,7 @@ def render(contents: Contents) -> str:
         "claims": claims_table(claims) if claims else None,
         "grades": grades_table(claims) if claims else None,
         "assumptions": assumptions_table(claims),
+        "throughput": throughput_table(contents.throughput) if contents.throughput else None,
         **first_notes(contents.notes),
         "definitions": DEFINITIONS,
         "versions": pairs({"densing": __version__, "python": platform.python_version(), "numpy": np.__version__}),
@@ -199,6 +210,11 @@ TAU_WORDS = (
     "and open predicted."
 )
 
+THROUGHPUT_WORDS = (
+    "Predicted against measured tokens per second, a point per training run, a colour and symbol per source; on the "
+    "line they are equal."
+)
+
 
 def figures(contents: Contents) -> dict[str, ShownFigure]:
     """Return every figure of the page by name."""
@@ -211,6 +227,8 @@ def figures(contents: Contents) -> dict[str, ShownFigure]:
         )
         if rows
     ]
+    if contents.throughput:
+        captioned.append(shown_figure("throughput", plot_throughput(contents.throughput.rows), THROUGHPUT_WORDS))
     gantts = plot_gantts([timeline for _, timeline in contents.timelines])
     for number, ((label, timeline), figure) in enumerate(zip(contents.timelines, gantts, strict=True)):
         captioned.append(shown_figure(f"gantt-{number}", figure, gantt_words(label, timeline)))
@@ -252,6 +270,12 @@ def title(contents: Contents) -> str:
         if not answered:
             return f"{words.plural(len(contents.claims), 'published figure')}, and no prediction of ours among them"
         return f"{counts['reproduced']} of {words.plural(answered, 'prediction')} reproduced"
+    if contents.throughput:
+        known_sources = [source for source in contents.throughput.sources if source.median_error is not None]
+        return (
+            f"{words.plural(sum(source.n for source in known_sources), 'measured training speed')} of "
+            f"{words.plural(len(known_sources), 'source')} beside ours"
+        )
     misses = [abs(value) for row in contents.predicted if (value := miss(row)) is not None]
     if misses:
         return f"Predictions miss what was measured by {words.percent(100 * float(np.median(misses)))} in the median"
@@ -271,6 +295,7 @@ def lead(contents: Contents) -> str:
         (contents.tau, f"exposed communication at {words.plural(len(periods), 'period')}"),
         (contents.predicted, words.plural(len(contents.predicted), "prediction") + " beside what was measured"),
         (contents.claims, f"{words.plural(len(contents.claims), 'published figure')} beside ours"),
+        (contents.throughput, f"{words.plural(_measured_runs(contents), 'training run')} beside our cost model"),
     ]
     sentences = [prose for rows, prose in parts if rows]
     return (
@@ -302,7 +327,18 @@ def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
     cells = Counter(str(row["verdict"]) for row in contested(contents.regime))
     rows += [(f"Cells: {name}", str(cells[name])) for name in ("wins", "ties", "loses") if contents.regime]
     rows += [("Cells: does not fit", str(cells[DOES_NOT_FIT]))] if cells[DOES_NOT_FIT] else []
+    if contents.throughput:
+        memory = contents.throughput.memory
+        rows += [
+            ("Training runs", f"{len(contents.throughput.rows):,}"),
+            ("Both predicted and measured", f"{_measured_runs(contents):,}"),
+            ("Fits or not: AUC", words.number(memory.auc)),
+        ]
     return tuple(rows)
+
+
+def _measured_runs(contents: Contents) -> int:
+    return sum(source.n for source in contents.throughput.sources) if contents.throughput else 0
 
 
 def caveats(contents: Contents) -> tuple[str, ...]:
@@ -343,6 +379,11 @@ def caveats(contents: Contents) -> tuple[str, ...]:
         sentences.append(
             f"{words.plural(number, 'row')} {'agrees' if number == 1 else 'agree'} without having been predicted "
             f"({grades}): what went in, or follows from it, confirms nothing."
+        )
+    if contents.throughput:
+        sentences.append(
+            "Errors of sources that constants were fitted to say how well the model describes them; how well it "
+            "predicts others stands under Unseen: the same rows with constants that were fitted without their source."
         )
     unseen = untested(contents.claims)
     if unseen:
@@ -611,6 +652,28 @@ def grades_table(rows: Sequence[Row]) -> ShownTable:
         *(Field(verdict.capitalize(), column(verdict, _count), verdict) for verdict in verdicts),
     )
     return shown_table("grades-table", "Rows by what agreement is worth (see the definitions).", _frame(sums), fields)
+
+
+def throughput_table(found: Throughput) -> ShownTable:
+    """Return the errors of each source, beside the null models' and those of constants that never saw it."""
+
+    def share(name: str, key: str, hint: str = "") -> Field:
+        return Field(name, column(key, lambda value: words.percent(_scaled(value, 100))), key, hint=hint)
+
+    fields = (
+        Field("Source", column("source")),
+        Field("Rows", column("rows", _count), "rows"),
+        Field("Compared", column("n", _count), "n"),
+        share("Median error", "median_error"),
+        share("90th percentile", "p90_error"),
+        share("Unseen", "unseen_median", "median error of constants that were fitted without this source"),
+        share("Constant MFU", "constant_mfu_median", "median error of the source's median MFU"),
+        share("Nearest", "nearest_median", "median error of the MFU of the source's most similar other row"),
+        Field("Rank correlation", column("rank_correlation", words.number), "rank_correlation"),
+        Field("Repeats differ by", column("repeat_spread", speedup_words), "repeat_spread"),
+    )
+    rows = records_frame([source.to_dict() for source in found.sources])
+    return shown_table("throughput-table", "Errors of predicted tokens per second, by source.", rows, fields)
 
 
 def published_words(row: Mapping[str, Any]) -> str:

@@ -1,0 +1,368 @@
+"""Predicted beside measured: every row, every source, and what simpler models would say.
+
+Two null models stand beside ours. *Constant MFU*: every row reaches the median of the source's rows on its generation.
+*Nearest configuration*: the MFU of the source's most similar other row. Both have seen the source; neither is asked
+about its own row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.core import Array, Card, Note, Readable, Record
+from densing.efficiency.throughput.fit import Frozen, frozen
+from densing.efficiency.throughput.memory import counted_bytes
+from densing.efficiency.throughput.step import step_seconds
+from densing.efficiency.throughput.table import Measured, Runs, read_runs
+
+FEATURES = ("layers", "hidden", "sequence", "micro_batch", "parts", "dp", "tp", "pp", "cp")
+"""What makes configurations similar: distances of logarithms; another device, recomputation, stage of ZeRO or width of
+numbers counts as a factor of e each."""
+KINDS = ("recompute", "zero", "eight_bits", "split_sequence", "hidden_sums", "fused", "flops")
+
+
+class Row(Record, frozen=True):
+    """One row of a table, and what becomes of it.
+
+    Parameters
+    ----------
+    row_id, source : str
+    status : {"predicted", "not expressible"}
+    reason : str
+        Why it is not expressible.
+    constants : str
+        Generation whose constants were used; marked where the device's own generation was never measured.
+    predicted_tokens_per_s, measured_tokens_per_s, predicted_mfu, measured_mfu, error : float or None
+        MFU by PaLM's count at the 16-bit peak; ``error``: predicted over measured, less 1.
+    memory_bytes : float or None
+        What a device needs at its peak.
+    fits : bool or None
+        Whether it has that.
+    ran : bool or None
+        Whether the row says it ran.
+    """
+
+    row_id: str
+    source: str
+    status: str
+    reason: str = ""
+    constants: str = ""
+    predicted_tokens_per_s: float | None = None
+    measured_tokens_per_s: float | None = None
+    predicted_mfu: float | None = None
+    measured_mfu: float | None = None
+    error: float | None = None
+    memory_bytes: float | None = None
+    fits: bool | None = None
+    ran: bool | None = None
+
+
+class Source(Record, frozen=True):
+    """What predictions of a source amount to; errors are sizes of relative ones.
+
+    Parameters
+    ----------
+    source : str
+    rows, n : int
+        Rows in all, and those both predicted and measured.
+    median_error, p90_error : float or None
+    rank_correlation : float or None
+        Spearman's, of predicted and measured tokens per second.
+    constant_mfu_median, constant_mfu_p90, nearest_median, nearest_p90 : float or None
+        The same errors of the null models.
+    unseen_median, unseen_p90 : float or None
+        Of constants that were fitted without the source; None where it was never in the fit: then the first two are.
+    repeats : int
+        Configurations that occur more than once with a result.
+    repeat_spread : float or None
+        Largest ratio between results of one configuration: no model can be better.
+    """
+
+    source: str
+    rows: int
+    n: int
+    median_error: float | None = None
+    p90_error: float | None = None
+    rank_correlation: float | None = None
+    constant_mfu_median: float | None = None
+    constant_mfu_p90: float | None = None
+    nearest_median: float | None = None
+    nearest_p90: float | None = None
+    unseen_median: float | None = None
+    unseen_p90: float | None = None
+    repeats: int = 0
+    repeat_spread: float | None = None
+
+
+class Fits(Record, frozen=True):
+    """How well memory tells layouts that ran from those that did not.
+
+    Parameters
+    ----------
+    ran, failed : int
+        Rows whose need is known.
+    auc : float or None
+        Probability that a failed row needs a larger share of its device than one that ran.
+    ran_refused, failed_passed : float or None
+        Shares of those that ran and are said not to fit, and of those that failed and are said to fit.
+    peaks : int
+        Rows that print a peak.
+    peak_median_error : float or None
+        Median size of the relative error of the peak.
+    """
+
+    ran: int
+    failed: int
+    auc: float | None = None
+    ran_refused: float | None = None
+    failed_passed: float | None = None
+    peaks: int = 0
+    peak_median_error: float | None = None
+
+
+class Throughput(Readable, Record, frozen=True):
+    """Rows and sources of a table, and how far to trust them.
+
+    Parameters
+    ----------
+    table : str
+    rows : tuple of Row
+    sources : tuple of Source
+    memory : Fits
+    constants_sha256 : str
+        Of the file of constants.
+    notes : tuple of Note
+    """
+
+    table: str
+    rows: tuple[Row, ...]
+    sources: tuple[Source, ...]
+    memory: Fits
+    constants_sha256: str
+    notes: tuple[Note, ...] = ()
+
+    def card(self) -> Card:
+        """Return what is shown: counts, then the sources."""
+        predicted = sum(row.status == "predicted" for row in self.rows)
+        facts = {
+            "table": self.table,
+            "expressible": f"{predicted} of {len(self.rows)}",
+            "constants": self.constants_sha256[:12],
+        }
+        title = f"{sum(source.n for source in self.sources)} measured training speeds beside ours"
+        return Card(title, facts, self.frame(self.sources), self.notes)
+
+
+def check_throughput(
+    table: Path | pd.DataFrame | None = None,
+    *,
+    constants: Frozen | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Throughput:
+    """Predict every row of a table of training runs.
+
+    Parameters
+    ----------
+    table : path or DataFrame, optional
+        See :data:`densing.efficiency.throughput.COLUMNS`; our own small selection when left out.
+    constants : Frozen, optional
+        Others than the package's.
+    progress : callable, optional
+        Called with what is being done, the number of things done and in all.
+
+    Raises
+    ------
+    InputError
+        As :func:`densing.efficiency.throughput.read_runs`.
+
+    Examples
+    --------
+    >>> found = check_throughput()
+    >>> len(found.rows) >= 50, all(source.median_error < 0.5 for source in found.sources if source.n > 5)
+    (True, True)
+    """
+    show = progress or (lambda what, done, total: None)
+    known = constants or frozen()
+    measured = read_runs(table)
+    show("memory", 0, 3)
+    needed = counted_bytes(measured.runs) * known.factor + known.reserve
+    show("speed", 1, 3)
+    own, whose = known.of(list(measured.about.generation))
+    predicted = np.where(measured.usable, measured.runs.tokens / step_seconds(measured.runs, own).step, np.nan)
+    speeds = measured.about.tokens_per_s.where(measured.about.tokens_per_s > 0).to_numpy(float)
+    unseen = predicted.copy()
+    for source in set(measured.about.source) & set(known.without):
+        which = (measured.about.source == source).to_numpy()
+        others, _ = known.of(list(measured.about.generation[which]), source)
+        unseen[which] = measured.runs.take(which).tokens / step_seconds(measured.runs.take(which), others).step
+    show("sources", 2, 3)
+    rows = _rows(measured, predicted, speeds, needed, whose)
+    sources = tuple(
+        _source(measured, source, predicted, unseen, speeds, known) for source in dict.fromkeys(measured.about.source)
+    )
+    return Throughput(
+        measured.name, rows, sources, _fits(measured, needed), known.sha256, _notes(measured, rows, whose)
+    )
+
+
+def _rows(measured: Measured, predicted: Array, speeds: Array, needed: Array, whose: pd.Series) -> tuple[Row, ...]:
+    runs, about = measured.runs, measured.about
+    per_token = runs.flops_per_token / (runs.devices * runs.flops)
+    ran = about.status == "ok"
+    rows = []
+    for at, (row_id, source, reason) in enumerate(zip(about.row_id, about.source, about.reason, strict=True)):
+        if reason:
+            rows.append(Row(row_id, source, "not expressible", reason, measured_tokens_per_s=_known(speeds[at])))
+            continue
+        carried = (
+            "" if whose[at] == about.generation[at] else f" (for {about.generation[at]}, which was never measured)"
+        )
+        need = _known(needed[at])
+        rows.append(
+            Row(
+                row_id,
+                source,
+                "predicted",
+                constants=whose[at] + carried,
+                predicted_tokens_per_s=_known(predicted[at]),
+                measured_tokens_per_s=_known(speeds[at]),
+                predicted_mfu=_known(predicted[at] * per_token[at]),
+                measured_mfu=_known(speeds[at] * per_token[at]),
+                error=_known(predicted[at] / speeds[at] - 1),
+                memory_bytes=need,
+                fits=None if need is None or not runs.memory[at] > 0 else bool(need <= runs.memory[at]),
+                ran=bool(ran[at]),
+            )
+        )
+    return tuple(rows)
+
+
+def _source(measured: Measured, source: str, predicted: Array, unseen: Array, speeds: Array, known: Frozen) -> Source:
+    from scipy.stats import spearmanr
+
+    own = (measured.about.source == source).to_numpy()
+    which = own & measured.measured & np.isfinite(predicted)
+    if not which.any():
+        return Source(source, int(own.sum()), 0)
+    runs, seen = measured.runs.take(which), speeds[which]
+    share = seen * runs.flops_per_token / (runs.devices * runs.flops)
+    constant, nearest = _constant(share, measured.about.generation[which].to_numpy()), _nearest(runs, share)
+    error = _size(predicted[which] / seen)
+    spreads = _repeats(runs, seen)
+    rank = float(spearmanr(predicted[which], seen).statistic) if which.sum() > 2 else float("nan")
+    return Source(
+        source,
+        int(own.sum()),
+        int(which.sum()),
+        **_quantiles("error", error),
+        rank_correlation=_known(rank),
+        **_quantiles("constant_mfu", _size(constant / share)),
+        **_quantiles("nearest", _size(nearest / share)),
+        **(_quantiles("unseen", _size(unseen[which] / seen)) if source in known.without else {}),
+        repeats=len(spreads),
+        repeat_spread=max(spreads, default=None),
+    )
+
+
+def _size(ratio: Array) -> Array:
+    return np.abs(ratio[np.isfinite(ratio)] - 1)
+
+
+def _quantiles(name: str, errors: Array) -> dict[str, float]:
+    if not errors.size:
+        return {}
+    median, high = np.quantile(errors, [0.5, 0.9])
+    names = (f"median_{name}", f"p90_{name}") if name == "error" else (f"{name}_median", f"{name}_p90")
+    return dict(zip(names, (float(median), float(high)), strict=True))
+
+
+def _constant(share: Array, generation: Array) -> Array:
+    """The median MFU of the other rows on the same generation."""
+    said = np.full(len(share), np.nan)
+    for name in set(generation):
+        (which,) = np.nonzero(generation == name)
+        for at in which:
+            others = which[which != at]
+            said[at] = np.median(share[others]) if others.size else np.nan
+    return said
+
+
+def _nearest(runs: Runs, share: Array) -> Array:
+    """The MFU of the most similar other row."""
+    logs = np.log(np.stack([getattr(runs, name) for name in FEATURES]))
+    kinds = np.stack([getattr(runs, name) for name in KINDS])
+    said = np.full(len(share), np.nan)
+    for at in range(len(share)):
+        distance = np.abs(logs - logs[:, [at]]).sum(axis=0) + (kinds != kinds[:, [at]]).sum(axis=0)
+        distance[at] = np.inf
+        if np.isfinite(distance).any():
+            said[at] = share[np.argmin(distance)]
+    return said
+
+
+def _repeats(runs: Runs, speeds: Array) -> list[float]:
+    # Whatever can be said of a run: two that differ in nothing are one configuration.
+    keys = pd.DataFrame({field.name: getattr(runs, field.name) for field in fields(runs)})
+    groups = pd.Series(speeds).groupby(keys.groupby(list(keys.columns), dropna=False).ngroup().to_numpy())
+    return [float(group.max() / group.min()) for _, group in groups if len(group) > 1]
+
+
+def _fits(measured: Measured, needed: Array) -> Fits:
+    from scipy.stats import rankdata
+
+    runs = measured.runs
+    known = measured.usable & np.isfinite(needed) & (runs.memory > 0)
+    ran = (measured.about.status == "ok").to_numpy()[known]
+    share = (needed / runs.memory)[known]
+    peaks = measured.about.memory_gb.to_numpy()
+    printed = known & (peaks > 0)
+    both = 0 < ran.sum() < len(ran)
+    above = rankdata(share)[~ran].sum() - (~ran).sum() * ((~ran).sum() + 1) / 2 if both else np.nan
+    return Fits(
+        int(ran.sum()),
+        int((~ran).sum()),
+        auc=_known(above / (ran.sum() * (~ran).sum())) if both else None,
+        ran_refused=_known(np.mean(share[ran] > 1)) if ran.any() else None,
+        failed_passed=_known(np.mean(share[~ran] <= 1)) if (~ran).any() else None,
+        peaks=int(printed.sum()),
+        peak_median_error=(
+            _known(np.median(_size(needed[printed] / (peaks[printed] * 2**30)))) if printed.any() else None
+        ),
+    )
+
+
+def _notes(measured: Measured, rows: tuple[Row, ...], whose: pd.Series) -> tuple[Note, ...]:
+    notes = []
+    if refused := sum(row.status != "predicted" for row in rows):
+        reasons = pd.Series([row.reason for row in rows if row.reason]).value_counts()
+        listed = "; ".join(f"{reason} ({count})" for reason, count in reasons.head(5).items())
+        notes.append(
+            Note(
+                "not-expressible",
+                "warning",
+                f"{refused} of {len(rows)} rows cannot be expressed: {listed}",
+                {"rows": refused},
+            )
+        )
+    carried = measured.about.generation[measured.usable & (whose != measured.about.generation).to_numpy()]
+    for generation, count in carried.value_counts().items():
+        notes.append(
+            Note(
+                "carried-over",
+                "warning",
+                f"{count} rows on {generation}: no run of it was ever fitted; its data sheet with another generation's "
+                "shares",
+                {"generation": str(generation), "rows": int(count)},
+            )
+        )
+    return tuple(notes)
+
+
+def _known(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,179 @@
+"""Constants of each generation of devices: fitted once to a stated table, and frozen in a versioned file.
+
+Robust least squares of log speed, sources weighted by the root of their rows; where rows say nothing, constants stay
+near what other generations have (a weak prior: an e-fold costs as much as one row that is off by :data:`PRIOR`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.core import Array, InputError, read_json, write_text
+from densing.efficiency.throughput.memory import counted_bytes
+from densing.efficiency.throughput.step import Constants, step_seconds
+from densing.efficiency.throughput.table import FOLDER, Measured, Runs
+
+FILE = FOLDER / "constants.json"
+PRIOR = 0.15
+GIBIBYTE = 2**30
+LEAST_PEAK = 5 * GIBIBYTE
+"""Peaks below it are mostly what the runtime takes."""
+SCALE = 0.1
+"""Log errors above it count less and less."""
+
+RANGES: Mapping[str, tuple[float, float, float]] = MappingProxyType({
+    "products": (0.75, 0.3, 0.95), "memory": (0.85, 0.5, 0.95), "attention": (0.35, 0.1, 0.8), "link": (0.7, 0.2, 1.0),
+    "nic": (0.6, 0.1, 1.0), "hop_s": (1e-5, 1e-6, 1e-3), "far_hop_s": (3e-5, 5e-6, 3e-3),
+    "launch_s": (5e-4, 1e-5, 1e-2), "step_s": (0.02, 1e-3, 1.0), "crossing_s": (1e-4, 1e-6, 5e-3),
+})  # fmt: skip
+"""Of each constant: what is assumed before any row is seen, and the least and the most that it can be."""
+NAMES = tuple(RANGES)
+
+
+def fit_constants(measured: Measured, without: str = "") -> dict[str, Constants]:
+    """Fit every generation that has rows.
+
+    Parameters
+    ----------
+    measured : Measured
+    without : str
+        A source that is left out.
+
+    Returns
+    -------
+    dict of str to Constants
+        By generation, in the order of the table.
+    """
+    used = measured.measured & (measured.about.source != without).to_numpy()
+    generations = [name for name in dict.fromkeys(measured.about.generation) if name]
+    rows = {name: used & (measured.about.generation == name).to_numpy() for name in generations}
+    rows = {name: which for name, which in rows.items() if which.any()}
+    assumed = np.log([RANGES[name][0] for name in NAMES])
+    first = {name: _fit(measured, which, assumed) for name, which in rows.items()}
+    if not first:
+        return {}
+    # What one generation cannot tell, the others suggest.
+    shared = np.mean(list(first.values()), axis=0)
+    fitted = {name: _fit(measured, which, shared) for name, which in rows.items()}
+    return {
+        name: Constants(**{key: float(f"{np.exp(value):.4g}") for key, value in zip(NAMES, values, strict=True)})
+        for name, values in fitted.items()
+    }
+
+
+def _fit(measured: Measured, which: Array, prior: Array) -> Array:
+    from scipy.optimize import least_squares
+
+    runs = measured.runs.take(which)
+    target = np.log(measured.about.tokens_per_s.to_numpy()[which])
+    sources = measured.about.source[which]
+    weight = 1 / np.sqrt(sources.map(sources.value_counts()).to_numpy(float))
+    weight *= np.sqrt(len(weight) / np.sum(weight**2))
+
+    def residuals(values: Array) -> Array:
+        constants = dict(zip(NAMES, np.exp(values), strict=True))
+        error = (np.log(runs.tokens / step_seconds(runs, constants).step) - target) * weight
+        return np.concatenate([np.nan_to_num(error), PRIOR * (values - prior)])
+
+    low, high = np.log([RANGES[name][1:] for name in NAMES]).T
+    start = np.clip(prior, low + 1e-6, high - 1e-6)
+    return np.asarray(least_squares(residuals, start, bounds=(low, high), loss="cauchy", f_scale=SCALE).x)
+
+
+def freeze(measured: Measured, path: Path = FILE, *, file_hash: str = "") -> None:
+    """Fit all sources, and all but each, and write the constants with what they were fitted to."""
+    sources = list(dict.fromkeys(measured.about.source[measured.measured]))
+    counts = measured.about[measured.measured].groupby(["source", "generation"]).size()
+    document: dict[str, Any] = {
+        "version": 1,
+        "fitted": {
+            "rows": [{"source": source, "generation": generation, "rows": int(count)}
+                     for (source, generation), count in counts.items()],
+            "table_sha256": file_hash,
+        },
+        "memory": dict(zip(("factor", "reserve"), _fit_memory(measured), strict=True)),
+        "constants": {name: each.to_dict() for name, each in fit_constants(measured).items()},
+        "without": {
+            source: {name: each.to_dict() for name, each in fit_constants(measured, source).items()}
+            for source in sources
+        },
+    }  # fmt: skip
+    write_text(path, json.dumps(document, indent=1) + "\n")
+
+
+def _fit_memory(measured: Measured) -> tuple[float, float]:
+    """Return factor and reserve (bytes) between what is counted and the peaks that were measured."""
+    counted = counted_bytes(measured.runs)
+    peak = measured.about.memory_gb.to_numpy() * GIBIBYTE
+    which = measured.usable & np.isfinite(counted) & (peak > LEAST_PEAK)
+    if not which.any():
+        return 1.0, 0.0
+    # Relative errors: a small model's reserve counts as much as a large one's factor.
+    line = np.stack([counted[which], np.ones(which.sum())], axis=1) / peak[which, None]
+    factor, reserve = np.linalg.lstsq(line, np.ones(which.sum()), rcond=None)[0]
+    return float(f"{factor:.4g}"), float(f"{max(reserve, 0.0):.4g}")
+
+
+class Frozen:
+    """Fitted constants, and those fitted without each source.
+
+    Parameters
+    ----------
+    path : Path
+    """
+
+    def __init__(self, path: Path = FILE) -> None:
+        document = read_json(path)
+        try:
+            self.version = int(document["version"])
+            self.factor, self.reserve = (float(document["memory"][name]) for name in ("factor", "reserve"))
+            self.fitted: Mapping[str, Any] = document["fitted"]
+            self.constants = {name: Constants(**values) for name, values in document["constants"].items()}
+            self.without = {
+                source: {name: Constants(**values) for name, values in by_generation.items()}
+                for source, by_generation in document["without"].items()
+            }
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise InputError(
+                f"{path}: no file of constants ({error!r}); write it with `benchmarks/throughput.py`"
+            ) from error
+        self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def of(self, generations: Sequence[str], without: str = "") -> tuple[dict[str, Array], pd.Series]:
+        """Return the constants of each row, and whose they are: where a generation has none, those of the newest.
+
+        Parameters
+        ----------
+        generations : sequence of str
+        without : str
+            A source that must not have been seen.
+        """
+        known = self.without.get(without, self.constants)
+        newest = list(known)[-1] if known else ""
+        newest = max(known, key=lambda name: _AGE.index(name) if name in _AGE else -1)
+        whose = [name if name in known else newest for name in generations]
+        columns = {name: np.array([getattr(known[key], name) for key in whose]) for name in NAMES}
+        return columns, pd.Series(whose)
+
+
+_AGE = ("V100", "A100", "H100")
+
+
+@cache
+def frozen() -> Frozen:
+    """Return the constants of this package."""
+    return Frozen()
+
+
+def predict(runs: Runs, constants: dict[str, Array]) -> Array:
+    """Return tokens per second."""
+    return np.asarray(runs.tokens / step_seconds(runs, constants).step)

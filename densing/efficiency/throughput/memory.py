@@ -1,0 +1,63 @@
+"""What a layout needs of a device's memory, and whether it fits.
+
+Counted are parameters, gradients, optimizer and activations (:func:`densing.efficiency.simulation.memory`); what
+runtime, buffers and fragments add is a factor and a reserve, fitted once to measured peaks (``constants.json``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+
+import numpy as np
+
+from densing.core import Array, InputError
+from densing.efficiency.simulation import Split, Transformer, Workload, memory
+from densing.efficiency.throughput.table import Runs
+
+RECOMPUTE = ("none", "selective", "full")
+_FIELDS = (
+    "layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocabulary", "tied", "experts", "expert_ffn", "sequence",
+    "micro_batch", "parts", "dp", "tp", "pp", "cp", "ep", "split_sequence", "zero", "recompute", "written",
+    "gradient_bytes",
+)  # fmt: skip
+
+
+def counted_bytes(runs: Runs) -> Array:
+    """Return the bytes that a device must keep at least; NaN where the split cannot divide the model.
+
+    A context-parallel group divides the sequence, and shards as replicas do. A mixture's experts count as an MLP as
+    wide as those of a device are together; of their activations only those of the experts that a token visits would
+    be kept, so that theirs are too many.
+    """
+    assert {field.name for field in fields(runs)} >= set(_FIELDS)
+    rows = zip(*(getattr(runs, name) for name in _FIELDS), strict=True)
+    return np.array([_counted(*row) if np.all(np.isfinite(row)) else np.nan for row in rows])
+
+
+@cache
+def _counted(*row: float) -> float:
+    run = dict(zip(_FIELDS, row, strict=True))
+    whole = {name: int(value) for name, value in run.items()}
+    if any(run[name] < 1 or run[name] != whole[name] for name in ("micro_batch", "parts", "dp")):
+        return float("nan")
+    ffn = whole["experts"] * whole["expert_ffn"] // whole["ep"] if run["experts"] else whole["ffn"]
+    model = Transformer(
+        "row", whole["layers"], whole["hidden"], whole["heads"], whole["kv_heads"], whole["hidden"] // whole["heads"],
+        ffn, whole["vocabulary"], gated=run["gated"] > 0, tied=run["tied"] > 0,
+    )  # fmt: skip
+    step = Workload(
+        model,
+        "train",
+        whole["micro_batch"] * whole["parts"],
+        max(whole["sequence"] // whole["cp"], 1),
+        Split(whole["dp"] * whole["cp"], whole["tp"], whole["pp"], sequence=run["split_sequence"] > 0),
+        whole["parts"],
+        recompute=RECOMPUTE[whole["recompute"]],
+        fused_attention=not run["written"],
+        dropout=bool(run["written"]),
+    )
+    try:
+        return sum(memory(step, whole["zero"], gradient_bytes=whole["gradient_bytes"]).values())
+    except InputError:
+        return float("nan")

@@ -1,0 +1,274 @@
+"""What a training step takes, in closed form, for many layouts at once.
+
+A layer's matrix products take their operations at a share of the peak, in whole waves of tiles over the device's units,
+and besides the bytes that they move; attention its operations at a share of its own (half of them under a causal mask)
+or, where scores are written, their bytes; everything else its bytes. A layer takes no less than its kernels take to be
+launched. Sums of the tensor-parallel group stand in the layer's way. Stages follow 1F1B: with m micro-batches and p
+stages, m periods of the fullest stage and (p - 1)/v of a stage to fill and drain, v stages per device. Replicas
+exchange gradients after the step, or beside the backward pass; states of ZeRO-3 travel beside the layers.
+
+Constants are shares and latencies of a generation of devices (:class:`Constants`), fitted once (``constants.json``).
+
+Source: Narayanan et al., arXiv 2104.04473, section 2.2 (schedules); Korthikanti et al., arXiv 2205.05198 (sequence
+parallelism, recomputation); Rajbhandari et al., arXiv 1910.02054 (ZeRO); Dao et al., arXiv 2205.14135 (attention);
+NVIDIA, "Matrix Multiplication Background" (waves and tiles); recalled.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from densing.core import Array, Record
+from densing.efficiency.simulation import ring_terms
+from densing.efficiency.throughput.table import Runs
+
+
+class Constants(Record, frozen=True):
+    """What a generation of devices reaches.
+
+    Parameters
+    ----------
+    products : float
+        Share of the peak that matrix products of full waves reach.
+    memory : float
+        Share of the memory's bandwidth that element-wise operations reach.
+    attention : float
+        Share of the peak that fused attention reaches; the vendor's kernels twice as much.
+    link, nic : float
+        Shares of the bandwidth of links within a node, and of the network's.
+    hop_s, far_hop_s : float
+        Latency of one step of a ring within a node, and between nodes.
+    launch_s : float
+        Seconds that a layer's forward pass takes at least, and half of what its backward pass does.
+    step_s : float
+        Seconds of a step that no size changes.
+    crossing_s : float
+        What a step of a tensor-parallel ring waits where an eager program drives pipeline and tensor parallelism at
+        once. Known from one source only (nanotron on H100).
+    """
+
+    products: float
+    memory: float
+    attention: float
+    link: float
+    nic: float
+    hop_s: float
+    far_hop_s: float
+    launch_s: float
+    step_s: float
+    crossing_s: float
+
+
+TILE = 128
+VENDOR_ATTENTION = 2.0
+"""How much faster attention of the vendor's library is than the first fused kernels."""
+HALF_SEQUENCE = 1024
+"""Tokens at which fused attention reaches half of what it does on long sequences."""
+CAST_BYTES, VENDOR_CAST_BYTES = 5, 3
+"""Bytes moved per number that is rounded to 8 bits: read, written, and read before for its largest; the vendor's
+library keeps largest values of earlier steps."""
+FUSED = 0.6
+"""Share of element-wise traffic that is left where operations are fused, and as much of the launches less a bit."""
+FUSED_LAUNCHES = 0.5
+OPTIMIZER_BYTES, EAGER_OPTIMIZER_BYTES = 36, 240
+"""Bytes moved per parameter by a fused Adam, and by one of single operations: some twenty of them on 32 bits."""
+EXPOSED_SUMS, EXPOSED_RING = 0.3, 0.3
+"""Share of sums and of keys on their way round that stays exposed where they are hidden."""
+BEHIND_BACKWARD, BEHIND_LAYERS, LEAST_EXPOSED = 0.8, 0.9, 0.05
+SCORE_PASSES, SCORE_PASSES_BACK = 6, 8
+WEIGHT_BYTES = LOW_BYTES = 2
+LOGIT_PASSES_BYTES = 24
+
+
+class Parts(NamedTuple):
+    """Seconds of a step, by what they are; they add up to ``step``.
+
+    ``compute`` holds the tensor-parallel sums that stand in its way; ``fill`` is the pipeline's bubble.
+    """
+
+    step: Array
+    compute: Array
+    head: Array
+    fill: Array
+    exchange: Array
+    optimizer: Array
+    fixed: Array
+
+
+def step_seconds(runs: Runs, constants: dict[str, Array]) -> Parts:
+    """Return what the steps take.
+
+    Parameters
+    ----------
+    runs : Runs
+    constants : dict of str to array
+        By name of :class:`Constants`, a value or one per step.
+
+    Returns
+    -------
+    Parts
+        Seconds; NaN where a figure is missing.
+    """
+    with np.errstate(all="ignore"):
+        return _Step(runs, constants).parts()
+
+
+class _Step:
+    """The pieces of a step; all figures are those of one device."""
+
+    def __init__(self, runs: Runs, constants: dict[str, Array]) -> None:
+        self.runs, self.constants = runs, constants
+        self.peak = runs.flops * runs.power * constants["products"]
+        self.bandwidth = runs.bandwidth * constants["memory"]
+        self.tokens = runs.micro_batch * runs.sequence / runs.cp
+        self.keys = runs.hidden * runs.kv_heads / runs.heads
+        self.replicas = runs.dp * runs.cp
+
+    def parts(self) -> Parts:
+        runs, c = self.runs, self.constants
+        forward, backward = self.layer()
+        layers = np.ceil(runs.layers / runs.pp)
+        layer = forward + backward
+        stage, mean = layers * layer, runs.layers / runs.pp * layer
+        head = self.head()
+        handed = self.hand_over()
+        period = stage + head + 2 * handed
+        fill = (runs.pp - 1) * (mean + 2 * handed) / runs.virtual
+        exchange = self.exchange(layers, layers * backward, stage)
+        shards = np.where(runs.zero >= 1, self.replicas, 1)
+        each = np.where(runs.eager > 0, EAGER_OPTIMIZER_BYTES, OPTIMIZER_BYTES)
+        optimizer = self.held(layers) / shards * each / self.bandwidth
+        fixed = np.broadcast_to(c["step_s"], np.shape(stage))
+        compute = runs.parts * (period - head)
+        step = compute + runs.parts * head + fill + exchange + optimizer + fixed
+        return Parts(step, compute, runs.parts * head, fill, exchange, optimizer, fixed)
+
+    def product(self, rows: Array, inner: Array, columns: Array, *, wide: bool = False) -> Array:
+        """Return what one matrix product takes; ``wide`` ones stay in 16 bits."""
+        runs = self.runs
+        tiles = np.ceil(rows / TILE) * np.ceil(columns / TILE)
+        waves = tiles / runs.units
+        idle = tiles * TILE**2 / (rows * columns) * np.ceil(waves) / waves
+        eight = (runs.eight_bits > 0) & (not wide)
+        peak = self.peak * np.where(eight, runs.flops8 / runs.flops, 1)
+        moved = LOW_BYTES * (rows * inner + inner * columns + rows * columns)
+        cast = np.where(runs.vendor > 0, VENDOR_CAST_BYTES, CAST_BYTES) * (rows * inner + inner * columns)
+        return 2 * rows * inner * columns * idle / peak + (moved + np.where(eight, cast, 0)) / self.bandwidth
+
+    def products(self, rows: Array, inner: Array, columns: Array) -> tuple[Array, Array]:
+        """Return what a product takes forward, and its two backward."""
+        back = self.product(rows, columns, inner) + self.product(inner, rows, columns)
+        return self.product(rows, inner, columns), back
+
+    def layer(self) -> tuple[Array, Array]:
+        """Return what a layer takes forward and backward, what is recomputed with the latter."""
+        runs, c, tokens, tp, width = self.runs, self.constants, self.tokens, self.runs.tp, self.runs.hidden
+        sparse = runs.experts > 0
+        ffn = np.where(sparse, runs.expert_ffn, runs.ffn)
+        # Tokens of one expert, and the experts of a device.
+        routed = np.where(sparse, tokens * runs.top * runs.ep / np.maximum(runs.experts, 1), tokens)
+        held = np.where(sparse, runs.experts / runs.ep, 1)
+        pairs = [
+            self.products(tokens, width, (width + 2 * self.keys) / tp),
+            self.products(tokens, width / tp, width),
+            *(
+                (forward * held, back * held)
+                for forward, back in (
+                    self.products(routed, width, ffn * (1 + runs.gated) / tp),
+                    self.products(routed, ffn / tp, width),
+                )
+            ),
+        ]
+        attention, attention_back = self.attention()
+        columns = np.where(runs.split_sequence > 0, width / tp, width)
+        active = ffn * np.where(sparse, runs.top, 1)
+        moved = LOW_BYTES * tokens * (
+            16 * columns + (4 + 2 * runs.gated) * active / tp + 4 * (width + 2 * self.keys) / tp
+            + np.where(sparse, 8 * runs.top * width, 0)
+        )  # fmt: skip
+        others = moved * np.where(runs.fused > 0, FUSED, 1) / self.bandwidth
+        sums = 2 * self.group_sum()
+        routing = np.where(
+            sparse, 2 * self.collective("all_to_all", tokens * runs.top * width * LOW_BYTES, runs.ep, tp), 0
+        )
+        least = c["launch_s"] * np.where(runs.fused > 0, FUSED_LAUNCHES, 1)
+        forward = np.maximum(sum(one for one, _ in pairs) + attention + others + sums + routing, least)
+        back = sum(two for _, two in pairs) + attention_back + 1.6 * others + sums + routing
+        again = np.select([runs.recompute == 2, runs.recompute == 1], [forward, attention], 0.0)
+        return forward, np.maximum(back, 2 * least) + again
+
+    def attention(self) -> tuple[Array, Array]:
+        """Return what the core of attention takes forward and backward."""
+        runs, c = self.runs, self.constants
+        flops = 4 * self.tokens * runs.sequence * runs.hidden / runs.tp
+        scores = LOW_BYTES * self.tokens * runs.sequence * runs.heads / runs.tp
+        share = c["attention"] * np.where(runs.vendor > 0, VENDOR_ATTENTION, 1)
+        peak = runs.flops * runs.power * share * runs.sequence / (runs.sequence + HALF_SEQUENCE)
+        written = runs.written > 0
+        return (
+            np.where(written, flops / self.peak + SCORE_PASSES * scores / self.bandwidth, flops / 2 / peak),
+            # Fused kernels compute the scores a second time.
+            np.where(
+                written, 2 * flops / self.peak + SCORE_PASSES_BACK * scores / self.bandwidth, 2.5 * flops / 2 / peak
+            ),
+        )
+
+    def group_sum(self) -> Array:
+        """Return what one sum over the tensor-parallel group keeps a layer from going on."""
+        runs, c = self.runs, self.constants
+        whole = self.collective("all_reduce", self.tokens * runs.hidden * LOW_BYTES, runs.tp, 1)
+        crossing = (runs.eager > 0) & (runs.pp > 1)
+        waited = np.where(crossing, ring_terms("all_reduce", 2).messages * (runs.tp - 1) * c["crossing_s"], 0)
+        return whole * np.where(runs.hidden_sums > 0, EXPOSED_SUMS, 1) + waited
+
+    def head(self) -> Array:
+        """Return what embedding, head and loss take of a micro-batch."""
+        runs = self.runs
+        columns = runs.vocabulary / runs.tp
+        logits = self.tokens * columns * LOGIT_PASSES_BYTES / self.bandwidth
+        return 3 * self.product(self.tokens, runs.hidden, columns, wide=True) + logits
+
+    def hand_over(self) -> Array:
+        """Return what a stage takes to hand a micro-batch on."""
+        runs, c = self.runs, self.constants
+        count = self.tokens * runs.hidden * LOW_BYTES / np.where(runs.split_sequence > 0, runs.tp, 1)
+        outside = runs.devices / runs.pp >= runs.node
+        pace = np.where(outside, runs.nic * c["nic"], runs.link * c["link"])
+        return np.where(runs.pp > 1, c["far_hop_s"] + count / pace, 0)
+
+    def held(self, layers: Array) -> Array:
+        """Return the parameters of a device: of so many layers, and of embedding or head."""
+        runs = self.runs
+        mlp = np.where(runs.experts > 0, runs.experts * runs.expert_ffn / runs.ep, runs.ffn)
+        matrices = runs.attention_parameters + mlp * runs.hidden * (2 + runs.gated)
+        tables = np.where((runs.pp == 1) & (runs.tied == 0), 2, 1) * runs.vocabulary * runs.hidden
+        return (layers * matrices + tables) / runs.tp
+
+    def exchange(self, layers: Array, backward: Array, stage: Array) -> Array:
+        """Return what replicas wait for gradients and parameters."""
+        runs, held, n = self.runs, self.held(layers), self.replicas
+        gradients, weights = held * runs.gradient_bytes, held * WEIGHT_BYTES
+        scattered = self.collective("reduce_scatter", gradients, n, runs.tp)
+        gathered = self.collective("all_gather", weights, n, runs.tp)
+        whole = np.where(runs.zero == 0, self.collective("all_reduce", gradients, n, runs.tp), scattered + gathered)
+        hidden = np.maximum(whole - BEHIND_BACKWARD * backward, 2 * LEAST_EXPOSED * whole)
+        beside = np.where(runs.hidden_gradients > 0, hidden, whole)
+        full = runs.parts * (2 * gathered + scattered)
+        sharded = np.maximum(full - BEHIND_LAYERS * runs.parts * stage, 0) + LEAST_EXPOSED * full
+        keys = LOW_BYTES * 2 * self.tokens * 2 * self.keys * runs.cp
+        around = runs.parts * layers * 2 * self.collective("all_gather", keys, runs.cp, runs.tp) * EXPOSED_RING
+        return np.where(runs.zero == 3, sharded, beside) + np.where(runs.cp > 1, around, 0)
+
+    def collective(self, op: str, count: Array, n: Array, stride: Array | int) -> Array:
+        """Return what a collective of ``n`` devices takes, each ``stride`` ranks from the next: inside nodes first."""
+        runs, c = self.runs, self.constants
+        inside = np.clip(np.floor(runs.node / stride), 1, n)
+        nodes = n / inside
+        times = 2 if op == "all_reduce" else 1
+        near = times * ((inside - 1) * c["hop_s"] + (inside - 1) / inside * count / (runs.link * c["link"]))
+        # Groups that compute between their sums wait for every step of a ring; longer ones go through shards.
+        hops = (n - 1) if np.isscalar(stride) else (nodes - 1)
+        far = times * (hops * c["far_hop_s"] + (nodes - 1) / nodes * count / inside / (runs.nic * c["nic"]))
+        return np.where(inside > 1, near, 0) + np.where(nodes > 1, far, 0)

@@ -1,0 +1,406 @@
+"""Tables of measured training runs: what a row says becomes columns of numbers, or a reason why it cannot.
+
+A table has one row per configuration (:data:`COLUMNS`); of what it does not say, the device's data sheet
+(``devices.csv``) and the software's ways (``stacks.csv``) are assumed. Whatever is assumed is the same for all rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from densing.core import Array, InputError, read_cells, text_cells
+
+FOLDER = Path(__file__).parent
+SAMPLE = FOLDER / "sample.csv"
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "needed": ("row_id", "layers", "hidden", "seq", "gpu", "gpus"),
+    "said or assumed": (
+        "source_file_id", "framework", "model", "workload", "heads", "kv_heads", "ffn_hidden", "mlp", "vocab",
+        "tied_embeddings", "moe", "gpu_mem_gb", "gpus_per_node", "interconnect_said", "tp", "sequence_parallel", "pp",
+        "vpp", "pp_schedule", "dp", "cp", "ep", "dp_shard", "mbs", "gbs", "grad_acc", "precision", "recompute",
+        "other_options",
+    ),
+    "measured": ("status", "tokens_per_s", "tokens_per_s_per_gpu_from_tflops", "mem_gb_said"),
+}  # fmt: skip
+"""Columns of a table, by what becomes of them; others are ignored."""
+
+MOST = 1e9
+HEAD_WIDTH = 128
+VOCABULARY = 50304
+SEQUENCE_SHARDS = ((3, "full-shard|fsdp2|zero-?3|hsdp|megatron-fsdp|^fsdp$"), (2, "grad-op|zero-?2"),
+                   (1, "zero-?1|distributed optimizer"))  # fmt: skip
+_EXPERTS = re.compile(r"(\d+) experts, top (\d+), expert ffn (\d+)")
+_GBIT = re.compile(r"([\d.]+) ?gb(?:it|ps|/s|it/s)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Training steps in columns: of every attribute one number per step, arrays of one length.
+
+    Parameters
+    ----------
+    layers, hidden, heads, kv_heads, ffn, gated, vocabulary, tied : array
+        The model; ``gated`` 1 for an MLP of three matrices, ``tied`` 1 for one matrix of embedding and head.
+    experts, top, expert_ffn : array
+        Of a mixture of experts; 0, 1 and 0 of a dense model.
+    sequence, micro_batch, parts : array
+        Tokens per sequence, sequences per micro-batch, micro-batches per step and replica.
+    dp, tp, pp, cp, ep, virtual : array
+        Replicas, tensor-parallel devices, stages, devices along the sequence, along the experts; stages per device.
+    split_sequence : array
+        1 where activations between tensor-parallel regions are split.
+    zero : array
+        Stage of ZeRO: 0 (DDP), 1 (optimizer), 2 (gradients), 3 (parameters too, FSDP).
+    recompute : array
+        0 nothing, 1 the core of attention, 2 whole layers.
+    written, vendor, fused, hidden_gradients, gradient_bytes, eager, hidden_sums : array
+        Ways of the software: attention writes its scores; is the vendor's kernel; element-wise operations are fused;
+        gradients travel beside the backward pass; bytes per gradient; single operations are driven one by one (the
+        optimizer's too); sums of the tensor-parallel group are hidden.
+    eight_bits : array
+        1 where matrix products are of 8-bit numbers.
+    flops, flops8, bandwidth, memory, units, link, nic, node, power : array
+        The device: operations per second in 16 and 8 bits, bytes per second of its memory, bytes, units that share a
+        product, bytes per second and direction to devices of its node and to the network, devices of a node, clock
+        left by a limit of power.
+    """
+
+    layers: Array
+    hidden: Array
+    heads: Array
+    kv_heads: Array
+    ffn: Array
+    gated: Array
+    vocabulary: Array
+    tied: Array
+    experts: Array
+    top: Array
+    expert_ffn: Array
+    sequence: Array
+    micro_batch: Array
+    parts: Array
+    dp: Array
+    tp: Array
+    pp: Array
+    cp: Array
+    ep: Array
+    virtual: Array
+    split_sequence: Array
+    zero: Array
+    recompute: Array
+    written: Array
+    vendor: Array
+    fused: Array
+    hidden_gradients: Array
+    gradient_bytes: Array
+    eager: Array
+    hidden_sums: Array
+    eight_bits: Array
+    flops: Array
+    flops8: Array
+    bandwidth: Array
+    memory: Array
+    units: Array
+    link: Array
+    nic: Array
+    node: Array
+    power: Array
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.layers)
+
+    def take(self, which: Array) -> Runs:
+        """Return some of the steps."""
+        return Runs(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of one step, all replicas together."""
+        return self.sequence * self.micro_batch * self.parts * self.dp
+
+    @property
+    def devices(self) -> Array:
+        """Devices in all."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def attention_parameters(self) -> Array:
+        """Parameters of a layer's attention."""
+        return self.hidden * (2 * self.hidden + 2 * self.hidden * self.kv_heads / self.heads)
+
+    @property
+    def parameters(self) -> Array:
+        """Parameters of the model that a token passes through, both matrices of embedding and head where untied."""
+        mlp = np.where(self.experts > 0, self.top * self.expert_ffn, self.ffn) * self.hidden * (2 + self.gated)
+        embedding = (2 - self.tied) * self.vocabulary * self.hidden
+        return self.layers * (self.attention_parameters + mlp) + embedding
+
+    @property
+    def flops_per_token(self) -> Array:
+        """Operations per token by PaLM's count, nothing recomputed.
+
+        Source: Chowdhery et al., arXiv 2204.02311, appendix B.
+        """
+        return 6 * self.parameters + 12 * self.layers * self.hidden * self.sequence
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A table that was read.
+
+    Parameters
+    ----------
+    about : DataFrame
+        Per row ``row_id``, ``source``, ``device`` and ``generation`` (empty where no data sheet is known), ``reason``
+        (empty where the row can be expressed), ``status``, ``tokens_per_s`` and ``memory_gb`` (NaN where not measured).
+    runs : Runs
+        Of all rows; where a row cannot be expressed its numbers mean nothing.
+    name : str
+        Of the file, for messages.
+    """
+
+    about: pd.DataFrame
+    runs: Runs
+    name: str
+
+    @property
+    def usable(self) -> Array:
+        """Rows that can be expressed."""
+        return (self.about.reason == "").to_numpy()
+
+    @property
+    def measured(self) -> Array:
+        """Of those the ones whose speed was measured."""
+        return self.usable & (self.about.tokens_per_s > 0).to_numpy()
+
+
+@cache
+def _lines(name: str) -> tuple[dict[str, str], ...]:
+    with (FOLDER / name).open(encoding="utf-8", newline="") as file:
+        return tuple(csv.DictReader(file))
+
+
+def device_names() -> tuple[str, ...]:
+    """Return the devices whose data sheet is known.
+
+    Examples
+    --------
+    >>> "H100" in device_names()
+    True
+    """
+    return tuple(row["device"] for row in _lines("devices.csv"))
+
+
+def read_runs(source: Path | pd.DataFrame | None = None) -> Measured:
+    """Read a table of training runs.
+
+    Parameters
+    ----------
+    source : path or DataFrame, optional
+        A CSV file with the columns of :data:`COLUMNS`; our own small selection when left out.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, lacks a column that is needed, or says a ``row_id`` twice.
+
+    Examples
+    --------
+    >>> table = read_runs()
+    >>> bool(table.usable.any()), set(table.about.columns) >= {"row_id", "reason"}
+    (True, True)
+    """
+    if isinstance(source, pd.DataFrame):
+        name, cells = "table", text_cells(source)
+    else:
+        path = SAMPLE if source is None else source
+        name, cells = str(path), read_cells(path)
+    missing = [column for column in COLUMNS["needed"] if column not in cells]
+    if missing:
+        raise InputError(
+            f"{name}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; a table of training runs "
+            f"needs {', '.join(COLUMNS['needed'])}"
+        )
+    if (twice := cells.row_id[cells.row_id.duplicated()]).size:
+        raise InputError(f"{name}: row {twice.index[0]}, row_id: {twice.iloc[0]!r} stands twice; delete or rename one")
+    for column in (column for group in COLUMNS.values() for column in group if column not in cells):
+        cells[column] = ""
+    return _Reader(cells.map(str.strip), name).read()
+
+
+class _Reader:
+    """Reads all rows, column by column, and notes the first reason why a row cannot be expressed."""
+
+    def __init__(self, cells: pd.DataFrame, name: str) -> None:
+        self.cells, self.name = cells, name
+        self.reason = pd.Series("", index=cells.index)
+
+    def refuse(self, which: pd.Series | Array, reason: str | pd.Series) -> None:
+        """Give a reason to rows that have none."""
+        self.reason = self.reason.mask(pd.Series(which, index=self.cells.index) & (self.reason == ""), reason)
+
+    def text(self, column: str) -> pd.Series:
+        """Return a column in small letters."""
+        return self.cells[column].str.lower()
+
+    def number(self, column: str, default: float | Array = np.nan, low: float = 1, whole: bool = True) -> Array:
+        """Return a column of numbers, the default where a cell is empty; a cell that is none is a reason."""
+        cells = self.cells[column]
+        values = pd.to_numeric(cells, errors="coerce").astype(float)
+        given = cells != ""
+        bad = given & ~(values.between(low, MOST) & ((values % 1 == 0) | (not whole)))
+        self.refuse(
+            bad, column + ": " + cells.str.slice(0, 40) + f" is no {'whole ' if whole else ''}number from {low:g} up"
+        )
+        return np.where(given & ~bad, values, default)
+
+    def flag(self, column: str, default: float) -> Array:
+        """Return a column of yes and no as 1 and 0."""
+        said = self.text(column)
+        return np.select([said.isin(["1", "1.0", "true", "yes"]), said.isin(["0", "0.0", "false", "no"])], [1.0, 0.0],
+                         default)  # fmt: skip
+
+    def lookup(self, file: str, column: str) -> pd.DataFrame:
+        """Return, for each row, the first line of a file of ours whose pattern is found in a column."""
+        distinct = {text: _first(file, text) for text in self.text(column).unique()}
+        return pd.DataFrame([distinct[text] for text in self.text(column)], index=self.cells.index)
+
+    def read(self) -> Measured:
+        """Return the table."""
+        layers, hidden, sequence, devices = (self.number(name) for name in ("layers", "hidden", "seq", "gpus"))
+        for name, values in (("layers", layers), ("hidden", hidden), ("seq", sequence), ("gpus", devices)):
+            self.refuse(np.isnan(values), f"{name}: not said")
+        self.refuse(self.text("model").str.contains("bert|t5|vit"), "model: no decoder")
+        self.refuse(~self.text("workload").isin(["", "pretrain", "sft"]), "workload: " + self.cells.workload)
+        self.refuse(self.text("dp_shard").str.contains("offload"), "dp_shard: states in the host's memory")
+        moe = self.text("moe")
+        experts = moe.str.extract(_EXPERTS).astype(float).fillna(0.0)
+        self.refuse(~moe.isin(["", "0", "dense", "none"]) & (experts[0] == 0), "moe: the experts' shape is not said")
+        device, stack = self.lookup("devices.csv", "gpu"), self.lookup("stacks.csv", "framework")
+        self.refuse(device.device.isna(), "gpu: no data sheet of " + self.cells.gpu + " is known")
+        runs = Runs(
+            **self.model(layers, hidden),
+            experts=experts[0].to_numpy(), top=np.maximum(experts[1].to_numpy(), 1), expert_ffn=experts[2].to_numpy(),
+            sequence=sequence, **self.layout(devices, sequence, layers), **self.software(stack),
+            **self.machine(device, devices),
+        )  # fmt: skip
+        source = self.text("source_file_id").str.partition("/")[0]
+        about = pd.DataFrame({
+            "row_id": self.cells.row_id,
+            "source": source.where(source != "", self.name),
+            "device": device.device.fillna(""),
+            "generation": device.generation.fillna(""),
+            "status": self.text("status").replace("", "ok"),
+            "tokens_per_s": np.where(
+                self.cells.tokens_per_s != "",
+                self.number("tokens_per_s", low=0, whole=False),
+                self.number("tokens_per_s_per_gpu_from_tflops", low=0, whole=False) * devices,
+            ),
+            "memory_gb": self.number("mem_gb_said", low=0, whole=False),
+        })  # fmt: skip
+        return Measured(about.assign(reason=self.reason).reset_index(drop=True), runs, self.name)
+
+    def model(self, layers: Array, hidden: Array) -> dict[str, Array]:
+        """Return the model's shape."""
+        heads = self.number("heads", np.maximum(np.floor(hidden / HEAD_WIDTH), 1))
+        return {
+            "layers": layers,
+            "hidden": hidden,
+            "heads": heads,
+            "kv_heads": self.number("kv_heads", heads),
+            "ffn": self.number("ffn_hidden", 4 * hidden),
+            "gated": self.text("mlp").str.contains("glu").to_numpy(float),
+            "vocabulary": self.number("vocab", VOCABULARY),
+            "tied": self.flag("tied_embeddings", 0.0),
+        }
+
+    def layout(self, devices: Array, sequence: Array, layers: Array) -> dict[str, Array]:
+        """Return the split and its schedule; what does not multiply to the devices or the batch is a reason."""
+        tp, pp, cp, ep = (self.number(name, 1.0) for name in ("tp", "pp", "cp", "ep"))
+        dp = self.number("dp", devices / (tp * pp * cp))
+        self.refuse(
+            ~np.isclose(dp * tp * pp * cp, devices),
+            "gpus: not tp * pp * dp * cp = " + pd.Series(tp * pp * dp * cp, self.cells.index).map("{:g}".format),
+        )
+        self.refuse(pp > layers, "pp: more stages than layers")
+        gbs, parts = self.number("gbs"), self.number("grad_acc")
+        said = self.number("mbs")
+        micro = np.where(np.isnan(said), np.where(np.isnan(parts), 1.0, gbs / (dp * parts)), said)
+        # A pipeline interleaves its stages where the row says so without a number, as Megatron does: two per device.
+        virtual = self.number(
+            "vpp", np.where((pp > 1) & self.text("pp_schedule").str.contains("interleaved"), 2.0, 1.0)
+        )
+        said_parts = parts
+        parts = np.where(np.isnan(parts), np.maximum(gbs / (dp * micro), 1.0), parts)
+        self.refuse(np.isnan(parts), "gbs, grad_acc: neither is said")
+        self.refuse(
+            ~np.isnan(gbs) & np.isnan(said_parts) & (np.abs(parts * micro * dp / gbs - 1) > 0.01),
+            "gbs: not mbs * dp times a whole number",
+        )
+        shard = self.text("dp_shard")
+        zero = np.select(
+            [shard.str.contains(words) for _, words in SEQUENCE_SHARDS], [s for s, _ in SEQUENCE_SHARDS], 0
+        )
+        recompute = self.text("recompute")
+        return {
+            "micro_batch": micro, "parts": parts, "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep,
+            "virtual": np.maximum(virtual, 1.0),
+            "split_sequence": np.maximum(self.flag("sequence_parallel", 0.0),
+                                         recompute.str.contains("sequence parallel").to_numpy(float)),
+            "zero": zero.astype(float),
+            "recompute": np.select([recompute.str.startswith("full"), recompute.str.startswith("selective")],
+                                   [2.0, 1.0], 0.0),
+        }  # fmt: skip
+
+    def software(self, stack: pd.DataFrame) -> dict[str, Array]:
+        """Return the ways of the software, and what options change of them."""
+        options, precision = self.text("other_options"), self.text("precision")
+        attention = stack.attention.fillna("flash").mask(options.str.contains("flash"), "flash")
+        numbers = stack[["fused", "hidden_gradients", "gradient_bytes", "eager"]].astype(float)
+        numbers = numbers.fillna({"fused": 0.0, "hidden_gradients": 1.0, "gradient_bytes": 2.0, "eager": 0.0})
+        return {
+            "written": (attention == "written").to_numpy(float),
+            "vendor": (attention == "vendor").to_numpy(float),
+            "fused": np.maximum(numbers.fused, options.str.contains("compile")).to_numpy(float),
+            **{name: numbers[name].to_numpy(float) for name in numbers.columns[1:]},
+            "hidden_sums": options.str.contains("tp-comm-overlap|async tp").to_numpy(float),
+            "eight_bits": precision.str.contains("fp8|fp4").to_numpy(float),
+        }
+
+    def machine(self, device: pd.DataFrame, devices: Array) -> dict[str, Array]:
+        """Return the device's figures; the network's as the row says, else as usual for the device."""
+        sheet = device.drop(columns=["device", "pattern", "generation", "evidence", "source"]).apply(pd.to_numeric)
+        node = np.minimum(self.number("gpus_per_node", sheet.per_node.to_numpy()), devices)
+        said = self.text("interconnect_said")
+        gbit = said.str.extract(_GBIT)[0].astype(float).to_numpy()
+        # Whoever does not say "per GPU" means what leads out of a node.
+        share = np.where(said.str.contains("per gpu"), 1.0, np.maximum(node, 1.0))
+        memory = self.number("gpu_mem_gb", sheet.memory_gb.to_numpy(), whole=False)
+        return {
+            "flops": sheet.flops16.to_numpy(float),
+            "flops8": sheet.flops8.fillna(sheet.flops16).to_numpy(float),
+            "bandwidth": sheet.mem_bw.to_numpy(float),
+            "memory": memory * 1e9,
+            "units": sheet.units.to_numpy(float),
+            "link": sheet.link.to_numpy(float),
+            "nic": np.where(np.isnan(gbit), sheet.nic.to_numpy(float), gbit / 8 * 1e9 / share),
+            "node": node,
+            # Power goes with the third power of the clock.
+            "power": np.cbrt((sheet.power / sheet.usual_power).to_numpy(float)),
+        }
+
+
+def _first(file: str, text: str) -> dict[str, str | None]:
+    lines = _lines(file)
+    found = next((line for line in lines if re.search(line["pattern"], text)), None) if text else None
+    return {key: (found[key] or None) if found else None for key in lines[0]}
