@@ -292,6 +292,59 @@ def compare(
     finish(notes)
 
 
+@app.command("plan")
+def plan(
+    model: Annotated[str, typer.Option("--model", help="Workload preset, or a Hugging Face config.json.")],
+    cluster: Annotated[str, typer.Option("--cluster", help="Cluster preset, or a TOML file.")],
+    gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="Devices; default: all of the cluster.")] = None,
+    sequence: Annotated[int, typer.Option("--sequence", min=1, help="Tokens per sequence.")] = 4096,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences per step, over all devices.")] = 1024,
+    most: Annotated[int, typer.Option("--most", min=1, help="Layouts to print.")] = 5,
+    json: JsonFlag = False,
+) -> None:
+    """Find the fastest layout of a training step that fits: its split, schedule, sharding and recomputation.
+
+    Times come from a cost model fitted to published training speeds (`densing techniques validate --throughput`); the
+    range holds four of five runs of sources that the constants had not seen.
+
+    Example: densing techniques plan --model llama3-70b --cluster a100x8-rdma --gpus 1024
+    """
+    from densing.efficiency.simulation import load_cluster, load_workload
+    from densing.efficiency.throughput import plan_layout
+
+    machine = load_cluster(cluster, n=gpus)
+    found = plan_layout(
+        load_workload(model, mode="train").model, machine, machine.n, sequence=sequence, batch=batch, most=most
+    )
+    if json:
+        emit_plain(found.to_dict())
+    else:
+        header = ("tp", "pp", "stages each", "dp", "ZeRO", "micro-batch", "recompute", "step", "4 of 5 in", "tokens/s",
+                  "MFU", "memory")  # fmt: skip
+        rows = [
+            (
+                *(str(value) for value in (each.tp, each.pp, each.virtual, each.dp, each.zero, each.micro_batch)),
+                each.recompute,
+                words.duration(1e9 * each.step_s),
+                f"{words.duration(1e9 * each.low_s)} to {words.duration(1e9 * each.high_s)}",
+                f"{each.tokens_per_s:,.0f}",
+                words.percent(100 * each.mfu),
+                f"{each.memory_bytes / 1e9:.0f} GB",
+            )
+            for each in found.layouts
+        ]
+        typer.echo("\n".join([
+            f"{visible(found.model)} on {found.devices:,} devices of {visible(found.cluster)}: {found.batch:,} "
+            f"sequences of {found.sequence:,} tokens a step; {found.fitting:,} of {found.tried:,} layouts fit",
+            "",
+            *columns(header, rows, left=0),
+            "",
+            f"next split: {found.why}",
+        ]))  # fmt: skip
+    show_notes(found.notes)
+    finish(found.notes)
+
+
 @app.command("validate")
 def validate(
     technique: Annotated[
@@ -400,7 +453,7 @@ def _validate_throughput(table: Path | None, html: Path | None, json: bool) -> N
                 source.source,
                 f"{source.rows:,}",
                 f"{source.n:,}",
-                *(_percent(value) for value in (source.median_error, source.p90_error, source.unseen_median,
+                *(_share(value) for value in (source.median_error, source.p90_error, source.unseen_median,
                                                 source.constant_mfu_median, source.nearest_median)),
                 words.number(source.rank_correlation),
             )
@@ -412,11 +465,15 @@ def _validate_throughput(table: Path | None, html: Path | None, json: bool) -> N
             "",
             "errors of predicted tokens per second; unseen: by constants fitted without the source; constant MFU, "
             "nearest: what the source's own rows would say",
-            f"memory: AUC {words.number(memory.auc)}; of {memory.ran:,} that ran {_percent(memory.ran_refused)} are "
-            f"said not to fit, of {memory.failed:,} that failed {_percent(memory.failed_passed)} are said to fit",
+            f"memory: AUC {words.number(memory.auc)}; of {memory.ran:,} that ran {_share(memory.ran_refused)} are "
+            f"said not to fit, of {memory.failed:,} that failed {_share(memory.failed_passed)} are said to fit",
         ]))  # fmt: skip
     show_notes(found.notes)
     finish(found.notes)
+
+
+def _share(value: float | None) -> str:
+    return words.MISSING if value is None else words.percent(100 * value)
 
 
 def _brief(technique: Technique) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from .fit import Frozen as Frozen
 from .fit import fit_constants as fit_constants
 from .fit import freeze as freeze
 from .fit import frozen as frozen
+from .layouts import Layout as Layout
+from .layouts import LayoutPlan as LayoutPlan
+from .layouts import plan_layout as plan_layout
 from .memory import counted_bytes as counted_bytes
 from .step import Constants as Constants
 from .step import Parts as Parts
@@ -17,4 +20,5 @@ from .table import COLUMNS as COLUMNS
 from .table import Measured as Measured
 from .table import Runs as Runs
 from .table import device_names as device_names
+from .table import device_of as device_of
 from .table import read_runs as read_runs

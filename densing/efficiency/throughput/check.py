@@ -7,17 +7,18 @@ about its own row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
 from densing.core import Array, Card, Note, Readable, Record
 from densing.efficiency.throughput.fit import Frozen, frozen
-from densing.efficiency.throughput.memory import counted_bytes
 from densing.efficiency.throughput.step import step_seconds
 from densing.efficiency.throughput.table import Measured, Runs, read_runs
 
@@ -25,6 +26,15 @@ FEATURES = ("layers", "hidden", "sequence", "micro_batch", "parts", "dp", "tp", 
 """What makes configurations similar: distances of logarithms; another device, recomputation, stage of ZeRO or width of
 numbers counts as a factor of e each."""
 KINDS = ("recompute", "zero", "eight_bits", "split_sequence", "hidden_sums", "fused", "flops")
+
+SWEEP = 6
+MUTATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType({
+    "ring costs x 3": {"link": 1 / 3, "nic": 1 / 3, "hop_s": 3.0, "far_hop_s": 3.0, "crossing_s": 3.0},
+    "latency x 10": {"hop_s": 10.0, "far_hop_s": 10.0},
+    "launches x 3": {"launch_s": 3.0},
+    "products at half": {"products": 0.5},
+})  # fmt: skip
+"""Laws broken one at a time: by how much constants change."""
 
 
 class Row(Record, frozen=True):
@@ -78,6 +88,11 @@ class Source(Record, frozen=True):
         The same errors of the null models.
     unseen_median, unseen_p90 : float or None
         Of constants that were fitted without the source; None where it was never in the fit: then the first two are.
+    mutated : mapping of str to float
+        Median error under laws that are broken one at a time: what does not grow has not been tested by the source.
+    sweeps, best_in_three : int
+        Sets of at least :data:`SWEEP` layouts of one model, batch and number of devices, and those of them whose
+        fastest layout is among the three that are predicted to be.
     repeats : int
         Configurations that occur more than once with a result.
     repeat_spread : float or None
@@ -96,6 +111,9 @@ class Source(Record, frozen=True):
     nearest_p90: float | None = None
     unseen_median: float | None = None
     unseen_p90: float | None = None
+    mutated: Mapping[str, float] = msgspec.field(default_factory=dict)
+    sweeps: int = 0
+    best_in_three: int = 0
     repeats: int = 0
     repeat_spread: float | None = None
 
@@ -191,7 +209,7 @@ def check_throughput(
     known = constants or frozen()
     measured = read_runs(table)
     show("memory", 0, 3)
-    needed = counted_bytes(measured.runs) * known.factor + known.reserve
+    needed = known.peak_bytes(measured.runs)
     show("speed", 1, 3)
     own, whose = known.of(list(measured.about.generation))
     predicted = np.where(measured.usable, measured.runs.tokens / step_seconds(measured.runs, own).step, np.nan)
@@ -201,10 +219,16 @@ def check_throughput(
         which = (measured.about.source == source).to_numpy()
         others, _ = known.of(list(measured.about.generation[which]), source)
         unseen[which] = measured.runs.take(which).tokens / step_seconds(measured.runs.take(which), others).step
+    broken = {
+        law: measured.runs.tokens
+        / step_seconds(measured.runs, {**own, **{k: own[k] * by for k, by in change.items()}}).step
+        for law, change in MUTATIONS.items()
+    }
     show("sources", 2, 3)
     rows = _rows(measured, predicted, speeds, needed, whose)
     sources = tuple(
-        _source(measured, source, predicted, unseen, speeds, known) for source in dict.fromkeys(measured.about.source)
+        _source(measured, source, predicted, unseen, speeds, broken, known)
+        for source in dict.fromkeys(measured.about.source)
     )
     return Throughput(
         measured.name, rows, sources, _fits(measured, needed), known.sha256, _notes(measured, rows, whose)
@@ -243,7 +267,15 @@ def _rows(measured: Measured, predicted: Array, speeds: Array, needed: Array, wh
     return tuple(rows)
 
 
-def _source(measured: Measured, source: str, predicted: Array, unseen: Array, speeds: Array, known: Frozen) -> Source:
+def _source(
+    measured: Measured,
+    source: str,
+    predicted: Array,
+    unseen: Array,
+    speeds: Array,
+    broken: Mapping[str, Array],
+    known: Frozen,
+) -> Source:
     from scipy.stats import spearmanr
 
     own = (measured.about.source == source).to_numpy()
@@ -265,6 +297,8 @@ def _source(measured: Measured, source: str, predicted: Array, unseen: Array, sp
         **_quantiles("constant_mfu", _size(constant / share)),
         **_quantiles("nearest", _size(nearest / share)),
         **(_quantiles("unseen", _size(unseen[which] / seen)) if source in known.without else {}),
+        mutated={law: float(np.median(_size(speed[which] / seen))) for law, speed in broken.items()},
+        **_sweeps(runs, predicted[which], seen),
         repeats=len(spreads),
         repeat_spread=max(spreads, default=None),
     )
@@ -304,6 +338,16 @@ def _nearest(runs: Runs, share: Array) -> Array:
         if np.isfinite(distance).any():
             said[at] = share[np.argmin(distance)]
     return said
+
+
+def _sweeps(runs: Runs, predicted: Array, seen: Array) -> dict[str, int]:
+    model = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary", "experts", "sequence", "flops", "eight_bits")
+    keys = pd.DataFrame({name: getattr(runs, name) for name in (*model, "devices", "tokens")})
+    speeds = pd.DataFrame({"predicted": predicted, "seen": seen})
+    groups = [group for _, group in speeds.groupby(keys.groupby(list(keys.columns)).ngroup().to_numpy())]
+    groups = [group for group in groups if len(group) >= SWEEP]
+    first = sum(group.seen.idxmax() in group.predicted.nlargest(3).index for group in groups)
+    return {"sweeps": len(groups), "best_in_three": first}
 
 
 def _repeats(runs: Runs, speeds: Array) -> list[float]:

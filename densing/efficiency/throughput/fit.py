@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, InputError, read_json, write_text
+from densing.core import Array, InputError, Note, read_json, write_text
 from densing.efficiency.throughput.memory import counted_bytes
 from densing.efficiency.throughput.step import Constants, step_seconds
 from densing.efficiency.throughput.table import FOLDER, Measured, Runs
 
 FILE = FOLDER / "constants.json"
+GENERATIONS = ("V100", "A100", "H100")
+"""From old to new: the newest one's shares stand in for generations that were never fitted."""
 PRIOR = 0.15
 GIBIBYTE = 2**30
 LEAST_PEAK = 5 * GIBIBYTE
@@ -37,6 +39,10 @@ RANGES: Mapping[str, tuple[float, float, float]] = MappingProxyType({
 })  # fmt: skip
 """Of each constant: what is assumed before any row is seen, and the least and the most that it can be."""
 NAMES = tuple(RANGES)
+LEVELS = tuple(round(0.05 * number, 2) for number in range(21))
+"""Levels at which quantiles of errors are kept."""
+SPANS = ("devices", "parameters", "sequence", "tp", "pp", "micro_batch")
+"""What of a configuration is held against what was ever measured."""
 
 
 def fit_constants(measured: Measured, without: str = "") -> dict[str, Constants]:
@@ -91,30 +97,66 @@ def _fit(measured: Measured, which: Array, prior: Array) -> Array:
 
 def freeze(measured: Measured, path: Path = FILE, *, file_hash: str = "") -> None:
     """Fit all sources, and all but each, and write the constants with what they were fitted to."""
-    sources = list(dict.fromkeys(measured.about.source[measured.measured]))
-    counts = measured.about[measured.measured].groupby(["source", "generation"]).size()
+    which = measured.measured
+    without = {source: fit_constants(measured, source) for source in dict.fromkeys(measured.about.source[which])}
+    counts = measured.about[which].groupby(["source", "generation"]).size()
     document: dict[str, Any] = {
         "version": 1,
         "fitted": {
-            "rows": [{"source": source, "generation": generation, "rows": int(count)}
-                     for (source, generation), count in counts.items()],
+            "rows": [
+                {"source": source, "generation": generation, "rows": int(count)}
+                for (source, generation), count in counts.items()
+            ],
             "table_sha256": file_hash,
         },
         "memory": dict(zip(("factor", "reserve"), _fit_memory(measured), strict=True)),
         "constants": {name: each.to_dict() for name, each in fit_constants(measured).items()},
         "without": {
-            source: {name: each.to_dict() for name, each in fit_constants(measured, source).items()}
-            for source in sources
+            source: {name: each.to_dict() for name, each in fitted.items()} for source, fitted in without.items()
         },
-    }  # fmt: skip
+        "unseen": _unseen(measured, without),
+    }
     write_text(path, json.dumps(document, indent=1) + "\n")
 
 
+def _unseen(measured: Measured, without: Mapping[str, Mapping[str, Constants]]) -> dict[str, Any]:
+    """Return, by generation, quantiles of the errors of sources that were not fitted, and what their rows span.
+
+    Eager programs are left out: what they wait for is known from one source, and nobody plans for it.
+    """
+    errors = np.full(len(measured.runs), np.nan)
+    for source, fitted in without.items():
+        rows = measured.measured & (measured.about.source == source).to_numpy()
+        for generation, each in fitted.items():
+            which = rows & (measured.about.generation == generation).to_numpy() & (measured.runs.eager == 0)
+            runs = measured.runs.take(which)
+            speeds = runs.tokens / step_seconds(runs, {name: np.asarray(getattr(each, name)) for name in NAMES}).step
+            errors[which] = np.log(speeds / measured.about.tokens_per_s.to_numpy()[which])
+    found: dict[str, Any] = {}
+    for generation in dict.fromkeys(measured.about.generation[np.isfinite(errors)]):
+        which = np.isfinite(errors) & (measured.about.generation == generation).to_numpy()
+        # Every source counts the same, however many rows it has.
+        size = measured.about.source[which].map(measured.about.source[which].value_counts()).to_numpy(float)
+        order = np.argsort(errors[which])
+        rank = (np.cumsum(1 / size[order]) - 0.5 / size[order]) / np.sum(1 / size)
+        runs = measured.runs.take(which)
+        found[str(generation)] = {
+            "rows": int(which.sum()),
+            "log_errors": [float(f"{np.interp(q, rank, errors[which][order]):.4f}") for q in LEVELS],
+            "spans": {name: [float(f"{end:.6g}") for end in (span.min(), span.max())]
+                      for name in SPANS for span in [getattr(runs, name)]},
+        }  # fmt: skip
+    return found
+
+
 def _fit_memory(measured: Measured) -> tuple[float, float]:
-    """Return factor and reserve (bytes) between what is counted and the peaks that were measured."""
+    """Return factor and reserve (bytes) between what is counted and the peaks of eager programs.
+
+    Others fill their devices to the brim with what is counted: nothing is added for them.
+    """
     counted = counted_bytes(measured.runs)
     peak = measured.about.memory_gb.to_numpy() * GIBIBYTE
-    which = measured.usable & np.isfinite(counted) & (peak > LEAST_PEAK)
+    which = measured.usable & np.isfinite(counted) & (peak > LEAST_PEAK) & (measured.runs.eager > 0)
     if not which.any():
         return 1.0, 0.0
     # Relative errors: a small model's reserve counts as much as a large one's factor.
@@ -138,6 +180,7 @@ class Frozen:
             self.factor, self.reserve = (float(document["memory"][name]) for name in ("factor", "reserve"))
             self.fitted: Mapping[str, Any] = document["fitted"]
             self.constants = {name: Constants(**values) for name, values in document["constants"].items()}
+            self.unseen: Mapping[str, Any] = document["unseen"]
             self.without = {
                 source: {name: Constants(**values) for name, values in by_generation.items()}
                 for source, by_generation in document["without"].items()
@@ -158,14 +201,44 @@ class Frozen:
             A source that must not have been seen.
         """
         known = self.without.get(without, self.constants)
-        newest = list(known)[-1] if known else ""
-        newest = max(known, key=lambda name: _AGE.index(name) if name in _AGE else -1)
+        newest = self._newest(known)
         whose = [name if name in known else newest for name in generations]
         columns = {name: np.array([getattr(known[key], name) for key in whose]) for name in NAMES}
         return columns, pd.Series(whose)
 
+    def spread(self, generation: str, share: float) -> tuple[float, float]:
+        """Return factors on a step's time between which so many of the unseen rows' times lie, sources alike."""
+        found = self.unseen.get(generation) or self.unseen[self._newest(self.unseen)]
+        low, high = np.interp([(1 - share) / 2, (1 + share) / 2], LEVELS, found["log_errors"])
+        # A speed that is predicted too high is a time predicted too short.
+        return float(np.exp(low)), float(np.exp(high))
 
-_AGE = ("V100", "A100", "H100")
+    def doubts(self, generation: str, device: str, runs: Runs) -> tuple[Note, ...]:
+        """Return in what respects a run is outside everything that was measured."""
+        notes = []
+        if generation not in self.constants:
+            newest = self._newest(self.constants)
+            message = f"{device}: no run of it was ever fitted; its figures with the shares of {newest}"
+            notes.append(Note("carried-over", "warning", message, {"device": device}))
+        spans = (self.unseen.get(generation) or self.unseen[self._newest(self.unseen)])["spans"]
+        beyond = [
+            f"{name} {value:,.0f} (measured: {low:,.0f} to {high:,.0f})"
+            for name, (low, high) in spans.items()
+            if not low <= (value := float(getattr(runs, name)[0])) <= high
+        ]
+        if beyond:
+            message = f"outside everything that was measured: {'; '.join(beyond)}"
+            notes.append(Note("never-measured", "warning", message, {"beyond": beyond}))
+        return tuple(notes)
+
+    @staticmethod
+    def _newest(known: Mapping[str, Any]) -> str:
+        return max(known, key=lambda name: GENERATIONS.index(name) if name in GENERATIONS else -1)
+
+    def peak_bytes(self, runs: Runs) -> Array:
+        """Return what devices need at their peak: what is counted, and what an eager program's temporaries add."""
+        counted = counted_bytes(runs)
+        return np.where(runs.eager > 0, counted * self.factor + self.reserve, counted)
 
 
 @cache

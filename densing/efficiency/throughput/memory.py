@@ -1,7 +1,8 @@
 """What a layout needs of a device's memory, and whether it fits.
 
-Counted are parameters, gradients, optimizer and activations (:func:`densing.efficiency.simulation.memory`); what
-runtime, buffers and fragments add is a factor and a reserve, fitted once to measured peaks (``constants.json``).
+Counted are parameters, gradients, optimizer and activations (:func:`densing.efficiency.simulation.memory`). What
+temporaries and fragments of an eager program add is a factor and a reserve, fitted once to measured peaks
+(``constants.json``); programs with fused operations were seen to run with what is counted and little more.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 MOST = 1e9
 HEAD_WIDTH = 128
 VOCABULARY = 50304
+WHOLE = 0.01
 SEQUENCE_SHARDS = ((3, "full-shard|fsdp2|zero-?3|hsdp|megatron-fsdp|^fsdp$"), (2, "grad-op|zero-?2"),
                    (1, "zero-?1|distributed optimizer"))  # fmt: skip
 _EXPERTS = re.compile(r"(\d+) experts, top (\d+), expert ffn (\d+)")
@@ -201,6 +202,17 @@ def device_names() -> tuple[str, ...]:
     return tuple(row["device"] for row in _lines("devices.csv"))
 
 
+def device_of(name: str) -> str:
+    """Return the generation of a device, empty where no data sheet is known.
+
+    Examples
+    --------
+    >>> device_of("A100 SXM 80 GB"), device_of("abacus")
+    ('A100', '')
+    """
+    return _first("devices.csv", name.lower())["generation"] or ""
+
+
 def read_runs(source: Path | pd.DataFrame | None = None) -> Measured:
     """Read a table of training runs.
 
@@ -287,6 +299,7 @@ class _Reader:
         experts = moe.str.extract(_EXPERTS).astype(float).fillna(0.0)
         self.refuse(~moe.isin(["", "0", "dense", "none"]) & (experts[0] == 0), "moe: the experts' shape is not said")
         device, stack = self.lookup("devices.csv", "gpu"), self.lookup("stacks.csv", "framework")
+        self.refuse(self.cells.gpu == "", "gpu: not said")
         self.refuse(device.device.isna(), "gpu: no data sheet of " + self.cells.gpu + " is known")
         runs = Runs(
             **self.model(layers, hidden),
@@ -340,13 +353,9 @@ class _Reader:
         virtual = self.number(
             "vpp", np.where((pp > 1) & self.text("pp_schedule").str.contains("interleaved"), 2.0, 1.0)
         )
-        said_parts = parts
         parts = np.where(np.isnan(parts), np.maximum(gbs / (dp * micro), 1.0), parts)
         self.refuse(np.isnan(parts), "gbs, grad_acc: neither is said")
-        self.refuse(
-            ~np.isnan(gbs) & np.isnan(said_parts) & (np.abs(parts * micro * dp / gbs - 1) > 0.01),
-            "gbs: not mbs * dp times a whole number",
-        )
+        self.refuse(np.abs(parts - np.round(parts)) > WHOLE, "gbs: not mbs * dp times a whole number")
         shard = self.text("dp_shard")
         zero = np.select(
             [shard.str.contains(words) for _, words in SEQUENCE_SHARDS], [s for s, _ in SEQUENCE_SHARDS], 0

@@ -1,0 +1,256 @@
+"""Layouts: every way to split a training step over so many devices, and which is the fastest that fits.
+
+Tried are tensor-parallel groups within a node, pipelines with and without interleaved stages, replicas with ZeRO 0, 1
+and 3, micro-batches of powers of two, and recomputation of nothing or of whole layers. Tensor-parallel groups of two
+devices and more split the sequence too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from densing.core import Array, Card, InputError, Note, Readable, Record
+from densing.efficiency.simulation import Cluster, Transformer
+from densing.efficiency.throughput.fit import Frozen, frozen
+from densing.efficiency.throughput.memory import RECOMPUTE
+from densing.efficiency.throughput.step import Parts, step_seconds
+from densing.efficiency.throughput.table import Runs, device_of, read_runs
+
+VIRTUAL = (1, 2, 4)
+ZERO = (0, 1, 3)
+MOST_MICRO_BATCH = 64
+SHARE = 0.8
+"""Share of fitted rows whose error a step's range holds."""
+REASONS = {
+    "compute": "its computing and what stands in its way",
+    "head": "its head",
+    "fill": "the pipeline's filling and draining",
+    "exchange": "what replicas exchange",
+    "optimizer": "the optimizer",
+}
+
+
+class Layout(Record, frozen=True):
+    """One way to run a step.
+
+    Parameters
+    ----------
+    tp, pp, virtual, dp, micro_batch, parts, zero : int
+    recompute : {"none", "selective", "full"}
+    tokens_per_s, step_s : float
+    low_s, high_s : float
+        What the step takes, in four of five runs that constants had not seen.
+    mfu : float
+        By PaLM's count.
+    memory_bytes : float
+    fits : bool
+    parts_s : dict of str to float
+        Seconds by what they are.
+    """
+
+    tp: int
+    pp: int
+    virtual: int
+    dp: int
+    micro_batch: int
+    parts: int
+    zero: int
+    recompute: str
+    tokens_per_s: float
+    step_s: float
+    low_s: float
+    high_s: float
+    mfu: float
+    memory_bytes: float
+    fits: bool
+    parts_s: dict[str, float]
+
+
+class LayoutPlan(Readable, Record, frozen=True):
+    """The fastest layouts, the best first.
+
+    Parameters
+    ----------
+    model, cluster : str
+    devices, batch, sequence : int
+    tried, fitting : int
+        Layouts in all, and those that fit.
+    layouts : tuple of Layout
+    why : str
+        What the best one saves beside the next of another split.
+    notes : tuple of Note
+    """
+
+    model: str
+    cluster: str
+    devices: int
+    batch: int
+    sequence: int
+    tried: int
+    fitting: int
+    layouts: tuple[Layout, ...]
+    why: str
+    notes: tuple[Note, ...] = ()
+
+    def card(self) -> Card:
+        """Return what is shown: the recommended layout, then those behind it."""
+        title = f"{self.model} on {self.devices:,} devices of {self.cluster}"
+        facts = {"tried": f"{self.tried:,}", "fitting": f"{self.fitting:,}", "why": self.why}
+        return Card(title, facts, self.frame(self.layouts), self.notes)
+
+
+def plan_layout(
+    model: Transformer,
+    cluster: Cluster,
+    devices: int,
+    *,
+    sequence: int = 4096,
+    batch: int = 1024,
+    most: int = 5,
+    constants: Frozen | None = None,
+) -> LayoutPlan:
+    """Find the fastest layouts that fit.
+
+    Parameters
+    ----------
+    model : Transformer
+    cluster : Cluster
+    devices : int
+        Of the cluster, in whole nodes where there are several.
+    sequence, batch : int
+        Tokens per sequence, and sequences per step over all devices.
+    most : int
+        Layouts that are returned.
+    constants : Frozen, optional
+
+    Raises
+    ------
+    InputError
+        When no layout divides the model and the batch, or none fits.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation import load_cluster, load_workload
+    >>> model = load_workload("llama3-70b").model
+    >>> found = plan_layout(model, load_cluster("a100x8-rdma"), 64, batch=256)
+    >>> best = found.layouts[0]
+    >>> best.tp * best.pp * best.dp, best.fits
+    (64, True)
+    """
+    if devices < 1 or sequence < 1 or batch < 1:
+        raise InputError(f"gpus {devices}, sequence {sequence}, batch {batch}: give whole numbers from 1 up")
+    known = constants or frozen()
+    generation = device_of(cluster.device.name)
+    candidates = list(_layouts(model, cluster, devices, batch))
+    if not candidates:
+        raise InputError(
+            f"gpus: no split of {devices} devices divides {model.heads} heads, {model.layers} layers and a batch of "
+            f"{batch}; give another number of devices or --batch"
+        )
+    runs = _runs(model, cluster, sequence, candidates)
+    own, _ = known.of([generation] * len(candidates))
+    seconds = step_seconds(runs, own)
+    needed = known.peak_bytes(runs)
+    fits = needed <= (cluster.device.memory or math.inf)
+    if not fits.any():
+        least = float(np.nanmin(needed))
+        raise InputError(
+            f"gpus: nothing tried fits {devices} devices of {cluster.device.memory / 1e9:.0f} GB (the least is "
+            f"{least / 1e9:.0f} GB each); give more devices"
+        )
+    order = [at for at in np.argsort(seconds.step, kind="stable") if fits[at]]
+    spread = known.spread(generation, SHARE)
+    layouts = [_layout(runs, seconds, needed, at, spread) for at in order[:most]]
+    other = next((at for at in order if (runs.tp[at], runs.pp[at]) != (runs.tp[order[0]], runs.pp[order[0]])), None)
+    return LayoutPlan(
+        model.name,
+        cluster.name,
+        devices,
+        batch,
+        sequence,
+        len(candidates),
+        int(fits.sum()),
+        tuple(layouts),
+        _why(runs, seconds, order[0], other),
+        known.doubts(generation, cluster.device.name, runs.take(np.arange(len(runs)) == order[0])),
+    )
+
+
+def _layouts(model: Transformer, cluster: Cluster, devices: int, batch: int) -> Iterator[tuple[int, ...]]:
+    """Yield (tp, pp, virtual, dp, micro-batch, parts, zero, recompute)."""
+    widths = [w for w in _powers(min(cluster.per_node, devices)) if model.heads % w == 0 and devices % w == 0]
+    for tp in widths:
+        # Stages need not be even: the fullest one sets the pace.
+        for pp in (p for p in range(1, min(model.layers, devices // tp) + 1) if devices % (tp * p) == 0):
+            if batch % (dp := devices // tp // pp):
+                continue
+            for micro in (m for m in _powers(MOST_MICRO_BATCH) if batch // dp % m == 0):
+                parts = batch // dp // micro
+                virtual = [v for v in VIRTUAL if v == 1 or (pp > 1 and model.layers >= pp * v and parts % pp == 0)]
+                zero = ZERO if dp > 1 else ZERO[:1]
+                yield from ((tp, pp, *rest) for rest in product(virtual, (dp,), (micro,), (parts,), zero, (0, 2)))
+
+
+def _powers(most: int) -> list[int]:
+    return [2**power for power in range(max(most, 1).bit_length())]
+
+
+def _runs(model: Transformer, cluster: Cluster, sequence: int, candidates: Sequence[tuple[int, ...]]) -> Runs:
+    """Return the candidates as columns; software: fused operations, FlashAttention, gradients in 32 bit."""
+    row = {
+        "row_id": "plan", "framework": "Megatron-Core", "layers": model.layers, "hidden": model.hidden,
+        "heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden": model.ffn, "vocab": model.vocabulary,
+        "mlp": "swiglu" if model.gated else "gelu", "tied_embeddings": int(model.tied), "seq": sequence,
+        "gpu": "H100", "gpus": 1, "mbs": 1, "gbs": 1,
+    }  # fmt: skip
+    one = read_runs(pd.DataFrame([row])).runs
+    columns = {field.name: np.repeat(getattr(one, field.name), len(candidates)) for field in fields(Runs)}
+    names = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute")
+    columns |= dict(zip(names, np.array(candidates, dtype=float).T, strict=True))
+    device = cluster.device
+    sheet = {
+        "flops": device.flops, "flops8": device.flops, "bandwidth": device.mem_bw, "memory": device.memory,
+        "link": 1 / cluster.intra.beta_s_per_byte,
+        "nic": 1 / cluster.inter.beta_s_per_byte / (cluster.per_node if cluster.inter.shared else 1),
+    }  # fmt: skip
+    columns |= {name: np.full(len(candidates), value) for name, value in sheet.items()}
+    columns["node"] = np.minimum(cluster.per_node, columns["dp"] * columns["tp"] * columns["pp"])
+    # The vendor's attention is faster still, but was measured on one generation only.
+    columns["vendor"] = np.zeros(len(candidates))
+    columns["split_sequence"] = (columns["tp"] > 1).astype(float)
+    return Runs(**columns)
+
+
+def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, spread: tuple[float, float]) -> Layout:
+    step = float(seconds.step[at])
+    speed = float(runs.tokens[at]) / step
+    return Layout(
+        *(int(getattr(runs, name)[at]) for name in ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero")),
+        RECOMPUTE[int(runs.recompute[at])],
+        speed,
+        step,
+        step * spread[0],
+        step * spread[1],
+        float(speed * runs.flops_per_token[at] / (runs.devices[at] * runs.flops[at])),
+        float(needed[at]),
+        True,
+        {name: float(getattr(seconds, name)[at]) for name in Parts._fields[1:]},
+    )
+
+
+def _why(runs: Runs, seconds: Parts, best: int, other: int | None) -> str:
+    if other is None:
+        return "no other split fits"
+    gains = {name: float(getattr(seconds, name)[other] - getattr(seconds, name)[best]) for name in REASONS}
+    name = max(gains, key=lambda key: gains[key])
+    slower = float(seconds.step[other] / seconds.step[best] - 1)
+    return (
+        f"tp {runs.tp[other]:g} and pp {runs.pp[other]:g} take {100 * slower:.1f} % longer, most of it for "
+        f"{REASONS[name]}"
+    )

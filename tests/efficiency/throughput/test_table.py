@@ -1,0 +1,119 @@
+"""Reading tables of training runs: what a row says, what is assumed, and why a row cannot be expressed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from densing.core.errors import InputError
+from densing.efficiency.throughput import device_names, read_runs
+from densing.efficiency.throughput.table import SAMPLE
+
+ROW: dict[str, Any] = {
+    "row_id": "a", "framework": "Megatron-LM", "layers": 24, "hidden": 2048, "heads": 16, "seq": 2048, "vocab": 51200,
+    "gpu": "A100-80GB", "gpus": 64, "tp": 4, "pp": 2, "dp": 8, "mbs": 2, "gbs": 128, "recompute": "full",
+    "tokens_per_s": 1e5,
+}  # fmt: skip
+
+
+def read(*rows: dict[str, Any]):
+    return read_runs(pd.DataFrame([{**ROW, "row_id": f"r{number}", **row} for number, row in enumerate(rows)]))
+
+
+def test_a_row_becomes_numbers() -> None:
+    table = read({})
+    runs = table.runs
+    assert table.about.reason.tolist() == [""]
+    assert (runs.parts[0], runs.devices[0], runs.tokens[0]) == (8, 64, 128 * 2048)
+    # Megatron-LM of that time wrote its scores, and this row recomputes whole layers.
+    assert (runs.written[0], runs.recompute[0], runs.zero[0], runs.ffn[0]) == (1, 2, 0, 4 * 2048)
+    # 12 L h^2 and the two matrices of the vocabulary, as no row says that they are one.
+    assert runs.parameters[0] == 12 * 24 * 2048**2 + 2 * 51200 * 2048
+    assert runs.flops_per_token[0] == 6 * runs.parameters[0] + 12 * 24 * 2048 * 2048
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"gpus": 63}, "gpus: not tp * pp * dp * cp = 64"),
+        ({"gpu": "Abacus"}, "gpu: no data sheet of Abacus is known"),
+        ({"gpu": ""}, "gpu: not said"),
+        ({"layers": "many"}, "layers: many is no whole number from 1 up"),
+        ({"tp": 0}, "tp: 0 is no whole number from 1 up"),
+        ({"hidden": ""}, "hidden: not said"),
+        ({"layers": float("nan")}, "layers: not said"),
+        ({"seq": "1e400"}, "seq: 1e400 is no whole number from 1 up"),
+        ({"pp": 32, "gpus": 1024}, "pp: more stages than layers"),
+        ({"gbs": 100}, "gbs: not mbs * dp times a whole number"),
+        ({"gbs": ""}, "gbs, grad_acc: neither is said"),
+        ({"model": "BERT-large"}, "model: no decoder"),
+        ({"workload": "lora"}, "workload: lora"),
+        ({"moe": "sparse somehow"}, "moe: the experts' shape is not said"),
+        ({"dp_shard": "zero3 + full CPU offload"}, "dp_shard: states in the host's memory"),
+    ],
+)
+def test_what_cannot_be_expressed_says_why(change: dict[str, Any], reason: str) -> None:
+    table = read(change, {})
+    assert table.about.reason.tolist() == [reason, ""]
+    assert table.usable.tolist() == [False, True]
+
+
+def test_layouts_and_ways_of_software() -> None:
+    table = read(
+        {"dp_shard": "fsdp-full-shard"},
+        {"dp_shard": "zero1", "framework": "nanotron", "recompute": "selective + sequence parallel"},
+        {"framework": "Megatron-Bridge (Megatron-Core)", "pp_schedule": "interleaved 1f1b", "precision": "FP8"},
+        {"framework": "something new", "other_options": "torch.compile, async TP", "grad_acc": 8, "mbs": "", "gbs": 64},
+        {"moe": "128 experts, top 8, expert ffn 768", "ep": 8},
+    )
+    runs = table.runs
+    assert table.about.reason.tolist() == [""] * 5
+    assert runs.zero.tolist() == [3, 1, 0, 0, 0]
+    assert runs.recompute.tolist() == [2, 1, 2, 2, 2]
+    assert runs.split_sequence.tolist() == [0, 1, 0, 0, 0]
+    assert runs.eager.tolist() == [0, 1, 0, 0, 0]
+    assert runs.vendor.tolist() == [0, 0, 1, 0, 0]
+    assert runs.eight_bits.tolist() == [0, 0, 1, 0, 0]
+    assert runs.virtual.tolist() == [1, 1, 2, 1, 1]
+    assert (runs.fused[3], runs.hidden_sums[3], runs.micro_batch[3]) == (1, 1, 1)
+    assert (runs.experts[4], runs.top[4], runs.expert_ffn[4]) == (128, 8, 768)
+
+
+def test_the_network_is_as_the_row_says() -> None:
+    said = ("", "RoCE, 1600 Gbps node-node", "RDMA 400 Gb/s per GPU", "EFA")
+    runs = read(*({"interconnect_said": text} for text in said)).runs
+    assert runs.nic.tolist() == [25e9, 25e9, 50e9, 25e9]
+
+
+def test_tables_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="columns layers, gpu missing"):
+        read_runs(pd.DataFrame([{key: value for key, value in ROW.items() if key not in ("layers", "gpu")}]))
+    with pytest.raises(InputError, match=r"row 3, row_id: 'a' stands twice"):
+        read_runs(pd.DataFrame([ROW, ROW]))
+    torn = tmp_path / "torn.csv"
+    torn.write_text("row_id,layers\na")
+    with pytest.raises(InputError, match="row 2: 1 cells where the header has 2"):
+        read_runs(torn)
+
+
+def test_our_selection_says_where_every_row_is_from() -> None:
+    cells = pd.read_csv(SAMPLE, dtype=str, keep_default_na=False)
+    assert (cells[["source", "licence", "evidence"]] != "").all().all()
+    assert set(cells.evidence.str.partition(" ")[0]) <= {"first-hand", "second-hand"}
+    assert read_runs().usable.mean() > 0.9
+
+
+def test_data_sheets_agree_with_those_of_clusters() -> None:
+    from densing.efficiency.simulation.cluster import FILE, read_toml
+
+    runs = read({"gpu": "A100-80GB"}, {"gpu": "H100"}).runs
+    for number, name in enumerate(("a100-80g", "h100")):
+        device = read_toml(FILE)["devices"][name]
+        assert runs.flops[number] == pytest.approx(device["flops"], rel=1e-3)
+        assert (runs.bandwidth[number], runs.memory[number]) == (device["mem_bw"], device["memory"])
+    assert len(device_names()) == len(set(device_names()))
+    assert np.isfinite(runs.units).all()
