@@ -26,6 +26,8 @@ class TunedHFLM(PrefixHFLM):
     True
     """
 
+    _model: Any
+
     def __init__(self, *args: Any, adapter: str, **kwargs: Any) -> None:
         self._adapter = Path(adapter).expanduser()
         super().__init__(*args, **kwargs)
