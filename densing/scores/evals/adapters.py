@@ -26,9 +26,9 @@ class Adapter:
     folder : Path
         Where they are stored.
     manifest : mapping
-        ``model`` and its ``revision``, ``settings`` (split, films, passes, rank, rate, batch, seed), ``told`` (ids of
-        the films), ``films, tokens, steps, parameters``, ``loss`` at both ends of the training, ``versions``, and
-        each file's sha256.
+        ``model`` and its ``revision``, ``settings`` (split, films, passes, rank, rate, batch, seed, dtype), ``told``
+        (ids of the films), ``films, tokens, steps, parameters``, ``loss`` at both ends of the training, ``versions``,
+        and each file's sha256.
     """
 
     folder: Path

@@ -127,10 +127,18 @@ def tune(
     densing.scores.evals.read_adapter
     """
     need_peft()
-    if changed := sorted({"adapter", "peft", "delta", "exit", "cut", "cut_bits", "weight_bits"} & set(spec.args)):
-        raise InputError(f"model {spec.name}: a whole model is tuned; drop {', '.join(changed)}")
+    if spec.type not in ("hf", "hf-prefix") or {"peft", "delta"} & set(spec.args):
+        raise InputError(
+            f"model {spec.name} ({spec.type}): a whole model of transformers (hf) is tuned; drop adapters, exits, cuts "
+            "and bits"
+        )
     out = out.absolute()
     identity = identify_model(spec)
+    if not identity.pinned:
+        raise InputError(
+            f"model {spec.name}: its commit could not be found out; pass revision=<commit>, so that the adapter says "
+            "whose it is"
+        )
     revision = str(identity.key["revision"])
     settings = {**asdict(tuning), "dtype": identity.key["dtype"]}
     if out.is_dir() and any(out.iterdir()):
