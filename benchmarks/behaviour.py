@@ -1,11 +1,13 @@
 """docs/behaviour.md: what models know of how films were received, beside floors and a large model with examples.
 
-    python benchmarks/behaviour.py --page PAGE --ladder LADDER [--fewshot STORE] [--questions N]
+    python benchmarks/behaviour.py --page PAGE --ladder LADDER [--fewshot STORE] [--tuned STORE] [--questions N]
 
 LADDER: `densing ladder train --preset films --corpus films --sizes d8 --sizes d12 --sizes d16 --arm plain
 --arm behaviour --seeds 0..1 --out LADDER`, then `densing ladder eval LADDER --questions N`. STORE: `densing eval
 --model smollm2-135m --tasks lcbm_films_meter_bits,lcbm_films_pair --num_fewshot 5 --limit 10 --out STORE`, and other
-tasks of lcbm_films with limits of their own.
+tasks of lcbm_films with limits of their own. The other STORE: `densing tune --model smollm2-135m --split time --films
+240 --out TUNED`, then `densing eval --model smollm2-135m --tasks lcbm_films_meter_bits,lcbm_films_reviews_bits --limit
+60 --out STORE`, once with `--adapter TUNED` and once without.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from densing.core import words, write_text
+from densing.core import InputError, words, write_text
 from densing.report import markdown
 from densing.scores.evals import RunStore, read_films, split_films
 from densing.scores.ladder import behaviour_table, fit_folder, read_exports
@@ -98,12 +100,61 @@ def few_table(store: Path) -> str:
     )  # fmt: skip
 
 
+def tuned_block(store: Path) -> str:
+    """Return what models said before and after they were told, on the same questions, and how they were tuned.
+
+    Raises
+    ------
+    InputError
+        When the store holds no tuned model with its base beside it.
+    """
+    run = RunStore(store)
+    about = {unit.manifest["key"]["label"]: unit.manifest["model"]["adapter"] for unit in run.units()
+             if "adapter" in unit.manifest["model"]}  # fmt: skip
+    measured, items = run.measurements(), run.items()
+    rows, sentences = [], []
+    for label, adapter in sorted(about.items()):
+        base = label.rpartition("@")[0]
+        settings, loss = adapter["settings"], adapter["loss"]
+        sentences.append(
+            f"{label}: {adapter['films']} films, {settings['passes']} time(s) each, split {settings['split']}, seed "
+            f"{settings['seed']}; LoRA of rank {settings['rank']} ({adapter['parameters']:,} parameters), rate "
+            f"{settings['rate']:g}, {adapter['steps']} steps of {settings['batch']} films, {adapter['tokens']:,} "
+            f"tokens; loss of the told text {loss['first']:.2f} at first, {loss['last']:.2f} nats a token at last."
+        )
+        for task, metrics in TASKS.items():
+            part = measured[measured["task"].eq(task)]
+            before, after = (part[part["model"].eq(name)].set_index("metric") for name in (base, label))
+            if not len(before) or not len(after):
+                continue
+            pairs = [items[items["task"].eq(task) & items["model"].eq(name)] for name in (base, label)]
+            both = pairs[0].merge(pairs[1], on=["doc_id", "doc_hash"], suffixes=("_before", "_after"))
+            for metric in metrics:
+                if metric == "bits_floor":
+                    continue
+                change = words.MISSING
+                if metric != "rmse":
+                    gaps = both[f"metric_{metric}_after"] - both[f"metric_{metric}_before"]
+                    change = f"{gaps.mean():+.3f} ± {gaps.sem():.3f}"
+                floor = f"{metric}_floor"
+                rows.append((task, metric, f"{before['value'][metric]:.3f}", f"{after['value'][metric]:.3f}", change,
+                             f"{after['value'][floor]:.3f}" if floor in after.index else words.MISSING,
+                             str(len(both))))  # fmt: skip
+    if not rows:
+        raise InputError(
+            f"{store}: no tuned model with its base beside it; run densing eval with --adapter and without"
+        )
+    header = ("task", "metric", "before", "after", "change (± standard error over films)", "floor", "films")
+    return "\n\n".join([*sentences, markdown.table(header, rows)])
+
+
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", type=Path, required=True)
     parser.add_argument("--ladder", type=Path, required=True)
     parser.add_argument("--fewshot", type=Path)
+    parser.add_argument("--tuned", type=Path, help="store of a model before and after `densing tune`")
     parser.add_argument("--questions", type=int, default=60, help="what `ladder eval` asked")
     parser.add_argument("--bootstrap", type=int, default=200)
     options = parser.parse_args()
@@ -121,6 +172,7 @@ def main() -> None:
         return words.number(value) if isinstance(value, float | int) and not pd.isna(value) else words.MISSING
 
     beside = "" if options.fewshot is None else f" --fewshot {options.fewshot}"
+    beside += "" if options.tuned is None else f" --tuned {options.tuned}"
     parts = [
         "# Behaviour as a skill: how films were received",
         f"Written by `python benchmarks/behaviour.py --page PAGE --ladder {options.ladder}{beside} --questions "
@@ -145,6 +197,10 @@ def main() -> None:
         few_table(options.fewshot) if options.fewshot else "Not asked.",
         "Few films: the limit of each row is its last column. An answer without a number is counted in `no_number`, is "
         "wrong, and errs as the mean does.",
+        "## The same model, tuned",
+        "Without examples, the same questions before and after some films were told with their reception; films that "
+        "are asked about were not told. The adapter is merged into the weights: as many parameters as before.",
+        tuned_block(options.tuned) if options.tuned else "Not tuned.",
         "## Laws and density",
         "Chinchilla's law of the loss of behaviour, fitted to the arm that was told it; validation: content alone, "
         "plain arm.",

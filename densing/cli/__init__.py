@@ -29,6 +29,7 @@ COMMANDS = {
     "catalog": "catalog:app",
     "refs": "refs:app",
     "exits": "exits:exits",
+    "tune": "tune:tune_",
     "eval": "eval:eval_",
     "deploy": "deploy:deploy",
     "results": "results:app",

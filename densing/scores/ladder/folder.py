@@ -9,6 +9,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,7 @@ def export(
         What else the description says: of an arm, its name and what its training took.
     """
     final = run.export_folder(folder, budget)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in final.parent.glob(f".{final.name}.*"):
-        # Of a process that was killed while it wrote.
-        shutil.rmtree(leftover, ignore_errors=True)
-    staging = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}."))
-    try:
+    with replacing_folder(final) as staging:
         model.save_pretrained(staging)
         if wiring := about.get("wiring"):
             # Under its own name a plain Llama would be made of these weights, which is another model.
@@ -102,13 +98,25 @@ def export(
         run.corpus.tokenizer().save_pretrained(staging)
         text = json.dumps({**describe(model, run, budget, losses), **about}, indent=2, ensure_ascii=False)
         write_text(staging / DESCRIPTION, text + "\n")
+    return final
+
+
+@contextmanager
+def replacing_folder(final: Path) -> Iterator[Path]:
+    """Give an empty folder to fill; it becomes ``final`` when the block ends well, and vanishes when it does not."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in final.parent.glob(f".{final.name}.*"):
+        # Of a process that was killed while it wrote.
+        shutil.rmtree(leftover, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}."))
+    try:
+        yield staging
         staging.chmod(0o755)
         # Only a folder that was damaged or copied in half can be in the way.
         shutil.rmtree(final, ignore_errors=True)
         staging.replace(final)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return final
 
 
 def describe(model: Any, run: Run, budget: Budget, losses: Mapping[str, float]) -> dict[str, Any]:

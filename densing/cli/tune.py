@@ -1,0 +1,62 @@
+"""``densing tune``: adapters for a model that is told how films were received."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from densing.cli import options as o
+from densing.cli.eval import plan_of_flags
+from densing.cli.ladder import Device, need_training
+from densing.cli.output import emit_json, say, timed_bar
+from densing.core import InputError
+
+
+def tune_(
+    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the adapter.")],
+    model: Annotated[str, typer.Option("--model", "-M", help="As in densing eval: hf, or smollm2-135m.")] = "hf",
+    model_args: Annotated[
+        str | None, typer.Option("--model_args", "--model-args", "-a", help="As in densing eval: pretrained=FOLDER.")
+    ] = None,
+    split: Annotated[
+        str, typer.Option("--split", help="Told are films to learn from by this split: time, director or random.")
+    ] = "time",
+    films: Annotated[int, typer.Option("--films", min=1, help="So many of them.")] = 500,
+    passes: Annotated[int, typer.Option("--passes", min=1, help="How often each is told.")] = 1,
+    rank: Annotated[int, typer.Option("--rank", min=1, help="Of the adapters.")] = 8,
+    rate: Annotated[float, typer.Option("--rate", callback=o.finite, help="Peak learning rate.")] = 1e-3,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Films per step.")] = 4,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Of first weights, of the choice of films and of their order.")
+    ] = 0,
+    device: Device = "cpu",
+    json: o.JsonFlag = False,
+) -> None:
+    """Tune a model by LoRA (peft) on films told with their score, reviews and takings; its own weights stay frozen.
+
+    `densing eval --adapter OUT` asks the tuned model about films of the same split that it was not told. The folder is
+    written at the end, whole: a killed run leaves nothing and begins anew, and a finished one is not done again.
+
+    Example: densing tune --model smollm2-135m --split time --films 500 --out tuned/smollm2
+    """
+    from densing.scores.ladder import Tuning, tune
+
+    need_training()
+    plan = plan_of_flags([model], [model_args] if model_args else [], ["none"], None, {})
+    if len(plan.models) != 1:
+        raise InputError("--model: one model is tuned at a time")
+    tuning = Tuning(split, films, passes, rank, rate, batch, seed)
+    with timed_bar(json, "looking at the model") as show:
+        adapter = tune(plan.models[0], out, tuning, device=device, progress=show)
+    about = adapter.manifest
+    if json:
+        emit_json({"folder": str(out), **adapter.provenance})
+        return
+    loss = about["loss"]
+    say(
+        f"{about['model']}: {about['films']} films, {about['tokens']} tokens in {about['steps']} steps; loss "
+        f"{loss['first']:.3f} at first, {loss['last']:.3f} at last ({loss['unit']}); {about['parameters']} parameters "
+        f"stored in {out}; evaluate with densing eval --model ... --adapter {out}"
+    )
