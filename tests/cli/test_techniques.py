@@ -406,3 +406,39 @@ def test_linear_problems_that_are_none_are_refused(
     assert ended.value.code == 1
     error = capsys.readouterr().err
     assert said in error and "mine" in error
+
+
+def test_throughput_of_a_table_and_of_our_own(tmp_path: Path) -> None:
+    found = json.loads(densing("validate", "--throughput", "--json").stdout)
+    assert {"rows", "sources", "memory", "constants_sha256"} <= set(found)
+    assert {"row_id", "status", "reason", "fits", "predicted_tokens_per_s", "measured_tokens_per_s", "predicted_mfu",
+            "measured_mfu", "error", "memory_bytes"} <= set(found["rows"][0])  # fmt: skip
+    table, page = tmp_path / "runs.csv", tmp_path / "speeds.html"
+    table.write_text(
+        "row_id,layers,hidden,seq,gpu,gpus,mbs,grad_acc,tokens_per_s\n"
+        "<b>a</b>,24,2048,2048,H100,8,4,8,400000\nb,24,2048,2048,Abacus,8,4,8,1\n"
+    )
+    said = densing("validate", "--throughput", table, "--html", page)
+    assert "1 of 2 rows cannot be expressed: gpu: no data sheet of Abacus is known" in said.stderr
+    assert "<b>a</b>" not in page.read_text()
+    rows = json.loads(densing("validate", "--throughput", table, "--json").stdout)["rows"]
+    assert [row["status"] for row in rows] == ["predicted", "not expressible"]
+
+
+def test_throughput_refuses_what_does_not_go_together(tmp_path: Path) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text("row_id,layers\na,24\n")
+    assert "needs row_id, layers, hidden" in densing("validate", "--throughput", table, code=1).stderr
+    assert "goes with --throughput" in densing("validate", table, code=1).stderr
+    assert "leave out --technique" in densing("validate", "--throughput", "--fast", code=1).stderr
+    assert "is the table itself" in densing("validate", "--throughput", table, "--html", table, code=1).stderr
+
+
+def test_plan_recommends_a_layout_and_says_what_is_behind_it() -> None:
+    found = json.loads(densing("plan", "--model", "llama-8b", "--cluster", "a100x8-rdma", "--gpus", 16, "--batch", 64,
+                               "--json").stdout)  # fmt: skip
+    first, second = found["layouts"][:2]
+    assert first["step_s"] <= second["step_s"]
+    assert "% longer" in found["why"]
+    shown = densing("plan", "--model", "llama-8b", "--cluster", "a100x8-rdma", "--gpus", 16, "--batch", 64).stdout
+    assert "next split:" in shown

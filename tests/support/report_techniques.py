@@ -7,10 +7,11 @@ from typing import Any
 from densing.core.notes import Note
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.throughput import Fits, Row, Source, Throughput
 from densing.efficiency.timeline.timeline import Kind, Timeline
 
 BREAKOUT = "</script><script>window.hacked=1</script>"
-FIGURES = 5
+FIGURES = 6
 """Of a page that holds all of these."""
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 COMPARE: list[dict[str, Any]] = [
@@ -85,5 +86,15 @@ NOTES = (
     Note("broken-claim", "error", "a check broke", {"other": 2}),
 )
 TIMELINES = [(f"recorded {HOSTILE}", simulated()), ("simulated", simulated(3))]
+SPEEDS = Throughput(
+    HOSTILE,
+    tuple(
+        Row(f"{HOSTILE} {number}", HOSTILE, "predicted", predicted_tokens_per_s=speed, measured_tokens_per_s=1e5)
+        for number, speed in enumerate((9e4, 2e5, None))
+    ),
+    (Source(HOSTILE, 3, 2, median_error=0.5, p90_error=1.0), Source("unknown", 1, 0)),
+    Fits(3, 0),
+    "0" * 64,
+)
 WHOLE: dict[str, Any] = {"compare": COMPARE, "regime": REGIME, "claims": CLAIMS, "timelines": TIMELINES, "tau": TAU,
-                         "predicted": PREDICTED, "notes": NOTES}  # fmt: skip
+                         "predicted": PREDICTED, "throughput": SPEEDS, "notes": NOTES}  # fmt: skip

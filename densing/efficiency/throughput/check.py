@@ -308,7 +308,7 @@ def _size(ratio: Array) -> Array:
     return np.abs(ratio[np.isfinite(ratio)] - 1)
 
 
-def _quantiles(name: str, errors: Array) -> dict[str, float]:
+def _quantiles(name: str, errors: Array) -> dict[str, Any]:
     if not errors.size:
         return {}
     median, high = np.quantile(errors, [0.5, 0.9])
@@ -340,7 +340,7 @@ def _nearest(runs: Runs, share: Array) -> Array:
     return said
 
 
-def _sweeps(runs: Runs, predicted: Array, seen: Array) -> dict[str, int]:
+def _sweeps(runs: Runs, predicted: Array, seen: Array) -> dict[str, Any]:
     model = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary", "experts", "sequence", "flops", "eight_bits")
     keys = pd.DataFrame({name: getattr(runs, name) for name in (*model, "devices", "tokens")})
     speeds = pd.DataFrame({"predicted": predicted, "seen": seen})

@@ -25,6 +25,8 @@ from densing.efficiency.throughput.table import Runs, device_of, read_runs
 VIRTUAL = (1, 2, 4)
 ZERO = (0, 1, 3)
 MOST_MICRO_BATCH = 64
+SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute")
+"""What a candidate gives, in this order."""
 SHARE = 0.8
 """Share of fitted rows whose error a step's range holds."""
 REASONS = {
@@ -49,7 +51,6 @@ class Layout(Record, frozen=True):
     mfu : float
         By PaLM's count.
     memory_bytes : float
-    fits : bool
     parts_s : dict of str to float
         Seconds by what they are.
     """
@@ -68,7 +69,6 @@ class Layout(Record, frozen=True):
     high_s: float
     mfu: float
     memory_bytes: float
-    fits: bool
     parts_s: dict[str, float]
 
 
@@ -140,7 +140,7 @@ def plan_layout(
     >>> model = load_workload("llama3-70b").model
     >>> found = plan_layout(model, load_cluster("a100x8-rdma"), 64, batch=256)
     >>> best = found.layouts[0]
-    >>> best.tp * best.pp * best.dp, best.fits
+    >>> best.tp * best.pp * best.dp, best.memory_bytes <= 80e9
     (64, True)
     """
     if devices < 1 or sequence < 1 or batch < 1:
@@ -183,7 +183,7 @@ def plan_layout(
 
 
 def _layouts(model: Transformer, cluster: Cluster, devices: int, batch: int) -> Iterator[tuple[int, ...]]:
-    """Yield (tp, pp, virtual, dp, micro-batch, parts, zero, recompute)."""
+    """Yield candidates, see :data:`SPLIT`."""
     widths = [w for w in _powers(min(cluster.per_node, devices)) if model.heads % w == 0 and devices % w == 0]
     for tp in widths:
         # Stages need not be even: the fullest one sets the pace.
@@ -211,8 +211,7 @@ def _runs(model: Transformer, cluster: Cluster, sequence: int, candidates: Seque
     }  # fmt: skip
     one = read_runs(pd.DataFrame([row])).runs
     columns = {field.name: np.repeat(getattr(one, field.name), len(candidates)) for field in fields(Runs)}
-    names = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute")
-    columns |= dict(zip(names, np.array(candidates, dtype=float).T, strict=True))
+    columns |= dict(zip(SPLIT, np.array(candidates, dtype=float).T, strict=True))
     device = cluster.device
     sheet = {
         "flops": device.flops, "flops8": device.flops, "bandwidth": device.mem_bw, "memory": device.memory,
@@ -230,17 +229,23 @@ def _runs(model: Transformer, cluster: Cluster, sequence: int, candidates: Seque
 def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, spread: tuple[float, float]) -> Layout:
     step = float(seconds.step[at])
     speed = float(runs.tokens[at]) / step
+    whole = {name: int(getattr(runs, name)[at]) for name in SPLIT}
     return Layout(
-        *(int(getattr(runs, name)[at]) for name in ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero")),
-        RECOMPUTE[int(runs.recompute[at])],
-        speed,
-        step,
-        step * spread[0],
-        step * spread[1],
-        float(speed * runs.flops_per_token[at] / (runs.devices[at] * runs.flops[at])),
-        float(needed[at]),
-        True,
-        {name: float(getattr(seconds, name)[at]) for name in Parts._fields[1:]},
+        tp=whole["tp"],
+        pp=whole["pp"],
+        virtual=whole["virtual"],
+        dp=whole["dp"],
+        micro_batch=whole["micro_batch"],
+        parts=whole["parts"],
+        zero=whole["zero"],
+        recompute=RECOMPUTE[whole["recompute"]],
+        tokens_per_s=speed,
+        step_s=step,
+        low_s=step * spread[0],
+        high_s=step * spread[1],
+        mfu=float(speed * runs.flops_per_token[at] / (runs.devices[at] * runs.flops[at])),
+        memory_bytes=float(needed[at]),
+        parts_s={name: float(getattr(seconds, name)[at]) for name in Parts._fields[1:]},
     )
 
 

@@ -14,7 +14,7 @@ from densing.core.errors import InputError
 from densing.efficiency.throughput import Frozen, check_throughput, fit_constants, freeze, read_runs, step_seconds
 from densing.efficiency.throughput.fit import FILE, NAMES
 from densing.efficiency.throughput.table import SAMPLE
-from tests.efficiency.throughput.test_table import ROW
+from tests.support.throughput import ROW
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from densing.efficiency.simulation import Cluster, Device, Link, collective_seconds
 from densing.efficiency.throughput import NAMES, RANGES, read_runs, step_seconds
 from densing.efficiency.throughput.step import _Step
-from tests.efficiency.throughput.test_table import ROW
+from tests.support.throughput import ROW
 
 PLAIN = {name: values[0] for name, values in RANGES.items()}
 

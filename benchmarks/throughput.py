@@ -1,0 +1,215 @@
+"""docs/cost-model.md: what the cost model of training steps says beside published speeds, and where it fails.
+
+    python benchmarks/throughput.py --rows ROWS --page PAGE [--freeze]
+
+ROWS: a table of published training runs (it is not shipped; the package has a selection of a hundred). ``--freeze``
+fits the constants to it and writes ``densing/efficiency/throughput/constants.json`` first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from overlap import densing
+
+from densing.core import words
+from densing.efficiency.throughput import NAMES, Throughput, check_throughput, freeze, frozen, read_runs, step
+from densing.report import markdown
+
+LLAMA = {
+    "framework": "Megatron-Core", "layers": 126, "hidden": 16384, "heads": 128, "kv_heads": 8, "ffn_hidden": 53248,
+    "mlp": "swiglu", "vocab": 128256, "tied_embeddings": 0, "gpu": "H100", "tp": 8, "pp": 16, "sequence_parallel": 1,
+    "pp_schedule": "interleaved 1f1b", "dp_shard": "zero2", "mbs": 1, "precision": "bf16", "recompute": "none",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Published:
+    """A run whose speed is published, of which no row was fitted."""
+
+    name: str
+    row: dict[str, object]
+    mfu: str
+    source: str
+
+
+PUBLISHED = (
+    Published(
+        "Llama 3 405B, 8,192 devices",
+        {**LLAMA, "gpus": 8192, "dp": 64, "gbs": 2048, "seq": 8192},
+        "43 %",
+        "Dubey et al., arXiv 2407.21783, table 4 (recalled)",
+    ),
+    Published(
+        "Llama 3 405B, 16,384 devices",
+        {**LLAMA, "gpus": 16384, "dp": 128, "gbs": 2048, "seq": 8192},
+        "41 %",
+        "the same",
+    ),
+    Published(
+        "Llama 3 405B, 131,072 tokens",
+        {**LLAMA, "gpus": 16384, "dp": 8, "cp": 16, "gbs": 128, "seq": 131072},
+        "38 %",
+        "the same",
+    ),
+)
+
+
+def sources_table(found: Throughput) -> str:
+    """Return each source's errors, beside the null models'."""
+    rows = [
+        (
+            each.source, f"{each.rows:,}", f"{each.n:,}", share(each.unseen_median), share(each.unseen_p90),
+            share(each.median_error), share(each.constant_mfu_median), share(each.nearest_median),
+            words.number(each.rank_correlation), f"{each.best_in_three} of {each.sweeps}" if each.sweeps else "–",
+            "–" if each.repeat_spread is None else f"{each.repeat_spread:.2f}",
+        )
+        for each in found.sources
+    ]  # fmt: skip
+    header = ("source", "rows", "compared", "unseen, median", "unseen, 90 %", "all fitted", "constant MFU", "nearest",
+              "rank", "best layout in our first three", "repeats differ by")  # fmt: skip
+    return markdown.table(header, rows)
+
+
+def share(value: float | None) -> str:
+    """Return an error in percent."""
+    return words.MISSING if value is None else words.percent(100 * value)
+
+
+def laws_table(found: Throughput) -> str:
+    """Return the errors under broken laws."""
+    laws = list(found.sources[0].mutated)
+    rows = [(each.source, share(each.median_error), *(share(each.mutated[law]) for law in laws))
+            for each in found.sources if each.mutated]  # fmt: skip
+    return markdown.table(("source", "as it is", *laws), rows)
+
+
+def constants_table() -> str:
+    """Return the constants of each generation."""
+    known = frozen().constants
+    rows = [(name, *(words.number(getattr(each, name)) for each in known.values())) for name in NAMES]
+    return markdown.table(("constant", *known), rows)
+
+
+def published_table() -> str:
+    """Return runs of papers, none of which was fitted."""
+    table = pd.DataFrame([{**each.row, "row_id": each.name} for each in PUBLISHED])
+    rows = [
+        (each.name, each.mfu, share(row.predicted_mfu), f"{(row.memory_bytes or 0) / 1e9:.0f} GB", each.source)
+        for each, row in zip(PUBLISHED, check_throughput(table).rows, strict=True)
+    ]
+    return markdown.table(("run", "published MFU", "ours", "memory per device", "source"), rows)
+
+
+def too_fast_table(table: Path, found: Throughput) -> str:
+    """Return how many rows are predicted more than twice too fast: by source, those of eager pipelines by devices."""
+    measured = read_runs(table)
+    piped = (measured.runs.eager > 0) & (measured.runs.pp > 1)
+    devices = pd.Series(measured.runs.devices).where(piped)
+    known = pd.DataFrame(
+        {
+            "group": [row.source for row in found.rows],
+            "error": pd.Series([row.error for row in found.rows], dtype=float),
+        }
+    )
+    known["group"] = known.group.where(~piped, known.group + ", pipelines on " + devices.map("{:.0f} devices".format))
+    groups = known.dropna().groupby("group", sort=False).error
+    rows = [(str(name), f"{len(errors):,}", share(float((errors > 1).mean()))) for name, errors in groups
+            if (errors > 1).any()]  # fmt: skip
+    order = {row[0]: int("".join(filter(str.isdigit, row[0].partition("pipelines on ")[2])) or 0) for row in rows}
+    rows.sort(key=lambda row: (row[0].partition(",")[0], order[row[0]]))
+    return markdown.table(("rows", "compared", "more than twice too fast"), rows)
+
+
+def memory_words(found: Throughput) -> str:
+    """Return how well memory tells what ran from what did not."""
+    memory = found.memory
+    return (
+        f"Of {memory.ran:,} layouts that ran {share(memory.ran_refused)} are said not to fit; of {memory.failed:,} "
+        f"that failed, for whatever reason, {share(memory.failed_passed)} are said to fit. The share of the device that "
+        f"is needed is larger for a failed layout than for one that ran with a probability of {words.number(memory.auc)} "
+        f"(AUC). Of {memory.peaks:,} printed peaks the median error is {share(memory.peak_median_error)}."
+    )
+
+
+def main() -> None:
+    """Fit where asked, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--page", type=Path, required=True)
+    parser.add_argument("--freeze", action="store_true")
+    given = parser.parse_args()
+    if given.freeze:
+        freeze(read_runs(given.rows), file_hash=hashlib.sha256(given.rows.read_bytes()).hexdigest())
+        frozen.cache_clear()
+    started = time.process_time()
+    found = check_throughput(given.rows)
+    seconds = time.process_time() - started
+    predicted = sum(row.status == "predicted" for row in found.rows)
+    planned = "--model llama3-70b --cluster a100x8-rdma --gpus 1024"
+    best = densing("techniques", "plan", *planned.split(), "--json")
+    layouts = [
+        (*(str(each[name]) for name in ("tp", "pp", "virtual", "dp", "zero", "micro_batch", "recompute")),
+         words.duration(1e9 * each["step_s"]), share(each["mfu"]))
+        for each in best["layouts"]
+    ]  # fmt: skip
+    reasons = pd.Series([row.reason for row in found.rows if row.reason]).value_counts()
+    text = "\n\n".join([
+        "# The cost model: what a training step takes",
+        "Written by `python benchmarks/throughput.py --rows ROWS --page PAGE`; ROWS is a table of published training "
+        f"runs ({len(found.rows):,} rows, sha256 {hashlib.sha256(given.rows.read_bytes()).hexdigest()[:12]}; not "
+        "shipped). `densing techniques validate --throughput [FILE]` does the same on a table of yours, or on the "
+        f"selection of {len(read_runs().about)} rows in the package, each with its source and licence. Constants: "
+        f"sha256 {found.constants_sha256[:12]}.",
+        "## What comes out",
+        f"{predicted:,} of {len(found.rows):,} rows can be expressed; that takes {seconds:.1f} processor seconds. "
+        "Errors are sizes of predicted over measured tokens per second, less 1. *Unseen*: constants fitted to all "
+        "sources but this one; that is what a prediction is worth. *All fitted*: the package's constants. *Constant "
+        "MFU* and *nearest* know the source: the median MFU of its other rows, and the MFU of its most similar other "
+        "row; where layouts lie close together the nearest one is hard to beat.",
+        sources_table(found),
+        f"Not expressible: {'; '.join(f'{reason} ({count})' for reason, count in reasons.items())}.",
+        "## Runs of papers that were not fitted",
+        published_table(),
+        "Their MFU counts operations as the paper does, ours as PaLM does (attention in full).",
+        "## Does it notice broken laws?",
+        "Median error with one law broken at a time. What does not grow was not tested by that source.",
+        laws_table(found),
+        "## Memory",
+        memory_words(found),
+        "## Which layout",
+        f"`densing techniques plan {planned}`: {best['fitting']:,} of {best['tried']:,} layouts fit.",
+        markdown.table(("tp", "pp", "stages each", "dp", "ZeRO", "micro-batch", "recompute", "step", "MFU"), layouts),
+        f"Next split: {best['why']}.",
+        "## The model",
+        (step.__doc__ or "").partition("\n\n")[2].strip(),
+        "## Constants",
+        "One set per generation of devices, none per row or source; seconds, or shares of a data sheet's figure.",
+        constants_table(),
+        "- `crossing_s` is known from one source (nanotron on H100), and is used for eager programs that run pipeline "
+        "and tensor parallelism at once, nowhere else.\n"
+        "- Ways of the software (attention that writes its scores, fused operations, gradients sent beside the "
+        "backward pass) follow from the framework's name where a row does not say them.\n"
+        "- Links are those of data sheets where a row does not say them.\n"
+        "- Rows fitted, by source and generation, stand in the file of constants.",
+        "## Where it fails",
+        "Rows that are predicted more than twice too fast, by source:",
+        too_fast_table(given.rows, found),
+        "- Eager pipelines over many nodes (nanotron's) take up to a second per micro-batch whatever they compute, the "
+        "more often the more devices; the same configuration is given twice, several times apart. No figure of a row "
+        "tells which ones do, so nothing here models it.\n"
+        "- Mixtures of experts are predicted too fast.\n"
+        "- 8-bit products with a scale per row are taken for scaled per tensor.\n"
+        "- Single operations that are recomputed, or every other layer (FSDP's ways), count as the core of attention.\n"
+        "- Schedules without bubbles (zero-bubble, DualPipe) are not expressible.",
+    ])  # fmt: skip
+    given.page.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

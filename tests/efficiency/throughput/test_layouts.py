@@ -1,0 +1,77 @@
+"""Layouts: all that are tried are possible, the first is the fastest, and brute force agrees."""
+
+from __future__ import annotations
+
+import time
+
+import pandas as pd
+import pytest
+
+from densing.core.errors import InputError
+from densing.efficiency.simulation import load_cluster, load_workload
+from densing.efficiency.throughput import check_throughput, plan_layout
+from densing.efficiency.throughput.layouts import _layouts
+
+SMALL = load_workload("llama-8b").model
+
+
+def test_every_candidate_divides_devices_and_batch() -> None:
+    cluster = load_cluster("a100x8-rdma", n=24)
+    candidates = list(_layouts(SMALL, cluster, 24, 96))
+    assert len(candidates) == len(set(candidates)) > 50
+    for tp, pp, virtual, dp, micro, parts, zero, _ in candidates:
+        assert tp * pp * dp == 24
+        assert dp * micro * parts == 96
+        assert SMALL.heads % tp == 0
+        assert tp <= 8
+        assert pp * virtual <= SMALL.layers
+        assert zero == 0 or dp > 1
+
+
+def test_the_first_layout_is_the_fastest_of_a_table_of_all() -> None:
+    cluster = load_cluster("a100x8-rdma", n=16)
+    found = plan_layout(SMALL, cluster, 16, batch=64, most=10_000)
+    speeds = [each.tokens_per_s for each in found.layouts]
+    assert speeds == sorted(speeds, reverse=True)
+    assert len(speeds) == found.fitting <= found.tried
+    assert all(each.memory_bytes <= cluster.device.memory for each in found.layouts)
+    assert all(each.low_s < each.step_s < each.high_s for each in found.layouts)
+    # The same layouts as rows of a table, on the same device: the same speeds.
+    best = found.layouts[0]
+    row = {
+        "row_id": "best", "framework": "Megatron-Core", "layers": SMALL.layers, "hidden": SMALL.hidden,
+        "heads": SMALL.heads, "kv_heads": SMALL.kv_heads, "ffn_hidden": SMALL.ffn, "vocab": SMALL.vocabulary,
+        "mlp": "swiglu", "tied_embeddings": int(SMALL.tied), "seq": 4096, "gpu": "A100-80GB", "gpus": 16,
+        "tp": best.tp, "pp": best.pp, "dp": best.dp, "vpp": best.virtual, "mbs": best.micro_batch,
+        "grad_acc": best.parts, "dp_shard": f"zero{best.zero}", "recompute": best.recompute,
+        "sequence_parallel": int(best.tp > 1), "other_options": "flash attention",
+    }  # fmt: skip
+    again = check_throughput(pd.DataFrame([row])).rows[0]
+    assert again.memory_bytes == pytest.approx(best.memory_bytes)
+    # The cluster's network is its own, the table's the data sheet's.
+    assert again.predicted_tokens_per_s == pytest.approx(best.tokens_per_s, rel=0.15)
+
+
+def test_the_layout_of_the_paper_fits_where_it_was_trained() -> None:
+    # Llama 3 405B ran in 80 GB (arXiv 2407.21783, table 4); what is recommended needs no more.
+    model = load_workload("llama3-405b").model
+    found = plan_layout(model, load_cluster("h100x8-nvlink", n=16384), 16384, sequence=8192, batch=2048)
+    assert found.layouts[0].tp == 8
+    assert found.layouts[0].pp >= 8
+    assert [note.code for note in found.notes] == ["never-measured"]
+
+
+def test_what_cannot_be_planned_says_why() -> None:
+    with pytest.raises(InputError, match="nothing tried fits 4 devices of 24 GB"):
+        plan_layout(load_workload("llama3-70b").model, load_cluster("rtx4090x4-pcie"), 4)
+    with pytest.raises(InputError, match="no split of 37 devices divides"):
+        plan_layout(SMALL, load_cluster("a100x8-rdma", n=37), 37, batch=5)
+    with pytest.raises(InputError, match="whole numbers from 1 up"):
+        plan_layout(SMALL, load_cluster("a100x8-rdma"), 8, batch=0)
+
+
+def test_a_thousand_devices_are_planned_at_once() -> None:
+    # The limit is 30 s; this takes a tenth of one, so that no machine is too slow for it.
+    started = time.process_time()
+    plan_layout(load_workload("llama3-70b").model, load_cluster("a100x8-rdma", n=1024), 1024)
+    assert time.process_time() - started < 30
