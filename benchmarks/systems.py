@@ -238,7 +238,7 @@ SYSTEMS = (
         "densing eval --model smollm2-135m --tasks lcbm_films",
         "behaviour.md",
         bought=(Cell("behaviour.md", "LCB-1", "found"),),
-        missing="no video, no CBC corpus, no 13 B, no LoRA tuning",
+        missing="no video, no CBC corpus, no 13 B",
     ),
     System(
         "PyTorch-Direct",

@@ -131,8 +131,9 @@ def memory_words(found: Throughput) -> str:
     memory = found.memory
     return (
         f"Of {memory.ran:,} layouts that ran {share(memory.ran_refused)} are said not to fit; of {memory.failed:,} "
-        f"that failed, for whatever reason, {share(memory.failed_passed)} are said to fit. The share of the device that "
-        f"is needed is larger for a failed layout than for one that ran with a probability of {words.number(memory.auc)} "
+        f"that failed, for whatever reason, {share(memory.failed_passed)} are said to fit. The share of the device "
+        "that is needed is larger for a failed layout than for one that ran with a probability of "
+        f"{words.number(memory.auc)} "
         f"(AUC). Of {memory.peaks:,} printed peaks the median error is {share(memory.peak_median_error)}."
     )
 

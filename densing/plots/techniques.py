@@ -338,7 +338,7 @@ def plot_throughput(table: Any) -> go.Figure:
             sources.setdefault(str(row["source"]), []).append((measured, predicted, str(row["row_id"])))
     if not sources:
         return style.empty("No row was both predicted and measured.")
-    fig = style.figure(460, showlegend=True)
+    fig = style.figure(520, showlegend=True)
     low, high = style.log_range([value for points in sources.values() for point in points for value in point[:2]])
     fig.add_scatter(
         x=[low, high], y=[low, high], mode="lines", hoverinfo="skip", name="as measured",
@@ -347,7 +347,7 @@ def plot_throughput(table: Any) -> go.Figure:
     for number, (source, points) in enumerate(sources.items()):
         fig.add_scatter(
             x=[point[0] for point in points], y=[point[1] for point in points], mode="markers", hoverinfo="text",
-            name=style.figure_text(f"{source} ({len(points)})", 40),
+            name=style.figure_text(f"{source} ({len(points)})", 28),
             marker={"color": style.CYCLE[number % len(style.CYCLE)],
                     "symbol": style.SYMBOLS[number % len(style.SYMBOLS)], "size": 6, "opacity": 0.6},
             hovertext=[
@@ -359,6 +359,6 @@ def plot_throughput(table: Any) -> go.Figure:
         )  # fmt: skip
     return style.axes(
         fig,
-        {"title": "measured tokens per second", **style.log_axis(low, high)},
-        {"title": "predicted tokens per second", **style.log_axis(low, high)},
+        {"title": "measured, tokens/s", **style.log_axis(low, high)},
+        {"title": "predicted, tokens/s", **style.log_axis(low, high)},
     )
