@@ -154,14 +154,15 @@ def _fit_memory(measured: Measured) -> tuple[float, float]:
 
     Others fill their devices to the brim with what is counted: nothing is added for them.
     """
-    counted = counted_bytes(measured.runs)
     peak = measured.about.memory_gb.to_numpy() * GIBIBYTE
-    which = measured.usable & np.isfinite(counted) & (peak > LEAST_PEAK) & (measured.runs.eager > 0)
-    if not which.any():
+    which = measured.usable & (peak > LEAST_PEAK) & (measured.runs.eager > 0)
+    counted, peak = counted_bytes(measured.runs.take(which)), peak[which]
+    counted, peak = counted[np.isfinite(counted)], peak[np.isfinite(counted)]
+    if not counted.size:
         return 1.0, 0.0
     # Relative errors: a small model's reserve counts as much as a large one's factor.
-    line = np.stack([counted[which], np.ones(which.sum())], axis=1) / peak[which, None]
-    factor, reserve = np.linalg.lstsq(line, np.ones(which.sum()), rcond=None)[0]
+    line = np.stack([counted, np.ones(counted.size)], axis=1) / peak[:, None]
+    factor, reserve = np.linalg.lstsq(line, np.ones(counted.size), rcond=None)[0]
     return float(f"{factor:.4g}"), float(f"{max(reserve, 0.0):.4g}")
 
 

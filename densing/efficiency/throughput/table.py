@@ -33,7 +33,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Columns of a table, by what becomes of them; others are ignored."""
 
-MOST = 1e9
+MOST, MOST_LAYERS = 1e9, 10_000
 HEAD_WIDTH = 128
 VOCABULARY = 50304
 WHOLE = 0.01
@@ -290,6 +290,7 @@ class _Reader:
     def read(self) -> Measured:
         """Return the table."""
         layers, hidden, sequence, devices = (self.number(name) for name in ("layers", "hidden", "seq", "gpus"))
+        self.refuse(layers > MOST_LAYERS, f"layers: more than {MOST_LAYERS:,}")
         for name, values in (("layers", layers), ("hidden", hidden), ("seq", sequence), ("gpus", devices)):
             self.refuse(np.isnan(values), f"{name}: not said")
         self.refuse(self.text("model").str.contains("bert|t5|vit"), "model: no decoder")

@@ -38,6 +38,8 @@ def test_a_row_becomes_numbers() -> None:
         ({"gpu": "Abacus"}, "gpu: no data sheet of Abacus is known"),
         ({"gpu": ""}, "gpu: not said"),
         ({"layers": "many"}, "layers: many is no whole number from 1 up"),
+        ({"layers": 1_000_000}, "layers: more than 10,000"),
+        ({"tokens_per_s": "fast"}, "tokens_per_s: fast is no number from 0 up"),
         ({"tp": 0}, "tp: 0 is no whole number from 1 up"),
         ({"hidden": ""}, "hidden: not said"),
         ({"layers": float("nan")}, "layers: not said"),
