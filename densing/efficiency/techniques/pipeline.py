@@ -15,6 +15,7 @@ from densing.efficiency.techniques.registry import Kind, Knob, choice, number, s
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec
     from densing.efficiency.simulation import Cluster, Device, Workload
+    from densing.efficiency.techniques.claims import Claim
     from densing.efficiency.techniques.plan import Plan
 
 EVEN = "even"
@@ -81,6 +82,13 @@ class Pipeline(Planned):
         Knob("refresh", 1, "of threshold: packets between two renewals", whole(1)),
         Knob("cuts", EVEN, "first layer of each stage after the first, with commas, or even", several(whole(1), EVEN)),
     )
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Published speeds of large runs in stages."""
+        from densing.efficiency.techniques.measured_speeds import CLAIMS
+
+        return CLAIMS
 
     def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
         """Return the tasks of some steps; cuts that are given replace the workload's."""

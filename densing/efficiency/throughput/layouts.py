@@ -147,8 +147,8 @@ def plan_layout(
         raise InputError(f"gpus {devices}, sequence {sequence}, batch {batch}: give whole numbers from 1 up")
     if cluster.wide is not None or cluster.speed:
         raise InputError(
-            f"cluster {cluster.name}: sites or devices that differ are not planned; name one of equal devices, or compare "
-            "techniques on it (`densing techniques compare`)"
+            f"cluster {cluster.name}: sites or devices that differ are not planned; name one of equal devices, or "
+            "compare techniques on it (`densing techniques compare`)"
         )
     known = constants or frozen()
     generation = device_of(cluster.device.name)

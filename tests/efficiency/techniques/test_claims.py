@@ -22,7 +22,7 @@ from densing.efficiency.simulation.costs import collective_seconds
 from densing.efficiency.simulation.models import load_workload
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.simulation.workload import modules
-from densing.efficiency.techniques import co2, dct, federated, iso, ladder, prox_csl, spafl, t3
+from densing.efficiency.techniques import co2, dct, federated, iso, ladder, measured_speeds, prox_csl, spafl, t3
 from densing.efficiency.techniques.claims import (
     GRADES,
     MUTATIONS,
@@ -52,7 +52,8 @@ from densing.efficiency.techniques.validation import (
 )
 from densing.efficiency.timeline.timeline import Kind
 
-MODULES = (co2, dct, federated, spafl, ladder, iso, t3, taccl, fusion, stragglers, prox_csl, host_tables, offload)
+MODULES = (co2, dct, federated, spafl, ladder, iso, t3, taccl, fusion, stragglers, prox_csl, host_tables, offload,
+           measured_speeds)  # fmt: skip
 ALL = {claim.id: claim for module in MODULES for claim in module.CLAIMS}
 QUICK = [
     name for name in ALL if name.startswith(("CO2-4", "CO2-5", "CO2-6", "T3-1a", "T3-1c", "T3-1d", "T3-2", "LAD-1a"))
