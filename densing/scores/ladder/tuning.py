@@ -272,7 +272,7 @@ def save(model: Any, folder: Path, base: str) -> None:
     config.save_pretrained(str(folder))
     # Left to itself peft would ask the hub whether the base's table of embeddings is known there.
     tensors = get_peft_model_state_dict(model, save_embedding_layers=False)
-    save_file(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        str(folder / SAFETENSORS_WEIGHTS_NAME),
-    )
+    path = folder / SAFETENSORS_WEIGHTS_NAME
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, str(path))
+    # safetensors lets nobody else read it.
+    path.chmod(0o644)
