@@ -30,9 +30,14 @@ SETTINGS = {
 }
 
 
-def deployed(folder: Path, store: Path, *arguments: str) -> dict[str, Any]:
+WEIGHTS = ("8", "4")
+LADDER = "plain-exits-1-d24x6-s0-947200"
+"""A model of our own, trained with a loss behind every layer; see benchmarks/exits.py."""
+
+
+def deployed(folder: Path, store: Path, *arguments: str, model: str = MODEL) -> dict[str, Any]:
     """Return what `densing deploy` finds."""
-    return densing("deploy", str(store), "--model", MODEL, "--out", str(folder), *arguments, "--json")
+    return densing("deploy", str(store), "--model", model, "--out", str(folder), *arguments, "--json")
 
 
 def choices_table(found: dict[str, Any]) -> str:
@@ -48,6 +53,17 @@ def choices_table(found: dict[str, Any]) -> str:
     ]  # fmt: skip
     return markdown.table(("way", "bits per byte", "density", "N per byte of weights", "density per ms", "bytes sent",
                            "median ms", "95 % ms", "taken"), rows)  # fmt: skip
+
+
+def rounded_table(found: dict[str, dict[str, Any]]) -> str:
+    """Return the ways without a cut, by the bits of their weights."""
+    rows = [
+        (bits, row["choice"], words.number(row["bits_per_byte"]), words.bounded(row["density"], row["bound"]),
+         words.bounded(row["n_eff_per_byte"], row["bound"]), words.number(row["median_ms"]))
+        for bits, each in found.items() for row in each["choices"] if row["choice"].endswith("on the device")
+    ]  # fmt: skip
+    return markdown.table(("bits of weights", "way", "bits per byte", "density", "N per byte of weights", "median ms"),
+                          rows)  # fmt: skip
 
 
 def policies_table(found: dict[str, Any]) -> str:
@@ -115,6 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rate: deployed(place, store, *deadline, "--text-stays", "--policy", "fixed", "--try", rate, "--requests", "15")
         for rate in RATES
     }  # fmt: skip
+    rounded = {
+        bits: deployed(place, store, *deadline, "--text-stays", "--policy", "fixed", "--weight-bits", bits)
+        for bits in WEIGHTS
+    }
+    own_model = f"pretrained={options.folder / 'deep/models' / LADDER},dtype=float32"
+    own_setting = ("--reference", "densing-cpu", "--deadline", "5", "--policy", "fixed")
+    served = options.folder / "deep-served"
+    own = deployed(options.folder / "deploy-own", served, "--model_args", own_model, *own_setting, model=LADDER)
     main_one = found["The tokens stay on the device"]
     if options.record:
         keep_record(options.record, main_one, trials)
@@ -134,6 +158,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, each in found.items():
         setting = " ".join(("densing deploy STORE --model", MODEL, *deadline, *settings[name]))
         parts += [f"## {name}", f"`{setting}`", each["sentence"], choices_table(each), policies_table(each)]
+    parts += [
+        "## Rounded weights",
+        "Round-to-nearest per channel, beside the weights as released: every way is evaluated with its weights; the "
+        "arithmetic, and so the times, are those of 32 bits, and what is saved are bytes of weights.",
+        rounded_table({"as released": main_one, **rounded}),
+        "## A model with a loss at every exit",
+        f"{LADDER} (docs/exits.md), a model of our own ladder: `densing deploy STORE --model {LADDER} --model_args "
+        f"pretrained=FOLDER/{LADDER},dtype=float32 {' '.join(own_setting)}`, densities on its family's own ruler. Its "
+        "layers take parts of a millisecond, so a link pays for none of them.",
+        own["sentence"], choices_table(own),
+    ]  # fmt: skip
     parts += [
         "The oracle knows the bandwidth that a request will find and looks at that request alone, as enumeration does: "
         "where requests wait for one another it is no upper bound. Bold: nothing else is better in quality and "

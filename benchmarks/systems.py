@@ -124,8 +124,9 @@ SYSTEMS = (
         "wiring.md",
         ("ladder",),
         (
-            Cell("wiring.md", "plain:wiring=ladder", "density", "costs quality: a density of {} beside plain wiring"),
-            Cell("wiring.md", "plain:wiring=ladder", "tokens", "worth {} of the tokens, on models of two layers"),
+            Cell("wiring.md", "plain:wiring=ladder", "density", "a density of {} beside plain wiring in two layers"),
+            Cell("wiring-deep.md", "plain:wiring=ladder", "density", "{} in six and eight"),
+            Cell("wiring-deep.md", "plain:wiring=ladder", "no loss", "no loss there: {}"),
         ),
     ),
     System(

@@ -59,8 +59,8 @@ def _llama(**changes: Any) -> Mapping[str, Any]:
 
 
 SLIDE = (
-    "Balaji, SC 2024, as quoted by glennklockwood.com (430, 400 and 380 TFLOP/s of 989); vocabulary, width and depth of "
-    "arXiv 2407.21783"
+    "Balaji, SC 2024, as quoted by glennklockwood.com (430, 400 and 380 TFLOP/s of 989); vocabulary, width and depth "
+    "of arXiv 2407.21783"
 )
 INPUTS = "model, layout, data sheets; how operations are counted is not said (here: attention in full)"
 WITHOUT = {"no stages interleaved": {"pp_schedule": "1f1b"}, "whole layers recomputed": {"recompute": "full"}}
