@@ -16,7 +16,8 @@ from densing.efficiency.techniques.claims import Answer, Claim, Physics
 from densing.efficiency.throughput import frozen, read_runs, step_seconds
 
 GPT3: Mapping[str, Any] = {
-    "row_id": "gpt-3", "source_file_id": "korthikanti2022", "framework": "Megatron-LM", "layers": 96, "hidden": 12288, "heads": 96, "vocab": 51200,
+    "row_id": "gpt-3", "source_file_id": "korthikanti2022",
+    "framework": "Megatron-LM", "layers": 96, "hidden": 12288, "heads": 96, "vocab": 51200,
     "tied_embeddings": 1, "seq": 2048, "gpu": "A100-80GB", "gpus": 64, "tp": 8, "pp": 8, "vpp": 3, "mbs": 1, "gbs": 64,
     "recompute": "selective + sequence parallel",
 }  # fmt: skip
@@ -31,7 +32,8 @@ LLAMA: Mapping[str, Any] = {
 def step_of(row: Mapping[str, Any], physics: Physics) -> tuple[float, float]:
     """Return seconds of a row's step, and its share of the peak by PaLM's count, under some laws.
 
-    Constants are those that were fitted without the row's source. Contention is none of the closed form's laws, and what it hides it hides by a constant share.
+    Constants are those that were fitted without the row's source. Contention is none of the closed form's laws, and
+    what it hides it hides by a constant share.
     """
     table = read_runs(pd.DataFrame([row]))
     constants, _ = frozen().of(list(table.about.generation), table.about.source[0])
@@ -68,7 +70,8 @@ WITHOUT = {"no stages interleaved": {"pp_schedule": "1f1b"}, "whole layers recom
 CLAIMS: tuple[Claim, ...] = (
     Claim("MEG-1", "seconds per iteration", "GPT-3 175B, 64 A100, tp 8, pp 8, selective recomputation", 13.75, "s",
           "second-hand", "Korthikanti et al., arXiv 2205.05198, table 5, as quoted in our notes",
-          partial(_step_seconds, GPT3), 0.1, inputs="model, layout, data sheets; constants fitted without this paper's other rows",
+          partial(_step_seconds, GPT3), 0.1,
+          inputs="model, layout, data sheets; constants fitted without this paper's other rows",
           assumptions={"no stages interleaved": lambda: _step_seconds({**GPT3, "vpp": 1}, Physics())}),
     *(
         Claim(f"L3-{number}", "share of the peak", f"Llama 3 405B, {row['gpus']:,} H100, {row['seq']:,} tokens",
