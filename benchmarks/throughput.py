@@ -62,7 +62,8 @@ def published_table() -> str:
     """Return the claims on runs of papers, none of which was fitted."""
     rows = [
         (row.claim, row.setup, f"{row.what}, {row.unit}", words.digits(float(row.published)),
-         words.digits(float(row.ours or 0)), words.percent(100 * (row.error or 0)), row.verdict, ", ".join(row.turned_by), row.source)
+         words.digits(float(row.ours or 0)), words.percent(100 * (row.error or 0)), row.verdict,
+         ", ".join(row.turned_by), row.source)
         for row in validate(["pipeline"]).findings
     ]  # fmt: skip
     header = ("claim", "run", "what", "published (second-hand)", "ours", "error", "verdict", "turned by", "source")
