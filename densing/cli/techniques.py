@@ -589,6 +589,12 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
     late = (
         [] if cluster.delay is None else [f"delays are drawn ({cluster.delay}); standard errors, ms: {errors or '–'}"]
     )
+    modelled = "; ".join(
+        f"{row.technique} {words.duration(1e9 * row.modelled_s)} ({words.duration(1e9 * row.modelled_low_s)} to "
+        f"{words.duration(1e9 * row.modelled_high_s)})"
+        for row in comparison.rows
+        if row.modelled_s and row.modelled_low_s and row.modelled_high_s
+    )
     figures = []
     if not isinstance(workload, Workload) and workload.source:
         figures = [f"figures of {visible(workload.name)} ({visible(workload.evidence)}): {visible(workload.source)}"]
@@ -600,6 +606,7 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
     legend = [
         f"simulated; per rank and step; speed-up over {comparison.baseline}",
         *late,
+        *([f"by the cost model of measured runs (four of five within): {modelled}"] if modelled else []),
         "loss: whether a step learns what one of plain synchronous training does",
         *(
             [f"parameters on the device, of all (which divides is a choice of N): {', '.join(counted)}"]

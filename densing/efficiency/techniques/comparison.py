@@ -19,6 +19,7 @@ from densing.efficiency.techniques.plan import Measured, measure, timeline_of
 from densing.efficiency.techniques.planner import Planned
 from densing.efficiency.techniques.registry import BUILT_IN, Technique, get_technique
 from densing.efficiency.techniques.splits import remedy
+from densing.efficiency.throughput import modelled_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,10 @@ FITS, DOES_NOT_FIT, DOES_NOT_APPLY = "simulated", "does not fit", "does not appl
 RANKS = (FITS, DOES_NOT_FIT, DOES_NOT_APPLY)
 TIGHT = 0.8
 """Of a device's memory: what is counted above this leaves little for what is not (buffers, fragments, the driver)."""
+
+
+PLAIN = {"ddp": 0, "ddp-tuned": 0, "zero1": 1, "zero2": 2, "zero3": 3, "tensor-parallel": 0, "pipeline": 0}
+"""Techniques that the cost model of measured runs knows too, by their stage of ZeRO."""
 
 
 class Row(Record, frozen=True):
@@ -71,6 +76,9 @@ class Row(Record, frozen=True):
         technique does not say.
     step_se_s : float, optional
         Standard error of ``step_s``, where the cluster's delays are drawn.
+    modelled_s, modelled_low_s, modelled_high_s : float, optional
+        Of a plain layout: the step by the cost model of measured runs, and between which four of five runs lie that it
+        had not seen (:func:`densing.efficiency.throughput.modelled_step`).
     parameters_on_device, parameters : int, optional
         Of a step that gathers rows: those in the device's memory, and all, the table's with them. Which of them divides
         is a choice of N.
@@ -90,6 +98,9 @@ class Row(Record, frozen=True):
     room_bytes: float | None = None
     changes_loss: str | None = None
     step_se_s: float | None = None
+    modelled_s: float | None = None
+    modelled_low_s: float | None = None
+    modelled_high_s: float | None = None
     parameters_on_device: int | None = None
     parameters: int | None = None
 
@@ -236,9 +247,18 @@ def compare(
         if remedies and row.status == DOES_NOT_FIT and isinstance(workload, Workload):
             change = remedy(get_technique(row.technique), workload, cluster, (knobs or {}).get(row.technique, {}))
             rows[at] = replace(row, reason=f"{row.reason}; {change}") if change else row
+    doubts: dict[str, Note] = {}
+    for at, row in enumerate(rows):
+        if isinstance(workload, Workload) and row.technique in PLAIN and row.step_s is not None:
+            found = modelled_step(workload, cluster, PLAIN[row.technique])
+            if found is not None:
+                rows[at] = replace(
+                    row, modelled_s=found.step_s, modelled_low_s=found.low_s, modelled_high_s=found.high_s
+                )
+                doubts |= {note.code: note for note in found.doubts}
     # A stable sort: within a status the order asked for stays.
     rows.sort(key=lambda row: RANKS.index(row.status))
-    notes = _notes(rows, workload, cluster)
+    notes = [*_notes(rows, workload, cluster), *doubts.values()]
     for row in rows:
         technique: Any = get_technique(row.technique)
         if isinstance(technique, Planned | TableTechnique) and row.status != DOES_NOT_APPLY:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from densing.core import Array, Card, InputError, Note, Readable, Record
-from densing.efficiency.simulation import Cluster, Transformer
+from densing.efficiency.simulation import Cluster, Transformer, Workload
 from densing.efficiency.throughput.fit import Frozen, frozen
 from densing.efficiency.throughput.memory import RECOMPUTE
 from densing.efficiency.throughput.step import Parts, step_seconds
@@ -185,6 +186,66 @@ def plan_layout(
         _why(runs, seconds, order[0], other),
         known.doubts(generation, cluster.device.name, runs.take(np.arange(len(runs)) == order[0])),
     )
+
+
+class Modelled(NamedTuple):
+    """What a step takes by the cost model.
+
+    Attributes
+    ----------
+    step_s, low_s, high_s : float
+        Seconds, and between which four of five runs lie that the constants had not seen.
+    doubts : tuple of Note
+        In what respects the step is outside everything that was measured.
+    """
+
+    step_s: float
+    low_s: float
+    high_s: float
+    doubts: tuple[Note, ...]
+
+
+def modelled_step(workload: Workload, cluster: Cluster, zero: int = 0) -> Modelled | None:
+    """Return what a training step takes by the cost model of measured runs.
+
+    Parameters
+    ----------
+    workload : Workload
+        With one schedule per stage, 1F1B.
+    cluster : Cluster
+    zero : int
+        Stage of ZeRO.
+
+    Returns
+    -------
+    Modelled or None
+        None where nothing was measured that is like it: inference, linear attention, devices that differ or come late,
+        and devices without a data sheet.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation import load_cluster, load_workload
+    >>> step = load_workload("llama3-70b", mode="train", dp=2, tp=8, pp=4)
+    >>> found = modelled_step(step, load_cluster("a100x8-rdma", n=64))
+    >>> found.low_s < found.step_s < found.high_s
+    True
+    """
+    generation = device_of(cluster.device.name)
+    unlike = cluster.wide is not None or cluster.speed or cluster.delay is not None
+    if workload.mode != "train" or workload.model.linear_attention or unlike or not generation:
+        return None
+    known, split = frozen(), workload.split
+    micro, again = workload.batch // workload.micro_batches, RECOMPUTE.index(workload.recompute)
+    candidate = (split.tp, split.pp, 1, split.dp, micro, workload.micro_batches, zero, again)
+    runs = replace(
+        _runs(workload.model, cluster, workload.sequence, [candidate]),
+        split_sequence=np.array([float(split.sequence)]),
+        written=np.array([float(not workload.fused_attention)]),
+    )
+    own, _ = known.of([generation])
+    step = float(step_seconds(runs, own).step[0])
+    low, high = known.spread(generation, SHARE)
+    return Modelled(step, step * low, step * high, known.doubts(generation, cluster.device.name, runs))
 
 
 def _layouts(model: Transformer, cluster: Cluster, devices: int, batch: int) -> Iterator[tuple[int, ...]]:

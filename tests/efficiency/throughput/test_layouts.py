@@ -9,7 +9,7 @@ import pytest
 
 from densing.core.errors import InputError
 from densing.efficiency.simulation import load_cluster, load_workload
-from densing.efficiency.throughput import check_throughput, plan_layout
+from densing.efficiency.throughput import check_throughput, modelled_step, plan_layout
 from densing.efficiency.throughput.layouts import _layouts
 
 SMALL = load_workload("llama-8b").model
@@ -77,3 +77,22 @@ def test_a_thousand_devices_are_planned_at_once() -> None:
     started = time.process_time()
     plan_layout(load_workload("llama3-70b").model, load_cluster("a100x8-rdma", n=1024), 1024)
     assert time.process_time() - started < 30
+
+
+def test_a_step_is_the_layout_that_it_would_be_planned_as() -> None:
+    cluster = load_cluster("a100x8-rdma", n=16)
+    first = next(each for each in plan_layout(SMALL, cluster, 16, batch=64, most=10_000).layouts if each.virtual == 1)
+    step = load_workload(
+        "llama-8b", mode="train", tp=first.tp, pp=first.pp, dp=first.dp, batch=first.micro_batch * first.parts,
+        micro_batches=first.parts, sequence=4096, recompute=first.recompute, sequence_parallel=first.tp > 1,
+    )  # fmt: skip
+    found = modelled_step(step, cluster, first.zero)
+    assert found is not None
+    assert (found.step_s, found.low_s, found.high_s) == pytest.approx((first.step_s, first.low_s, first.high_s))
+
+
+def test_nothing_is_said_where_nothing_like_it_was_measured() -> None:
+    step = load_workload("llama-8b", mode="train")
+    assert modelled_step(step, load_cluster("cpu2")) is None
+    assert modelled_step(step, load_cluster("geo48")) is None
+    assert modelled_step(load_workload("llama-8b", mode="prefill"), load_cluster("a100x8-rdma")) is None
