@@ -11,6 +11,7 @@ import json
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -330,20 +331,19 @@ def compose(path: Path) -> Any | None:
     """
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     data = regular_bytes(path)
-    try:
-        _refuse_unbounded(path, data)
-        return yaml.compose(data, Loader=loader)
-    except (yaml.YAMLError, RecursionError, ValueError):
-        return None
+    # The fast loader gives up on deep nesting before it says that it is any: what it cannot read, the other one may.
+    for loader in dict.fromkeys((getattr(yaml, "CSafeLoader", yaml.SafeLoader), yaml.SafeLoader)):
+        with suppress(yaml.YAMLError, RecursionError, ValueError):
+            _refuse_unbounded(path, data, loader)
+            return yaml.compose(data, Loader=loader)
+    return None
 
 
-def _refuse_unbounded(path: Path, data: bytes) -> None:
+def _refuse_unbounded(path: Path, data: bytes, loader: Any) -> None:
     """Refuse a file whose nodes, aliases written out, exceed ``MAX_NODES``, or that is nested too deeply."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     sizes: dict[str, int] = {}
     open_nodes: list[tuple[str | None, int]] = []
     total = 0
