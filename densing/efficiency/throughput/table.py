@@ -40,7 +40,8 @@ WHOLE = 0.01
 SEQUENCE_SHARDS = ((3, "full-shard|fsdp2|zero-?3|hsdp|megatron-fsdp|^fsdp$"), (2, "grad-op|zero-?2"),
                    (1, "zero-?1|distributed optimizer"))  # fmt: skip
 _EXPERTS = re.compile(r"(\d+) experts, top (\d+), expert ffn (\d+)")
-_GBIT = re.compile(r"([\d.]+) ?gb(?:it|ps|/s|it/s)", re.IGNORECASE)
+_GBIT = re.compile(r"(?:(\d+) ?x ?)?(\d+(?:\.\d+)?) ?(?:Gb/s|Gbps|Gbit)")
+"""Gigabits; a figure in GB/s is one of links within a node."""
 
 
 @dataclass(frozen=True)
@@ -392,7 +393,8 @@ class _Reader:
         sheet = device.drop(columns=["device", "pattern", "generation", "evidence", "source"]).apply(pd.to_numeric)
         node = np.minimum(self.number("gpus_per_node", sheet.per_node.to_numpy()), devices)
         said = self.text("interconnect_said")
-        gbit = said.str.extract(_GBIT)[0].astype(float).to_numpy()
+        figures = self.cells.interconnect_said.str.extract(_GBIT).astype(float)
+        gbit = (figures[0].fillna(1.0) * figures[1]).to_numpy()
         # Whoever does not say "per GPU" means what leads out of a node.
         share = np.where(said.str.contains("per gpu"), 1.0, np.maximum(node, 1.0))
         memory = self.number("gpu_mem_gb", sheet.memory_gb.to_numpy(), whole=False)

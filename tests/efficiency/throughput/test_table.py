@@ -81,9 +81,9 @@ def test_layouts_and_ways_of_software() -> None:
 
 
 def test_the_network_is_as_the_row_says() -> None:
-    said = ("", "RoCE, 1600 Gbps node-node", "RDMA 400 Gb/s per GPU", "EFA")
+    said = ("", "RoCE, 1600 Gbps node-node", "RDMA 400 Gb/s per GPU", "EFA", "NVLink 600 GB/s; 8x400Gb/s IB")
     runs = read(*({"interconnect_said": text} for text in said)).runs
-    assert runs.nic.tolist() == [25e9, 25e9, 50e9, 25e9]
+    assert runs.nic.tolist() == [25e9, 25e9, 50e9, 25e9, 50e9]
 
 
 def test_tables_that_are_none(tmp_path: Path) -> None:
