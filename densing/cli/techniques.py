@@ -137,8 +137,8 @@ def compare(
         str | None,
         typer.Option(
             "--recompute",
-            help="Not kept for the backward pass: none, selective (attention's scores) or full "
-            "(whole layers). Memory only, not time.",
+            help="Not kept for the backward pass, and computed once more: nothing, attention's scores "
+            "(selective) or whole layers (full).",
             metavar="none|selective|full",
         ),
     ] = None,
@@ -147,6 +147,26 @@ def compare(
     ] = False,
     unfused_attention: Annotated[
         bool, typer.Option("--unfused-attention", help="Attention writes its scores, and keeps them: memory only.")
+    ] = False,
+    virtual: Annotated[
+        int | None, typer.Option("--virtual", min=1, help="Interleaved stages per device of a pipeline.")
+    ] = None,
+    cp: Annotated[
+        int | None, typer.Option("--cp", min=1, help="Parts of every sequence (context parallelism), of a replica.")
+    ] = None,
+    whole_vocabulary: Annotated[
+        bool, typer.Option("--whole-vocabulary", help="Embedding and head whole on each device of a group.")
+    ] = False,
+    gradient_bytes: Annotated[
+        int | None,
+        typer.Option("--gradient-bytes", help="Of an exchanged gradient: 4 for sums in float32.", metavar="2|4"),
+    ] = None,
+    overlap_weight_gradients: Annotated[
+        bool,
+        typer.Option(
+            "--overlap-weight-gradients",
+            help="Tensor-parallel sums of the backward pass run beside gradients of weights (plain techniques).",
+        ),
     ] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="TECHNIQUE.KNOB=VALUE, as co2.tau=48; may be repeated.")
@@ -221,8 +241,11 @@ def compare(
         of_transformers = {
             "--mode": mode != "train", "--batch": batch, "--sequence": sequence, "--micro-batches": micro_batches,
             "--tp": tp, "--dp": dp, "--pp": pp, "--recompute": recompute, "--sequence-parallel": sequence_parallel,
-            "--unfused-attention": unfused_attention, "--map": regime_map, "--link": link, "--bandwidths": bandwidths,
-            "--batches": batches, "--replicas": replicas, "--delay": delay if isinstance(other, Gather) else None,
+            "--unfused-attention": unfused_attention, "--virtual": virtual, "--cp": cp,
+            "--whole-vocabulary": whole_vocabulary, "--gradient-bytes": gradient_bytes,
+            "--overlap-weight-gradients": overlap_weight_gradients, "--map": regime_map, "--link": link,
+            "--bandwidths": bandwidths, "--batches": batches, "--replicas": replicas,
+            "--delay": delay if isinstance(other, Gather) else None,
         }  # fmt: skip
         for option, value in of_transformers.items():
             if value:
@@ -238,6 +261,13 @@ def compare(
             recompute=recompute,
             sequence_parallel=sequence_parallel or None,
             fused_attention=False if unfused_attention else None,
+            virtual=virtual,
+            cp=cp,
+            split_vocabulary=False if whole_vocabulary else None,
+            gradient_bytes=gradient_bytes,
+            overlap_weight_gradients=overlap_weight_gradients or None,
+            # Interleaved stages are checked against the stages that they are pieces of.
+            pp=pp if virtual else None,
         )
         workload = split_over(step, machine, tp=tp, dp=dp, pp=pp, techniques=names)
     comparison = compare_techniques(workload, machine, names, knobs=knobs, baseline=baseline)
@@ -526,6 +556,8 @@ def _about(workload: Step) -> dict[str, Any]:
         "micro_batches": workload.micro_batches,
         "recompute": workload.recompute,
         "fused_attention": workload.fused_attention,
+        "gradient_bytes": workload.gradient_bytes or workload.dtype_bytes,
+        "overlap_weight_gradients": workload.overlap_weight_gradients,
         "split": workload.split.to_dict(),
     }
 
@@ -556,6 +588,10 @@ def _head(workload: Step, cluster: Cluster) -> str:
     parts = f" in {workload.micro_batches} micro-batches" if workload.micro_batches > 1 else ""
     saving = [f"recompute {workload.recompute}"] if workload.recompute != "none" else []
     saving += ["sequence-parallel"] if split.sequence else []
+    saving += [f"cp {split.cp}"] if split.cp > 1 else []
+    saving += [f"{split.virtual} stages per device"] if split.virtual > 1 else []
+    saving += [f"gradients of {workload.gradient_bytes} bytes"] if workload.gradient_bytes else []
+    saving += ["sums beside gradients of weights"] if workload.overlap_weight_gradients else []
     return (
         f"{visible(workload.model.name)}, {workload.mode}, batch {workload.batch} per replica{parts}, sequence "
         f"{workload.sequence}; {machine}: {cluster.n} devices, {split.ranks} used "

@@ -64,6 +64,7 @@ from .pipeline.coding import codings as codings
 from .pipeline.train import train_pipeline as train_pipeline
 from .pipeline.turns import Turn as Turn
 from .pipeline.turns import forward_only as forward_only
+from .pipeline.turns import interleaved as interleaved
 from .pipeline.turns import one_forward_one_backward as one_forward_one_backward
 from .pipeline.virtual import VirtualEdge as VirtualEdge
 from .pipeline.virtual import train_stages as train_stages

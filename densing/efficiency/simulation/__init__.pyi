@@ -53,6 +53,7 @@ from .workload import Transformer as Transformer
 from .workload import Workload as Workload
 from .workload import adam_bytes as adam_bytes
 from .workload import check as check
+from .workload import held_modules as held_modules
 from .workload import memory as memory
 from .workload import modules as modules
 from .workload import parameter_count as parameter_count

@@ -19,10 +19,14 @@ from densing.core import InputError, UnknownNameError, read_text
 from densing.efficiency.simulation.workload import Split, Transformer, Workload, check
 
 FILE = Path(__file__).with_name("models.toml")
-SPLIT = {"dp": "dp", "tp": "tp", "pp": "pp", "sequence_parallel": "sequence"}
+SPLIT = {
+    "dp": "dp", "tp": "tp", "pp": "pp", "cp": "cp", "virtual": "virtual", "sequence_parallel": "sequence",
+    "split_vocabulary": "vocabulary",
+}  # fmt: skip
 OWN: dict[str, Any] = {"batch": 8, "sequence": 2048, "micro_batches": 8}
 """A training step of a model that is no preset: an assumption, as the presets' training steps."""
-STEP = ("mode", "batch", "sequence", "micro_batches", "dtype_bytes", "recompute", "fused_attention", "dropout")
+STEP = ("mode", "batch", "sequence", "micro_batches", "dtype_bytes", "recompute", "fused_attention", "dropout",
+        "gradient_bytes", "overlap_weight_gradients")  # fmt: skip
 
 
 def workload_names() -> tuple[str, ...]:
@@ -45,7 +49,8 @@ def load_workload(name: str | Path, **overrides: Any) -> Workload:
         Of a preset, of a ``config.json``, or of a folder that holds one.
     **overrides
         ``mode``, ``batch``, ``sequence``, ``micro_batches``, ``dtype_bytes``, ``recompute``, ``fused_attention``,
-        ``dropout``, ``dp``, ``tp``, ``pp``, ``sequence_parallel``; None leaves what the preset says. Mode ``train``
+        ``dropout``, ``gradient_bytes``, ``overlap_weight_gradients``, ``dp``, ``tp``, ``pp``, ``cp``, ``virtual``,
+        ``sequence_parallel``, ``split_vocabulary``; None leaves what the preset says. Mode ``train``
         takes a training step's batch and sequence where the preset's own step is one of inference. Another batch leaves
         the size of the micro-batches as it is, where it can.
 

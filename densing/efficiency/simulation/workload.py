@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -75,13 +75,16 @@ class Transformer(Record, frozen=True):
 
 
 class Split(Record, frozen=True):
-    """How a run divides its work: replicas (dp), slices of every matrix (tp), stages (pp).
+    """How a run divides its work: replicas (dp), slices of every matrix (tp), stages (pp), parts of a sequence (cp).
 
     ``sequence``: activations between tensor-parallel regions are split too (reduce-scatter and all-gather instead of
     all-reduce). ``vocabulary``: embedding and head are sliced like the other matrices.
 
+    ``virtual``: pieces of the model that each device of a pipeline holds in turn (interleaved 1F1B): there are then
+    ``pp * virtual`` stages, stage i on block ``i % pp``.
+
     ``cuts``: the first layer of each stage after the first; empty: as even as can be, the first stages take what is
-    left over. ``order``: which block of ``dp * tp`` consecutive ranks each stage is on; empty: stage i on block i.
+    left over. ``order``: which block of ``dp * cp * tp`` consecutive ranks each stage is on; empty: stage i on block i.
     """
 
     dp: int = 1
@@ -91,11 +94,18 @@ class Split(Record, frozen=True):
     vocabulary: bool = True
     cuts: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
+    virtual: int = 1
+    cp: int = 1
 
     @property
     def ranks(self) -> int:
         """Devices in all."""
-        return self.dp * self.tp * self.pp
+        return self.copies * self.tp * self.pp
+
+    @property
+    def copies(self) -> int:
+        """Devices that hold the same parameters: replicas, each of the parts of a sequence."""
+        return self.dp * self.cp
 
 
 class Module(Record, frozen=True):
@@ -152,12 +162,17 @@ class Workload(Record, frozen=True):
         Bytes of a weight, an activation and an exchanged gradient.
     recompute : {"none", "selective", "full"}
         What the backward pass computes once more instead of keeping it: nothing, the scores of attention, or whole
-        layers, of which the input alone is kept. Changes what memory is needed; steps are timed without it.
+        layers, of which the input alone is kept. Whole layers sum over the tensor-parallel group once more too.
     fused_attention : bool
         Kernels that never write the scores (FlashAttention). Operations and times are those of such kernels either way;
         without them the scores are kept until the backward pass.
     dropout : bool
         Masks of dropout after attention and MLP, and on the scores, are kept too. Recent models have none.
+    gradient_bytes : int
+        Bytes of a gradient that is kept and exchanged, 4 where gradients are summed in float32; 0: ``dtype_bytes``.
+    overlap_weight_gradients : bool
+        The tensor-parallel sum of an input's gradient runs beside the gradients of the weights, where the technique
+        places no sums of its own (Megatron-LM's asynchronous all-reduce).
     """
 
     model: Transformer
@@ -170,6 +185,8 @@ class Workload(Record, frozen=True):
     recompute: str = "none"
     fused_attention: bool = True
     dropout: bool = False
+    gradient_bytes: int = 0
+    overlap_weight_gradients: bool = False
 
 
 MOST = 10**9
@@ -225,7 +242,7 @@ def tensor_shapes(workload: Workload, module: Module) -> tuple[tuple[int, ...], 
 
 
 def stages(workload: Workload) -> tuple[tuple[Module, ...], ...]:
-    """Return the modules of each pipeline stage, cut where the split says.
+    """Return the modules of each pipeline stage, cut where the split says; see :func:`held_modules` for a device's.
 
     Raises
     ------
@@ -241,11 +258,25 @@ def stages(workload: Workload) -> tuple[tuple[Module, ...], ...]:
     [3, 2, 7]
     """
     sequence = modules(workload)
-    layers, pp = workload.model.layers, workload.split.pp
-    even = [stage * (layers // pp) + min(stage, layers % pp) for stage in range(1, pp)]
+    layers, parts = workload.model.layers, workload.split.pp * workload.split.virtual
+    even = [stage * (layers // parts) + min(stage, layers % parts) for stage in range(1, parts)]
     # Embedding before the first stage's layers, head after the last's; two modules per layer.
     cuts = [0, *(1 + 2 * layer for layer in workload.split.cuts or even), len(sequence)]
     return tuple(sequence[start:end] for start, end in pairwise(cuts))
+
+
+def held_modules(workload: Workload) -> tuple[tuple[Module, ...], ...]:
+    """Return the modules that a device of each block holds: of several stages where they are interleaved.
+
+    Examples
+    --------
+    >>> small = Transformer("small", layers=4, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn=256, vocabulary=100)
+    >>> held = held_modules(Workload(small, batch=2, micro_batches=2, split=Split(pp=2, virtual=2)))
+    >>> [sorted({module.layer for module in one}) for one in held]
+    [[-1, 0, 2], [1, 3, 4]]
+    """
+    pieces, pp = stages(workload), workload.split.pp
+    return tuple(tuple(chain.from_iterable(pieces[block::pp])) for block in range(pp))
 
 
 def parameter_count(model: Transformer) -> int:
@@ -264,7 +295,7 @@ def step_flops(workload: Workload) -> float:
     """Return the operations of one step over all replicas and ranks."""
     split = workload.split
     one = sum(module.flops + module.backward_flops for module in modules(workload))
-    return one * workload.micro_batches * split.dp * split.tp
+    return one * workload.micro_batches * split.copies * split.tp
 
 
 def check(workload: Workload) -> None:
@@ -281,9 +312,11 @@ def check(workload: Workload) -> None:
     model, split = workload.model, workload.split
     if workload.dtype_bytes not in (1, 2, 4, 8):
         raise InputError(f"dtype_bytes: {workload.dtype_bytes} is no size of an element; give 1, 2, 4 or 8")
+    if workload.gradient_bytes not in (0, 1, 2, 4, 8):
+        raise InputError(f"gradient_bytes: {workload.gradient_bytes} is no size of an element; give 1, 2, 4 or 8")
     counts = {
         **{field: getattr(model, field) for field in COUNTS},
-        **{field: getattr(split, field) for field in ("dp", "tp", "pp")},
+        **{field: getattr(split, field) for field in ("dp", "tp", "pp", "cp", "virtual")},
         **{field: getattr(workload, field) for field in ("batch", "sequence", "micro_batches")},
     }
     for name, value in counts.items():
@@ -297,14 +330,33 @@ def check(workload: Workload) -> None:
         raise InputError(f"kv_heads: {model.kv_heads} and tp {split.tp}: neither divides the other; choose another tp")
     if split.pp > model.layers:
         raise InputError(f"pp: {split.pp} stages for {model.layers} layers; give at most one stage per layer")
+    if split.virtual > 1:
+        _check_interleaved(workload)
+    if split.cp > 1:
+        _divides("sequence", workload.sequence, "cp", split.cp)
+        if workload.mode != "train" or model.linear_attention:
+            kind = "linear attention" if model.linear_attention else f"mode {workload.mode}"
+            raise InputError(f"cp: {split.cp} parts of a sequence with {kind}: training with attention only; give 1")
     _check_placement(split, model.layers)
 
 
-def _check_placement(split: Split, layers: int) -> None:
-    if split.cuts and len(split.cuts) != split.pp - 1:
+def _check_interleaved(workload: Workload) -> None:
+    model, split = workload.model, workload.split
+    if workload.mode != "train" or split.pp < 2:
+        raise InputError(f"virtual: {split.virtual} stages per device need training in a pipeline: pp of 2 or more")
+    if split.pp * split.virtual > model.layers:
         raise InputError(
-            f"cuts: {list(split.cuts)} for {split.pp} stages; give the first layer of each stage after the first, "
-            f"{split.pp - 1} in all, or none"
+            f"virtual: {split.pp} x {split.virtual} stages for {model.layers} layers; give at most one stage per layer"
+        )
+    _divides("micro_batches", workload.micro_batches, "pp", split.pp)
+
+
+def _check_placement(split: Split, layers: int) -> None:
+    parts = split.pp * split.virtual
+    if split.cuts and len(split.cuts) != parts - 1:
+        raise InputError(
+            f"cuts: {list(split.cuts)} for {parts} stages; give the first layer of each stage after the first, "
+            f"{parts - 1} in all, or none"
         )
     if any(isinstance(cut, bool) or not isinstance(cut, int) for cut in split.cuts) or any(
         one >= other for one, other in pairwise((0, *split.cuts, layers) if split.cuts else ())
@@ -341,7 +393,7 @@ class _Shape(NamedTuple):
 def _modules(workload: Workload) -> tuple[Module, ...]:
     model, split = workload.model, workload.split
     sequences = workload.batch // workload.micro_batches
-    tokens = sequences * (1 if workload.mode == "decode" else workload.sequence)
+    tokens = sequences * (1 if workload.mode == "decode" else workload.sequence // split.cp)
     shared = tokens * model.hidden
     shape = _Shape(
         tokens,
@@ -487,14 +539,15 @@ def memory(
     optimizer_bytes : int, optional
         Of the optimizer's state per parameter; :func:`adam_bytes` when left out.
     gradient_bytes : int, optional
-        Of a gradient per parameter, 4 where they are summed in float32; the workload's ``dtype_bytes`` when left out.
+        Of a gradient per parameter, 4 where they are summed in float32; the workload's own when left out.
 
     Returns
     -------
     dict
         ``parameters``, ``gradients``, ``optimizer``, ``activations``, ``kv_cache``. Activations of a pipeline: stage i
-        of p holds those of min(p - i, micro-batches) micro-batches (1F1B), and besides what is recomputed of one layer
-        while its backward pass runs. Not counted: buffers of collectives, the allocator's fragments, the driver's own.
+        of p holds those of min(p - i, micro-batches) micro-batches (1F1B; of v stages per device those of up to
+        (2 (p - i - 1) + (v - 1) p + 1) / v), and besides what is recomputed of one layer while its backward pass runs.
+        Not counted: buffers of collectives, the allocator's fragments, the driver's own.
 
     Raises
     ------
@@ -530,11 +583,19 @@ def memory(
         if value is not None and not 0 <= value <= 1024:
             raise InputError(f"{name}: {value!r} is out of range; give 0 to 1024 bytes per parameter")
     optimizer_bytes = adam_bytes(workload.dtype_bytes) if optimizer_bytes is None else optimizer_bytes
-    gradients = workload.dtype_bytes if gradient_bytes is None else gradient_bytes
-    by_stage = stages(workload)
+    gradients = (workload.gradient_bytes or workload.dtype_bytes) if gradient_bytes is None else gradient_bytes
+    held = held_modules(workload)
+    virtual, pp = workload.split.virtual, workload.split.pp
     per_stage = [
-        _stage(workload, stage, len(by_stage) - at, zero, (gradients, optimizer_bytes))
-        for at, stage in enumerate(by_stage)
+        # Interleaved, a device has so many passes of one of its pieces ahead of the first backward one, and one more.
+        _stage(
+            workload,
+            stage,
+            pp - at if virtual == 1 else (2 * (pp - at - 1) + (virtual - 1) * pp + 1) / virtual,
+            zero,
+            (gradients, optimizer_bytes),
+        )
+        for at, stage in enumerate(held)
     ]
     return max(per_stage, key=lambda purposes: sum(purposes.values()))
 
@@ -545,10 +606,10 @@ def stage_bytes(workload: Workload, stage: Sequence[Module], in_flight: int) -> 
 
 
 def _stage(
-    workload: Workload, stage: Sequence[Module], in_flight: int, zero: int, state_bytes: tuple[int, int]
+    workload: Workload, stage: Sequence[Module], in_flight: float, zero: int, state_bytes: tuple[int, int]
 ) -> dict[str, float]:
     parameters = float(sum(module.parameters for module in stage))
-    weights, dp = parameters * workload.dtype_bytes, workload.split.dp
+    weights, dp = parameters * workload.dtype_bytes, workload.split.copies
     if workload.mode != "train":
         model = workload.model
         # Keys and values of every token of the batch; linear attention keeps a square per head.

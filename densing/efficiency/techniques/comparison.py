@@ -334,19 +334,12 @@ def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
         notes.append(Note("memory-unknown", "warning", message, {"cluster": cluster.name}))
     notes += _too_large(rows, workload, cluster)
     transformer = workload if isinstance(workload, Workload) else None
-    if (
-        transformer
-        and transformer.mode == "train"
-        and (transformer.recompute != "none" or not transformer.fused_attention)
-    ):
-        saving = (
-            f"recompute {transformer.recompute}"
-            if transformer.recompute != "none"
-            else "attention that writes its scores"
+    if transformer and transformer.mode == "train" and not transformer.fused_attention:
+        message = (
+            "attention that writes its scores changes the memory only: what writing and reading them adds to a step's "
+            "time is not in the simulated times"
         )
-        more = ", up to one more forward pass" if transformer.recompute == "full" else ""
-        message = f"{saving} changes the memory only: what it adds to a step's time{more} is not in the times"
-        notes.append(Note("times-without-recomputation", "info", message, {"recompute": transformer.recompute}))
+        notes.append(Note("times-without-scores", "info", message, {"recompute": transformer.recompute}))
     if transformer and transformer.recompute == "selective" and transformer.fused_attention:
         message = "recompute selective: fused attention keeps no scores to be recomputed, so nothing changes"
         notes.append(Note("nothing-to-recompute", "info", message, {"recompute": transformer.recompute}))

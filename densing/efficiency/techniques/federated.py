@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from densing.core import UnavailableError
 from densing.efficiency.parallel import sizes
-from densing.efficiency.simulation import Module, Workload, stages, tensor_shapes
+from densing.efficiency.simulation import Module, Workload, held_modules, tensor_shapes
 from densing.efficiency.techniques.claims import Answer, Claim, Evidence, Grade, Physics
 from densing.efficiency.techniques.planner import (
     FULL_BYTES,
@@ -159,7 +159,7 @@ class FedAvg(Local):
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return the server's weights and the difference, in full precision, and packets."""
-        held = max(self.wire(knobs).held(workload, modules) for modules in stages(workload))
+        held = max(self.wire(knobs).held(workload, modules) for modules in held_modules(workload))
         return parameters_of(workload) * 2 * FULL_BYTES + held
 
 

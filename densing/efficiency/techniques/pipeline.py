@@ -66,6 +66,7 @@ class Pipeline(Planned):
     """Knobs that a run does not take."""
     name = "pipeline"
     role = "baseline"
+    splits_sequences = True
     paper = "Narayanan et al., SC 2021, arXiv 2104.04473"
     summary = "layers in stages that work on different micro-batches, one forward one backward in turn"
     needs = ("pp",)
@@ -104,7 +105,7 @@ class Pipeline(Planned):
         rows = round(tokens(workload))
         return [
             coded(coding, rows, workload, cluster.device)
-            for coding in codings(workload.split.pp - 1, knobs["codec"], _shares(knobs), knobs["refresh"])
+            for coding in codings(len(stages(workload)) - 1, knobs["codec"], _shares(knobs), knobs["refresh"])
         ]
 
     def check_run(self, spec: RunSpec) -> None:

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from densing.core import UnavailableError
-from densing.efficiency.simulation import Cluster, Module, Workload, stages, tensor_shapes
+from densing.efficiency.simulation import Cluster, Module, Workload, held_modules, tensor_shapes
 from densing.efficiency.techniques.claims import Answer, Claim, Evidence
 from densing.efficiency.techniques.federated import CLIENTS, SHARE, unless_unavailable
 from densing.efficiency.techniques.planner import (
@@ -180,7 +180,7 @@ class SpaFl(Local):
 
         Thresholds: a client's own with momentum and gradient, the common ones, and what travels.
         """
-        thresholds = max(stage_thresholds(workload, modules) for modules in stages(workload))
+        thresholds = max(stage_thresholds(workload, modules) for modules in held_modules(workload))
         return parameters_of(workload) * 2 * FULL_BYTES + 5 * FULL_BYTES * thresholds
 
 

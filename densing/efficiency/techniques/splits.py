@@ -59,12 +59,13 @@ def split_over(
     for name, size in (("tp", tp), ("dp", dp), ("pp", pp)):
         if size is not None and size < 1:
             raise InputError(f"{name} {size} is no number of devices; give 1 or more")
-    room = cluster.n // stages
+    room = cluster.n // (stages * workload.split.cp)
     width = tp or _width(workload, cluster.per_node, room // max(dp or 2, 1))
     split = replace(workload.split, dp=dp or max(room // width, 1), tp=width, pp=stages)
     if split.ranks > cluster.n:
+        parts = f" × cp {split.cp}" if split.cp > 1 else ""
         raise InputError(
-            f"dp {split.dp} × tp {split.tp} × pp {split.pp} needs {split.ranks} devices; "
+            f"dp {split.dp} × tp {split.tp} × pp {split.pp}{parts} needs {split.ranks} devices; "
             f"cluster {cluster.name} has {cluster.n}; split less or give more nodes"
         )
     divided = replace(workload, split=split)
@@ -213,8 +214,9 @@ def _splits(split: Split, cluster: Cluster, devices: int) -> Iterator[Split]:
     if devices == cluster.n:
         yield split
     for tp, pp in product(dict.fromkeys((split.tp, *WIDTHS)), dict.fromkeys((split.pp, *STAGES))):
-        dp = devices // (tp * pp)
-        if tp <= max(cluster.per_node, split.tp) and dp * tp * pp == devices and dp >= 1:
+        each = tp * pp * split.cp
+        dp = devices // each
+        if tp <= max(cluster.per_node, split.tp) and dp * each == devices and dp >= 1:
             same = pp == split.pp
             yield replace(
                 split, dp=dp, tp=tp, pp=pp, cuts=split.cuts if same else (), order=split.order if same else ()

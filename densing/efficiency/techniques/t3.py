@@ -45,7 +45,8 @@ from densing.efficiency.techniques.planner import (
     Sliced,
     TensorParallelRun,
     TensorSchedule,
-    tokens,
+    module_seconds,
+    product_share,
 )
 from densing.efficiency.techniques.registry import Knob, flag, number, whole
 from densing.efficiency.timeline import Kind
@@ -96,13 +97,35 @@ class Triggered:
 
     def _module(self, run: Pass, module: Module, after: Event) -> Event:
         """The module up to its last product, the product in stages with their transfers, the all-gather."""
-        total_s, share = run.seconds(module), product_share(run.stage.workload, module, run.phase)
+        stage, again = run.stage, run.recomputes(module)
+        total_s = run.seconds(module)
+        product_s = total_s * product_share(stage.workload, module, run.phase)
+        if again:
+            # What is recomputed has a product of its own, and its sum.
+            forward_s = module_seconds(stage.workload, stage.device, module, "forward")
+            summed_s = forward_s * product_share(stage.workload, module, "forward")
+            after = self._triggered(run, module, after, forward_s - summed_s, summed_s, closes=False)
+            total_s -= forward_s
+        return self._triggered(run, module, after, total_s - product_s, product_s, opens=not again)
+
+    def _triggered(
+        self,
+        run: Pass,
+        module: Module,
+        after: Event,
+        before_s: float,
+        product_s: float,
+        *,
+        opens: bool = True,
+        closes: bool = True,
+    ) -> Event:
         stages = self.hardware.stages or run.stage.size("tp")
-        each = total_s * share * (1 + self.hardware.kappa) / stages
-        done = run.compute(module, after, total_s * (1 - share), closes=False)
+        each = product_s * (1 + self.hardware.kappa) / stages
+        done = run.compute(module, after, before_s, opens=opens, closes=False)
         # The product's stages follow one another; each one's transfer runs beneath the stages after it.
         for stage in range(stages):
-            done = run.compute(module, done, each, opens=False, closes=stage == stages - 1, label=" stage")
+            last = closes and stage == stages - 1
+            done = run.compute(module, done, each, opens=False, closes=last, label=" stage")
             scattered = run.stage.part(
                 f"reduce_scatter {module.name}",
                 "reduce_scatter",
@@ -149,22 +172,6 @@ class T3(TensorParallelRun, Sliced):
         from densing.efficiency import parallel
 
         return parallel.Tiled(**knobs)
-
-
-def product_share(workload: Workload, module: Module, phase: str) -> float:
-    """Return the share of a module's operations in the product whose output is summed.
-
-    Forward the output projection and the MLP's second matrix; backward the gradient of the input, of the projections
-    to queries, keys and values and of the MLP's first matrices.
-    """
-    model, tp = workload.model, workload.split.tp
-    if module.name == "attention":
-        last = model.hidden * model.heads * model.head_dim / tp
-    else:
-        last = module.parameters / (3 if model.gated else 2)
-    matrix = last if phase == "forward" else module.parameters - last
-    flops = module.flops if phase == "forward" else module.backward_flops
-    return min(1.0, 2 * tokens(workload) * matrix / flops) if flops else 0.0
 
 
 def sublayer(gemm_s: float, scatter_s: float, gather_s: float, hardware: Hardware | None = None) -> Graph:

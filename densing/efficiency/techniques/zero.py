@@ -22,11 +22,13 @@ from densing.efficiency.techniques.planner import (
     Stage,
     cut,
     join,
+    parameters_of,
 )
-from densing.efficiency.techniques.registry import Knob, above_zero, whole
+from densing.efficiency.techniques.registry import Knob, above_zero, flag, whole
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica
+    from densing.efficiency.simulation import Workload
 
 BUCKET = Knob("bucket_mb", 25.0, "mebibytes of gradients that are sent together", above_zero)
 PAPER = "Rajbhandari et al., SC 2020, arXiv 1910.02054"
@@ -77,11 +79,13 @@ class FullShards(Exchange):
     stage : Stage
     prefetch : int
         Layers gathered ahead of the one that computes.
+    reshard : bool
+        Drop parameters after every pass; otherwise what the first forward pass gathered is kept until the update.
     """
 
-    def __init__(self, stage: Stage, prefetch: int = 1) -> None:
+    def __init__(self, stage: Stage, prefetch: int = 1, *, reshard: bool = True) -> None:
         super().__init__(stage)
-        self.prefetch = prefetch
+        self.prefetch, self.reshard, self.kept = prefetch, reshard, False
         self.units: list[_Layer] = []
         self.gathered: list[Event] = []
         self.at, self.done, self.scattered = -1, NOTHING, NOTHING
@@ -93,7 +97,8 @@ class FullShards(Exchange):
         self.units = [
             _Layer(layer[0], layer[-1], float(sum(module.parameters for module in layer) * size)) for layer in layers
         ]
-        self.gathered, self.at = [], -1
+        self.gathered, self.at = [NOTHING] * len(self.units) if self.kept else [], -1
+        self.kept = not self.reshard
 
     def before(self, run: Pass, module: Module) -> Event:
         """Gather the layers up to the one ahead, and return when this one's parameters are there."""
@@ -119,6 +124,7 @@ class FullShards(Exchange):
 
     def finish(self, done: Event) -> None:
         """Update the shard."""
+        self.kept = False
         self.done = self.update(join(done, self.scattered), self.stage.size("dp"))
 
 
@@ -133,6 +139,7 @@ class Zero1(DataParallelRun, Replicated):
 
     name = "zero1"
     role = "baseline"
+    splits_sequences = True
     paper = PAPER
     summary = "optimizer state split over the replicas: gradients reduce-scattered, updated parameters all-gathered"
     zero = 1
@@ -152,6 +159,7 @@ class Zero2(DataParallelRun, Replicated):
 
     name = "zero2"
     role = "baseline"
+    splits_sequences = True
     paper = PAPER
     summary = "gradients split too: reduce-scattered after every micro-batch, so that no rank keeps all of them"
     zero = 2
@@ -171,14 +179,25 @@ class Zero3(Replicated):
 
     name = "zero3"
     role = "baseline"
+    splits_sequences = True
     paper = f"{PAPER}; Zhao et al., VLDB 2023, arXiv 2304.11277"
     summary = "parameters split too (FSDP): each layer all-gathered before forward and backward, one ahead"
     zero = 3
-    knobs: tuple[Knob, ...] = (Knob("prefetch", 1, "layers gathered ahead of the one that computes", whole(0, 1000)),)
+    knobs: tuple[Knob, ...] = (
+        Knob("prefetch", 1, "layers gathered ahead of the one that computes", whole(0, 1000)),
+        Knob("reshard", True, "drop parameters after every pass; false: keep them until the update", flag),
+    )
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return full shards."""
-        return partial(FullShards, prefetch=knobs["prefetch"])
+        return partial(FullShards, prefetch=knobs["prefetch"], reshard=knobs["reshard"])
+
+    def memory(self, workload: Workload, knobs: Mapping[str, Any]) -> dict[str, float]:
+        """Return bytes per rank by purpose; parameters that are kept are whole."""
+        purposes = super().memory(workload, knobs)
+        if not knobs["reshard"]:
+            purposes["parameters"] = parameters_of(workload) * workload.dtype_bytes
+        return purposes
 
 
 ZERO1, ZERO2, ZERO3 = Zero1(), Zero2(), Zero3()

@@ -236,9 +236,10 @@ def modelled_step(workload: Workload, cluster: Cluster, zero: int = 0) -> Modell
         return None
     known, split = frozen(), workload.split
     micro, again = workload.batch // workload.micro_batches, RECOMPUTE.index(workload.recompute)
-    candidate = (split.tp, split.pp, 1, split.dp, micro, workload.micro_batches, zero, again)
+    candidate = (split.tp, split.pp, split.virtual, split.dp, micro, workload.micro_batches, zero, again)
     runs = replace(
         _runs(workload.model, cluster, workload.sequence, [candidate]),
+        cp=np.array([float(split.cp)]),
         split_sequence=np.array([float(split.sequence)]),
         written=np.array([float(not workload.fused_attention)]),
     )

@@ -16,11 +16,12 @@ from densing.efficiency.simulation.workload import Module, Split, Transformer, W
 from densing.efficiency.techniques.iso import Halves, best_share
 from densing.efficiency.techniques.ladder import Late
 from densing.efficiency.techniques.plan import Plan, measure
+from densing.efficiency.techniques.planner import product_share
 from densing.efficiency.techniques.planner.base import plan_steps
 from densing.efficiency.techniques.planner.collectives import CostModel, Use
 from densing.efficiency.techniques.planner.exchange import Blocking, TensorSchedule
 from densing.efficiency.techniques.registry import get_technique
-from densing.efficiency.techniques.t3 import Hardware, product_share, sublayer
+from densing.efficiency.techniques.t3 import Hardware, sublayer
 from densing.efficiency.timeline.timeline import Kind
 
 TOY = Transformer("toy", layers=4, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)

@@ -79,6 +79,7 @@ class Fusion(Pipeline):
     """
 
     name = "fusion"
+    splits_sequences = False
     role = "schedule"
     paper = "Tang et al. 2024, arXiv 2410.12707"
     summary = "a pipeline cut for unequal devices, communities of near ones in turn, slow edges keep the largest values"
@@ -210,6 +211,8 @@ def placement(workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) ->
     >>> placed.workload.split.order, placed.workload.split.cuts
     ((3, 2, 5, 4, 1, 0), (1, 2, 3, 4, 5))
     """
+    if workload.split.virtual > 1:
+        raise InputError(f"fusion: places one stage per device; leave out virtual = {workload.split.virtual}")
     bare = replace(workload, split=replace(workload.split, cuts=(), order=()))
     layout = Layout(bare.split, cluster)
     blocks = range(bare.split.pp)

@@ -17,7 +17,6 @@ from .base import run_knobs as run_knobs
 from .collectives import CostModel as CostModel
 from .collectives import Maker as Maker
 from .collectives import Use as Use
-from .exchange import BLOCK as BLOCK
 from .exchange import MEBIBYTE as MEBIBYTE
 from .exchange import STREAM as STREAM
 from .exchange import Blocking as Blocking
@@ -27,6 +26,7 @@ from .exchange import ExchangeMaker as ExchangeMaker
 from .exchange import Pass as Pass
 from .exchange import TensorSchedule as TensorSchedule
 from .exchange import cut as cut
+from .stage import BLOCK as BLOCK
 from .stage import FULL_BYTES as FULL_BYTES
 from .stage import NOTHING as NOTHING
 from .stage import Edge as Edge
@@ -36,4 +36,5 @@ from .stage import Piece as Piece
 from .stage import Stage as Stage
 from .stage import join as join
 from .stage import module_seconds as module_seconds
+from .stage import product_share as product_share
 from .stage import tokens as tokens

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from densing.core import InputError, Note
-from densing.efficiency.parallel import forward_only, one_forward_one_backward
-from densing.efficiency.simulation import MOST_TASKS, Cluster, Graph, Module, Task, Workload, memory
+from densing.efficiency.parallel import forward_only, interleaved
+from densing.efficiency.simulation import MOST_TASKS, Cluster, Graph, Module, Task, Workload, held_modules, memory
 from densing.efficiency.simulation import stages as stage_modules
 from densing.efficiency.techniques.plan import Plan
 from densing.efficiency.techniques.planner.collectives import CostModel, Maker
@@ -53,6 +53,8 @@ class Planned(BuiltIn):
     modes: ClassVar[tuple[str, ...]] = ("train", "prefill", "decode")
     zero: ClassVar[int] = 0
     """Stage of ZeRO that its memory is split by."""
+    splits_sequences: ClassVar[bool] = False
+    """Whether it can work with context parallelism: it exchanges gradients in every step, and leaves modules whole."""
     asynchronous: ClassVar[bool] = False
     """Whether communication hides under a whole round of steps: then there is a least ``tau`` that hides all of it."""
 
@@ -96,8 +98,13 @@ class Planned(BuiltIn):
             raise InputError(
                 f"{self.name}: the workload's mode is {workload.mode}; it works in {', '.join(self.modes)} only"
             )
+        if workload.split.cp > 1 and not self.splits_sequences:
+            raise InputError(
+                f"{self.name}: plans no split of sequences; leave cp out (ddp, zero1 to zero3, tensor-parallel and "
+                "pipeline plan it)"
+            )
         for axis in self.needs:
-            if getattr(workload.split, axis) < 2:
+            if (workload.split.copies if axis == "dp" else getattr(workload.split, axis)) < 2:
                 raise InputError(
                     f"{self.name} needs {NEEDS[axis]}; the workload has {axis} = {getattr(workload.split, axis)}"
                 )
@@ -205,7 +212,7 @@ def run_knobs(
 
 def parameters_of(workload: Workload) -> float:
     """Return the parameters of the rank that holds most."""
-    return float(max(sum(module.parameters for module in stage) for stage in stage_modules(workload)))
+    return float(max(sum(module.parameters for module in held) for held in held_modules(workload)))
 
 
 STATE = 6
@@ -364,10 +371,8 @@ class _Builder:
         micro_batches, train = self.workload.micro_batches, self.workload.mode == "train"
         split = self.workload.split
         turns = [
-            one_forward_one_backward(stage.index, len(self.stages), micro_batches)
-            if train
-            else forward_only(micro_batches)
-            for stage in self.stages
+            interleaved(place, split.pp, split.virtual, micro_batches) if train else forward_only(micro_batches)
+            for place in range(split.pp)
         ]
         # A decoding step begins with the tokens that the step before left.
         outputs = self.outputs if self.workload.mode == "decode" else {}
@@ -376,9 +381,11 @@ class _Builder:
         # A stage goes on as far as its inputs have come, then the next one has its turn: so a task is added after all
         # that it waits for.
         while any(turns):
-            for stage in self.stages:
-                mine = turns[stage.index]
-                while mine and (mine[0].phase, mine[0].micro, stage.index) in arrived:
+            for place, mine in enumerate(turns):
+                while mine:
+                    stage = self.stages[mine[0].chunk * split.pp + place]
+                    if (mine[0].phase, mine[0].micro, stage.index) not in arrived:
+                        break
                     turn = mine.pop(0)
                     run = Pass(stage, self.exchanges[stage.index], turn.phase, turn.micro == micro_batches - 1)
                     run.exchange.begin(run)
@@ -404,7 +411,8 @@ class _Builder:
                         self.outputs[turn.micro] = done
                         arrived["backward", turn.micro, stage.index] = done
                     if train and not mine:
-                        run.exchange.finish(done)
+                        for each in self.stages[place :: split.pp]:
+                            self.exchanges[each.index].finish(done)
 
     def _edge(self, stage: int, way: int) -> Edge:
         """What is sent by a stage to the one after it (way 1) or before it (-1)."""

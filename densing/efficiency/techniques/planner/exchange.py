@@ -13,6 +13,7 @@ from typing import Protocol
 
 from densing.efficiency.simulation import Module, adam_bytes
 from densing.efficiency.techniques.planner.stage import (
+    BLOCK,
     FULL_BYTES,
     NOTHING,
     WHOLE,
@@ -21,9 +22,9 @@ from densing.efficiency.techniques.planner.stage import (
     Stage,
     join,
     module_seconds,
+    product_share,
+    tokens,
 )
-
-BLOCK = ("attention", "mlp")
 
 
 class Pass:
@@ -62,10 +63,26 @@ class Pass:
         name = f"{self.phase} {module.name}{label}" + ("" if module.name not in BLOCK else f" {module.layer}")
         # The exchange sees a module once, however many parts it comes in.
         cost = self.seconds(module) if seconds is None else seconds
+        apart = module.name == "attention" and self.stage.size("cp") > 1
+        if apart and opens:
+            after = self.stage.collective("all_gather keys", "all_gather", self.keys, "cp", after)
         done = self.stage.compute(name, cost, join(after, gate))
         if closes:
             self.exchange.after(self, module, done)
+            if apart and self.phase == "backward":
+                done = self.stage.collective("reduce_scatter keys", "reduce_scatter", self.keys, "cp", done)
         return done
+
+    @property
+    def keys(self) -> float:
+        """Bytes of a micro-batch's keys and values, of all parts of a sequence: each part's queries attend to them."""
+        workload = self.stage.workload
+        columns = max(workload.model.kv_heads // workload.split.tp, 1) * workload.model.head_dim
+        return 2.0 * tokens(workload) * workload.split.cp * columns * workload.dtype_bytes
+
+    def recomputes(self, module: Module) -> bool:
+        """Return whether this pass runs the module forward once more before it runs it backward."""
+        return self.phase == "backward" and self.stage.workload.recompute == "full" and module.name in BLOCK
 
     def reduces(self, module: Module) -> bool:
         """Return whether the tensor-parallel group must sum up what this module leaves.
@@ -82,12 +99,16 @@ class Pass:
         """Add the sum over the tensor-parallel group of a module's output, or of its input's gradient.
 
         Where the sequence is split between such sums, a reduce-scatter and, before the next module, an all-gather.
+        A layer that is recomputed sums up what it leaves once more.
         """
         count, name = module.activation * share, f"{module.name}{label}"
-        if not self.stage.workload.split.sequence:
-            return self.stage.collective(f"all_reduce {name}", "all_reduce", count, "tp", after)
-        scattered = self.stage.collective(f"reduce_scatter {name}", "reduce_scatter", count, "tp", after)
-        return self.stage.collective(f"all_gather {name}", "all_gather", count, "tp", scattered)
+        for _ in range(2 if self.recomputes(module) else 1):
+            if self.stage.workload.split.sequence:
+                after = self.stage.collective(f"reduce_scatter {name}", "reduce_scatter", count, "tp", after)
+                after = self.stage.collective(f"all_gather {name}", "all_gather", count, "tp", after)
+            else:
+                after = self.stage.collective(f"all_reduce {name}", "all_reduce", count, "tp", after)
+        return after
 
 
 class TensorSchedule(Protocol):
@@ -100,15 +121,26 @@ class TensorSchedule(Protocol):
 class Blocking:
     """Each module's sum before the next module; without a tensor-parallel group, just the modules.
 
+    Where the workload says so, the sum of an input's gradient runs beside the gradient of the matrices that read it:
+    they take as many operations as the input's gradient does.
+
     Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3 (recalled).
     """
 
     def lay(self, run: Pass, after: Event) -> Event:
         """Add the pass's tasks, and return when its output is there."""
+        beside = run.phase == "backward" and run.stage.workload.overlap_weight_gradients
         for module in run.modules:
-            after = run.compute(module, after)
-            if run.reduces(module):
-                after = run.reduce(module, after)
+            if not run.reduces(module):
+                after = run.compute(module, after)
+            elif beside:
+                weights = product_share(run.stage.workload, module, run.phase) * run.seconds(module)
+                ready = run.compute(module, after, run.seconds(module) - weights, closes=False, label=" input")
+                summed = run.reduce(module, ready)
+                done = run.compute(module, ready, weights, opens=False, label=" weights")
+                after = join(summed, done)
+            else:
+                after = run.reduce(module, run.compute(module, after))
         return after
 
 
@@ -248,7 +280,7 @@ class Buckets(Exchange):
         """Put a module's gradients into the bucket, and send what is full."""
         if run.phase == "forward" or not (self.each or run.last):
             return
-        self.pending += module.parameters * self.stage.workload.dtype_bytes
+        self.pending += module.parameters * (self.stage.workload.gradient_bytes or self.stage.workload.dtype_bytes)
         # A module may fill several buckets; what is left over begins the next one.
         if self.early:
             while self.pending >= self._limit:

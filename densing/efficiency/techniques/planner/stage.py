@@ -55,6 +55,8 @@ class Piece(NamedTuple):
 
 
 WHOLE = Piece()
+BLOCK = ("attention", "mlp")
+"""Modules of a layer."""
 
 
 def tokens(workload: Workload) -> float:
@@ -78,30 +80,54 @@ def tokens(workload: Workload) -> float:
             "divisor of the batch"
         )
     per_sequence = 1 if workload.mode == "decode" else workload.sequence
-    return workload.batch / workload.micro_batches * per_sequence
+    return workload.batch / workload.micro_batches * per_sequence / workload.split.cp
 
 
 def module_seconds(workload: Workload, device: Device, module: Module, phase: str, piece: Piece = WHOLE) -> float:
     """Return what a pass over a module takes on one rank.
 
     A piece of the tokens moves all weights, and of the scores of causal attention it computes the square's difference:
-    later tokens attend to more.
+    later tokens attend to more. A backward pass computes once more what was not kept.
     """
     backward = phase == "backward"
     flops = module.backward_flops if backward else module.flops
     moved = module.backward_moved if backward else module.moved
-    if piece == WHOLE:
-        return device.seconds(flops, moved)
     # The share of an attention's operations that grows with the square of the sequence: all but its projections.
     square = 0.0
     if module.name == "attention" and not workload.model.linear_attention and module.flops:
         square = max(0.0, 1 - 2 * tokens(workload) * module.parameters / module.flops)
+    again = 0.0
+    if backward and workload.recompute == "full" and module.name in BLOCK:
+        again = module_seconds(workload, device, module, "forward", piece)
+    elif backward and workload.recompute == "selective" and module.scores:
+        again = square * module_seconds(workload, device, module, "forward", piece)
+    if piece == WHOLE:
+        return device.seconds(flops, moved) + again
     squares = piece.stop**2 - piece.start**2
     # Backward, weights are read for the gradient of the input, and their own gradient is written.
     weights = min(moved, module.parameters * workload.dtype_bytes * (2 if backward else 1))
-    return device.seconds(
+    return again + device.seconds(
         flops * ((1 - square) * piece.share + square * squares), weights + (moved - weights) * piece.share
     )
+
+
+def product_share(workload: Workload, module: Module, phase: str) -> float:
+    """Return the share of a pass over a module in the product whose output is summed over the tensor-parallel group.
+
+    Forward the output projection and the MLP's second matrix; backward the gradient of the input, of the projections
+    to queries, keys and values, of the MLP's first matrices, and of the head. What is recomputed comes before it.
+    """
+    model, tp = workload.model, workload.split.tp
+    last = 0.0
+    if module.name == "attention":
+        last = model.hidden * model.heads * model.head_dim / tp
+    elif module.name == "mlp":
+        last = module.parameters / (3 if model.gated else 2)
+    matrix = last if phase == "forward" else module.parameters - last
+    flops = module.flops if phase == "forward" else module.backward_flops
+    if phase == "backward" and workload.recompute == "full" and module.name in BLOCK:
+        flops += module.flops
+    return min(1.0, 2 * tokens(workload) * matrix / flops) if flops else 0.0
 
 
 class Edge(NamedTuple):
@@ -170,16 +196,18 @@ class Stage:
     ----------
     program : Program
     index : int
+        Interleaved stages come back to the first devices: stage i is on those of place ``i % pp``.
     modules : sequence of Module
     """
 
     def __init__(self, program: Program, index: int, modules: Sequence[Module]) -> None:
         self.program, self.graph, self.index = program, program.graph, index
+        self.place = index % program.workload.split.pp
         self.workload, self.device = program.workload, program.cluster.device
         self.modules = tuple(modules)
-        self.ranks = program.layout.ranks(index)
+        self.ranks = program.layout.ranks(self.place)
         self.parameters = sum(module.parameters for module in modules)
-        self._groups = {kind: program.layout.groups(kind, index) for kind in ("tp", "dp", "inner", "outer")}
+        self._groups = {kind: program.layout.groups(kind, self.place) for kind in KINDS}
 
     def size(self, kind: str) -> int:
         """Members of a group of a kind."""
@@ -231,9 +259,9 @@ class Stage:
         What a rank sends to both neighbours passes the interface of its node one after the other; within a node every
         pair has its own link, unless the cluster says that it is shared.
         """
-        layout, stream = self.program.layout, f"p2p to {other.index}"
+        layout, stream = self.program.layout, f"p2p to {other.place}"
         done = []
-        for position, (source, target) in enumerate(layout.neighbours(self.index, other.index)):
+        for position, (source, target) in enumerate(layout.neighbours(self.place, other.place)):
             seconds = layout.handing_on(count, source, target)
             comm = Comm("send_recv", "pp", "pp", 2, (source, target), src=source, dst=target)
             waits = after[position] if after else ()
@@ -260,6 +288,9 @@ def _waits(after: Event, positions: Sequence[int]) -> tuple[int, ...]:
 
 
 SPANS = ("none", "intra", "inter", "wide")
+KINDS = ("tp", "cp", "dp", "inner", "outer")
+"""Groups of ranks: tensor-parallel ones, those of a sequence's parts, all that hold the same parameters, and these in
+two levels where a technique has them."""
 
 
 class Group(NamedTuple):
@@ -308,13 +339,14 @@ class Layout:
     """
 
     def __init__(self, split: Split, cluster: Cluster, inner: int = 1) -> None:
-        for name in ("dp", "tp", "pp"):
+        for name in ("dp", "tp", "pp", "cp"):
             if getattr(split, name) < 1:
                 raise InputError(f"split: {name} = {getattr(split, name)} is no number of ranks; give 1 or more")
         if split.ranks > cluster.n:
+            parts = f" x cp {split.cp}" if split.cp > 1 else ""
             raise InputError(
-                f"dp {split.dp} x tp {split.tp} x pp {split.pp} needs {split.ranks} devices and cluster {cluster.name} "
-                f"has {cluster.n}; split less, or give it more devices"
+                f"dp {split.dp} x tp {split.tp} x pp {split.pp}{parts} needs {split.ranks} devices and cluster "
+                f"{cluster.name} has {cluster.n}; split less, or give it more devices"
             )
         if cluster.speed and not len(cluster.speed) == cluster.n == split.ranks:
             raise InputError(
@@ -334,7 +366,7 @@ class Layout:
     @property
     def stands_for(self) -> dict[int, int]:
         """Real ranks that a simulated rank represents."""
-        return {} if self.every else dict.fromkeys(range(self.split.pp), self.split.dp * self.split.tp)
+        return {} if self.every else dict.fromkeys(range(self.split.pp), self.split.copies * self.split.tp)
 
     def ranks(self, stage: int) -> tuple[int, ...]:
         """Simulated ranks of a stage."""
@@ -342,7 +374,7 @@ class Layout:
 
     def block(self, stage: int) -> tuple[int, ...]:
         """Real ranks of a stage."""
-        width = self.split.dp * self.split.tp
+        width = self.split.copies * self.split.tp
         first = self._rank(0, 0, stage)
         return tuple(range(first, first + width))
 
@@ -357,12 +389,13 @@ class Layout:
         return [Group(tuple(rank - first for rank in ranks), ranks, ranks) for ranks in real]
 
     def real(self, kind: str, stage: int) -> list[tuple[int, ...]]:
-        """Return the members of every group of a kind in a stage: ``tp``, ``dp``, ``inner``, ``outer``."""
-        dp, tp, inner = self.split.dp, self.split.tp, self.inner
+        """Return the members of every group of a kind in a stage."""
+        copies, tp, inner, cp = self.split.copies, self.split.tp, self.inner, self.split.cp
         if kind == "tp":
-            return [tuple(self._rank(d, t, stage) for t in range(tp)) for d in range(dp)]
-        starts = {"dp": range(1), "inner": range(0, dp, inner), "outer": range(1)}[kind]
-        width, stride = {"dp": (dp, 1), "inner": (inner, 1), "outer": (dp, inner)}[kind]
+            return [tuple(self._rank(d, t, stage) for t in range(tp)) for d in range(copies)]
+        whole = range(1)
+        starts = {"cp": range(0, copies, cp), "dp": whole, "inner": range(0, copies, inner), "outer": whole}[kind]
+        width, stride = {"cp": (cp, 1), "dp": (copies, 1), "inner": (inner, 1), "outer": (copies, inner)}[kind]
         return [
             tuple(self._rank(d, t, stage) for d in range(start, start + width, stride))
             for t in range(tp)
@@ -371,8 +404,8 @@ class Layout:
 
     def neighbours(self, stage: int, other: int) -> list[tuple[int, int]]:
         """Return who hands activations to whom, from a stage to another: real ranks, one pair per simulated rank."""
-        dp, tp = self.split.dp, self.split.tp
-        pairs = [(self._rank(d, t, stage), self._rank(d, t, other)) for d in range(dp) for t in range(tp)]
+        copies, tp = self.split.copies, self.split.tp
+        pairs = [(self._rank(d, t, stage), self._rank(d, t, other)) for d in range(copies) for t in range(tp)]
         return pairs if self.every else [max(pairs, key=lambda pair: (*self._spread(pair), self._beta(pair)))]
 
     def handing_on(self, count: float, source: int, target: int) -> float:
@@ -382,7 +415,7 @@ class Layout:
         """
         far = span_of(self.cluster, (source, target)) == "wide"
         unit = self.cluster.per_site if far else self.cluster.per_node
-        flows = min(unit, self.split.dp * self.split.tp)
+        flows = min(unit, self.split.copies * self.split.tp)
         return collective_seconds("send_recv", count, self.cluster, (source, target), concurrent=flows)
 
     def concurrent(self, kind: str) -> int:
@@ -395,13 +428,13 @@ class Layout:
 
     def exclusive(self, kind: str) -> bool:
         """Return whether tensor-parallel and data-parallel groups use the same link: then it serves one at a time."""
-        others = ("dp", "inner", "outer") if kind == "tp" else ("tp",)
+        others = ("cp", "dp", "inner", "outer") if kind == "tp" else ("tp",)
         return self.level(kind) != "none" and any(self.level(other) == self.level(kind) for other in others)
 
     @cached_property
     def _concurrent(self) -> dict[str, int]:
         result: dict[str, int] = {}
-        for kind in ("tp", "dp", "inner", "outer"):
+        for kind in KINDS:
             count = Counter[int]()
             for stage in range(self.split.pp):
                 for ranks in self.real(kind, stage):
@@ -411,7 +444,7 @@ class Layout:
 
     def _rank(self, d: int, t: int, stage: int) -> int:
         block = self.split.order[stage] if self.split.order else stage
-        return t + self.split.tp * (d + self.split.dp * block)
+        return t + self.split.tp * (d + self.split.copies * block)
 
     def _beta(self, pair: tuple[int, int]) -> float:
         return self.cluster.link(*pair).beta_s_per_byte
