@@ -152,7 +152,7 @@ def test_what_is_said_to_fit_fits_as_said(monkeypatch: pytest.MonkeyPatch, capsy
     assert "recompute full, sequence-parallel" in head
     # What fits comes first, though it was named second.
     assert first.split()[:2] == ["zero3", "fits"]
-    assert "changes the memory only" in err
+    assert "does not fit at batch 8" in err
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from densing.efficiency.parallel.pipeline.coding import CODECS, Coding, codings 
 from densing.efficiency.parallel.pipeline.edges import Edge  # noqa: E402
 from densing.efficiency.parallel.pipeline.stage import Stage  # noqa: E402
 from densing.efficiency.parallel.pipeline.train import train_pipeline  # noqa: E402
-from densing.efficiency.parallel.pipeline.turns import one_forward_one_backward  # noqa: E402
+from densing.efficiency.parallel.pipeline.turns import Turn, one_forward_one_backward  # noqa: E402
 
 ROWS, WIDTH = 6, 40
 CODINGS = [*(Coding(codec, 0.2) for codec in CODECS), Coding("threshold", 0.2, 3), Coding("topk", 1.0)]
@@ -181,7 +181,7 @@ def test_every_stage_takes_every_micro_batch_once_in_each_direction(stages: int,
     for stage in range(stages):
         turns = one_forward_one_backward(stage, stages, micro_batches)
         assert len(turns) == len(set(turns)) == 2 * micro_batches
-        assert all(turns.index(("forward", m)) < turns.index(("backward", m)) for m in range(micro_batches))  # type: ignore[arg-type]
+        assert all(turns.index(Turn("forward", m)) < turns.index(Turn("backward", m)) for m in range(micro_batches))
 
 
 def test_a_device_without_gloo_is_refused(tmp_path: Path) -> None:
