@@ -154,6 +154,9 @@ def compare(
     cp: Annotated[
         int | None, typer.Option("--cp", min=1, help="Parts of every sequence (context parallelism), of a replica.")
     ] = None,
+    ep: Annotated[
+        int | None, typer.Option("--ep", min=1, help="Devices that a mixture's experts are dealt out over.")
+    ] = None,
     whole_vocabulary: Annotated[
         bool, typer.Option("--whole-vocabulary", help="Embedding and head whole on each device of a group.")
     ] = False,
@@ -241,7 +244,7 @@ def compare(
         of_transformers = {
             "--mode": mode != "train", "--batch": batch, "--sequence": sequence, "--micro-batches": micro_batches,
             "--tp": tp, "--dp": dp, "--pp": pp, "--recompute": recompute, "--sequence-parallel": sequence_parallel,
-            "--unfused-attention": unfused_attention, "--virtual": virtual, "--cp": cp,
+            "--unfused-attention": unfused_attention, "--virtual": virtual, "--cp": cp, "--ep": ep,
             "--whole-vocabulary": whole_vocabulary, "--gradient-bytes": gradient_bytes,
             "--overlap-weight-gradients": overlap_weight_gradients, "--map": regime_map, "--link": link,
             "--bandwidths": bandwidths, "--batches": batches, "--replicas": replicas,
@@ -263,6 +266,9 @@ def compare(
             fused_attention=False if unfused_attention else None,
             virtual=virtual,
             cp=cp,
+            ep=ep,
+            # Experts are dealt out over replicas, which the cluster decides upon below.
+            dp=dp or ep,
             split_vocabulary=False if whole_vocabulary else None,
             gradient_bytes=gradient_bytes,
             overlap_weight_gradients=overlap_weight_gradients or None,
@@ -343,14 +349,14 @@ def plan(
     from densing.efficiency.throughput import plan_layout
 
     machine = load_cluster(cluster, n=gpus)
-    found = plan_layout(
-        load_workload(model, mode="train").model, machine, machine.n, sequence=sequence, batch=batch, most=most
-    )
+    shape = load_workload(model, mode="train").model
+    mixture = shape.experts > 0
+    found = plan_layout(shape, machine, machine.n, sequence=sequence, batch=batch, most=most)
     if json:
         emit_plain(found.to_dict())
     else:
         header = ("tp", "pp", "stages each", "dp", "ZeRO", "micro-batch", "recompute", "step", "4 of 5 in", "tokens/s",
-                  "MFU", "memory")  # fmt: skip
+                  "MFU", "memory", *(("ep",) if mixture else ()))  # fmt: skip
         rows = [
             (
                 *(str(value) for value in (each.tp, each.pp, each.virtual, each.dp, each.zero, each.micro_batch)),
@@ -360,6 +366,7 @@ def plan(
                 f"{each.tokens_per_s:,.0f}",
                 words.percent(100 * each.mfu),
                 f"{each.memory_bytes / 1e9:.0f} GB",
+                *((str(each.ep),) if mixture else ()),
             )
             for each in found.layouts
         ]
@@ -588,7 +595,7 @@ def _head(workload: Step, cluster: Cluster) -> str:
     parts = f" in {workload.micro_batches} micro-batches" if workload.micro_batches > 1 else ""
     saving = [f"recompute {workload.recompute}"] if workload.recompute != "none" else []
     saving += ["sequence-parallel"] if split.sequence else []
-    saving += [f"cp {split.cp}"] if split.cp > 1 else []
+    saving += [f"{axis} {getattr(split, axis)}" for axis in ("cp", "ep") if getattr(split, axis) > 1]
     saving += [f"{split.virtual} stages per device"] if split.virtual > 1 else []
     saving += [f"gradients of {workload.gradient_bytes} bytes"] if workload.gradient_bytes else []
     saving += ["sums beside gradients of weights"] if workload.overlap_weight_gradients else []

@@ -20,7 +20,7 @@ from densing.efficiency.simulation.workload import Split, Transformer, Workload,
 
 FILE = Path(__file__).with_name("models.toml")
 SPLIT = {
-    "dp": "dp", "tp": "tp", "pp": "pp", "cp": "cp", "virtual": "virtual", "sequence_parallel": "sequence",
+    "dp": "dp", "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep", "virtual": "virtual", "sequence_parallel": "sequence",
     "split_vocabulary": "vocabulary",
 }  # fmt: skip
 OWN: dict[str, Any] = {"batch": 8, "sequence": 2048, "micro_batches": 8}
@@ -49,10 +49,10 @@ def load_workload(name: str | Path, **overrides: Any) -> Workload:
         Of a preset, of a ``config.json``, or of a folder that holds one.
     **overrides
         ``mode``, ``batch``, ``sequence``, ``micro_batches``, ``dtype_bytes``, ``recompute``, ``fused_attention``,
-        ``dropout``, ``gradient_bytes``, ``overlap_weight_gradients``, ``dp``, ``tp``, ``pp``, ``cp``, ``virtual``,
-        ``sequence_parallel``, ``split_vocabulary``; None leaves what the preset says. Mode ``train``
-        takes a training step's batch and sequence where the preset's own step is one of inference. Another batch leaves
-        the size of the micro-batches as it is, where it can.
+        ``dropout``, ``gradient_bytes``, ``overlap_weight_gradients``, ``dp``, ``tp``, ``pp``, ``cp``, ``ep``,
+        ``virtual``, ``sequence_parallel``, ``split_vocabulary``; None leaves what the preset says. Mode ``train`` takes
+        a training step's batch and sequence where the preset's own step is one of inference. Another batch leaves the
+        size of the micro-batches as it is, where it can.
 
     Raises
     ------
@@ -122,6 +122,10 @@ def _presets(train: bool) -> dict[str, Workload]:
 
 
 _LLAMAS = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "olmo", "olmo2", "granite", "smollm3", "minicpm"}
+MIXTURES: Mapping[str, str] = {
+    "mixtral": "intermediate_size", "olmoe": "intermediate_size", "qwen3_moe": "moe_intermediate_size"
+}  # fmt: skip
+"""Mixtures whose layers are all alike, and the field that says how wide an expert is."""
 GATED = frozenset(_LLAMAS | {"phi3", "internlm2", "baichuan"})
 PLAIN = frozenset({"gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "bloom", "starcoder2"})
 TIED = frozenset({"gpt2", "gpt_neo", "opt", "bloom", "gemma", "gemma2"})
@@ -133,8 +137,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "head_dim": ("head_dim",),
     "ffn": ("intermediate_size", "n_inner", "ffn_dim"),
     "vocabulary": ("vocab_size",),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "active": ("num_experts_per_tok",),
 }
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+EXPERTS = NAMES["experts"]
 MOST = 10**9
 
 
@@ -177,19 +183,27 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
     densing.core.errors.InputError: config.json: num_hidden_layers: missing; a llama configuration needs it
     """
     kind = config.get("model_type")
-    if kind not in GATED | PLAIN:
-        raise InputError(
-            f"{where}: model_type: {kind!r} is not known; known are {', '.join(sorted(GATED | PLAIN))} (dense decoders)"
-        )
-    for field in EXPERTS:
-        if config.get(field) not in (None, 0, 1):
-            raise InputError(f"{where}: {field}: {config[field]!r}: a mixture of experts; give a dense model")
+    known = GATED | PLAIN | set(MIXTURES)
+    if kind not in known:
+        raise InputError(f"{where}: model_type: {kind!r} is not known; known are {', '.join(sorted(known))}")
+    experts = active = 0
+    if kind in MIXTURES:
+        experts, active = (_size(config, field, where) for field in ("experts", "active"))
+        if config.get("decoder_sparse_step") not in (None, 1) or config.get("mlp_only_layers"):
+            raise InputError(f"{where}: some layers have no experts; give a mixture whose layers are all alike")
+    else:
+        for field in EXPERTS:
+            if config.get(field) not in (None, 0, 1):
+                raise InputError(
+                    f"{where}: {field}: {config[field]!r}: a mixture of experts of a kind that is not known; known are "
+                    f"{', '.join(sorted(MIXTURES))}"
+                )
     layers, hidden, heads = (_size(config, field, where) for field in ("layers", "hidden", "heads"))
     if "head_dim" not in config and hidden % heads:
         raise InputError(f"{where}: {hidden} columns cannot be divided by {heads} heads; give head_dim")
     kv_heads = _size(config, "kv_heads", where, heads)
     head_dim = _size(config, "head_dim", where, max(hidden // heads, 1))
-    ffn = _size(config, "ffn", where, None if kind in GATED else 4 * hidden)
+    ffn = _size(config, MIXTURES.get(kind, "ffn"), where, 4 * hidden if kind in PLAIN else None)
     vocabulary = _size(config, "vocabulary", where)
     tied = config.get("tie_word_embeddings")
     if not (tied is None or isinstance(tied, bool)):
@@ -203,7 +217,9 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
         head_dim,
         ffn,
         vocabulary,
-        gated=kind in GATED,
+        gated=kind in GATED or kind in MIXTURES,
+        experts=experts,
+        active=active,
         tied=kind in TIED if tied is None else tied,
         source=where,
         evidence="first-hand",
@@ -212,10 +228,11 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
 
 def _size(config: Mapping[str, Any], field: str, where: str, default: int | None = None) -> int:
     """The first spelling that is there; null counts as absent."""
-    spellings = [key for key in NAMES[field] if config.get(key) is not None]
+    names = NAMES.get(field, (field,))
+    spellings = [key for key in names if config.get(key) is not None]
     if not spellings:
         if default is None:
-            raise InputError(f"{where}: {NAMES[field][0]}: missing; a {config['model_type']} configuration needs it")
+            raise InputError(f"{where}: {names[0]}: missing; a {config['model_type']} configuration needs it")
         return default
     value = config[spellings[0]]
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:

@@ -55,6 +55,8 @@ class Transformer(Record, frozen=True):
         Attention whose cost grows with the sequence, not with its square.
     gated_attention : bool
         A fifth matrix in attention, which gates its output (TransNormer, RetNet).
+    experts, active : int
+        Of a mixture: MLPs of width ``ffn`` per layer, and how many of them each token visits; 0 and 0: one for all.
     source, evidence : str
     """
 
@@ -72,6 +74,8 @@ class Transformer(Record, frozen=True):
     source: str = ""
     evidence: str = ""
     gated_attention: bool = False
+    experts: int = 0
+    active: int = 0
 
 
 class Split(Record, frozen=True):
@@ -79,6 +83,8 @@ class Split(Record, frozen=True):
 
     ``sequence``: activations between tensor-parallel regions are split too (reduce-scatter and all-gather instead of
     all-reduce). ``vocabulary``: embedding and head are sliced like the other matrices.
+
+    ``ep``: experts of a mixture are dealt out over so many of the devices that else hold the same parameters.
 
     ``virtual``: pieces of the model that each device of a pipeline holds in turn (interleaved 1F1B): there are then
     ``pp * virtual`` stages, stage i on block ``i % pp``.
@@ -96,6 +102,7 @@ class Split(Record, frozen=True):
     order: tuple[int, ...] = ()
     virtual: int = 1
     cp: int = 1
+    ep: int = 1
 
     @property
     def ranks(self) -> int:
@@ -141,6 +148,10 @@ class Module(Record, frozen=True):
     activation: int
     saved: int = 0
     scores: int = 0
+    routed: int = 0
+    """Bytes that a rank sends to the experts of its tokens, and gets back; 0 where there is no mixture."""
+    experts: int = 0
+    """Of the parameters, those of experts: the ranks of an expert-parallel group have different ones."""
 
 
 class Workload(Record, frozen=True):
@@ -235,7 +246,10 @@ def tensor_shapes(workload: Workload, module: Module) -> tuple[tuple[int, ...], 
         return ((queries, width), (keys, width), (keys, width), (width, queries), *gate, (width,))
     if module.name == "mlp":
         ffn = model.ffn // split.tp
-        return (*[(ffn, width)] * (2 if model.gated else 1), (width, ffn), (width,))
+        one = (*[(ffn, width)] * (2 if model.gated else 1), (width, ffn))
+        if not model.experts:
+            return (*one, (width,))
+        return (*one * (model.experts // split.ep), (model.experts, width), (width,))
     if module.name == "embedding":
         return (table,)
     return ((width,),) if module.parameters == width else ((width,), table)
@@ -326,6 +340,7 @@ def check(workload: Workload) -> None:
     _divides("ffn", model.ffn, "tp", split.tp)
     _divides("batch", workload.batch, "micro_batches", workload.micro_batches)
     _divides("heads", model.heads, "kv_heads", model.kv_heads)
+    _check_experts(model, split)
     if model.kv_heads % split.tp and split.tp % model.kv_heads:
         raise InputError(f"kv_heads: {model.kv_heads} and tp {split.tp}: neither divides the other; choose another tp")
     if split.pp > model.layers:
@@ -338,6 +353,19 @@ def check(workload: Workload) -> None:
             kind = "linear attention" if model.linear_attention else f"mode {workload.mode}"
             raise InputError(f"cp: {split.cp} parts of a sequence with {kind}: training with attention only; give 1")
     _check_placement(split, model.layers)
+
+
+def _check_experts(model: Transformer, split: Split) -> None:
+    for name, value in (("experts", model.experts), ("active", model.active), ("ep", split.ep)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
+            raise InputError(f"{name}: {value!r} is out of range; give a whole number from 0 to {MOST}")
+    if bool(model.experts) != bool(model.active) or model.active > model.experts:
+        raise InputError(f"active: {model.active} of {model.experts} experts; a token visits 1 to all of them")
+    if split.ep != 1:
+        if not split.ep or not model.experts:
+            raise InputError(f"ep: {split.ep}: {model.name} has no experts to deal out; leave it at 1")
+        _divides("experts", model.experts, "ep", split.ep)
+        _divides("dp x cp", split.copies, "ep", split.ep)
 
 
 def _check_interleaved(workload: Workload) -> None:
@@ -432,10 +460,28 @@ def _attention(workload: Workload, shape: _Shape) -> Module:
 def _mlp(workload: Workload, shape: _Shape) -> Module:
     model = workload.model
     width = model.ffn // workload.split.tp
-    matrices = model.hidden * width * (3 if model.gated else 2)
+    one = model.hidden * width * (3 if model.gated else 2)
     inner = shape.tokens * width * (3 if model.gated else 2)
     moved = 2 * inner + 2 * shape.tokens * model.hidden
-    return _block("mlp", workload, shape, matrices, 2.0 * shape.tokens * matrices, moved, inner)
+    if not model.experts:
+        return _block("mlp", workload, shape, one, 2.0 * shape.tokens * one, moved, inner)
+    # Every expert gets as many tokens as the next; the router's scores are one small product.
+    router, visits = model.hidden * model.experts, shape.tokens * model.active
+    held = one * (model.experts // workload.split.ep)
+    sent = visits * model.hidden
+    return replace(
+        _block(
+            "mlp",
+            workload,
+            shape,
+            held + router,
+            2.0 * (visits * one + shape.tokens * router),
+            model.active * moved + 4 * sent,
+            model.active * inner + 2 * sent,
+        ),
+        routed=sent * shape.size,
+        experts=held,
+    )
 
 
 def _block(
@@ -609,7 +655,10 @@ def _stage(
     workload: Workload, stage: Sequence[Module], in_flight: float, zero: int, state_bytes: tuple[int, int]
 ) -> dict[str, float]:
     parameters = float(sum(module.parameters for module in stage))
-    weights, dp = parameters * workload.dtype_bytes, workload.split.copies
+    split = workload.split
+    weights, dp = parameters * workload.dtype_bytes, split.copies
+    # Experts that are dealt out have fewer copies to be divided among.
+    sharded = parameters + (split.ep - 1) * sum(module.experts for module in stage)
     if workload.mode != "train":
         model = workload.model
         # Keys and values of every token of the batch; linear attention keeps a square per head.
@@ -626,9 +675,9 @@ def _stage(
     gradient_bytes, optimizer_bytes = state_bytes
     retained, again = _activations(workload, stage)
     return {
-        "parameters": weights / (dp if zero >= 3 else 1),
-        "gradients": parameters * gradient_bytes / (dp if zero >= 2 else 1),
-        "optimizer": parameters * optimizer_bytes / (dp if zero >= 1 else 1),
+        "parameters": sharded * workload.dtype_bytes / dp if zero >= 3 else weights,
+        "gradients": sharded * gradient_bytes / dp if zero >= 2 else parameters * gradient_bytes,
+        "optimizer": sharded * optimizer_bytes / dp if zero >= 1 else parameters * optimizer_bytes,
         "activations": float(retained * min(in_flight, workload.micro_batches) + again),
         "kv_cache": 0.0,
     }

@@ -46,7 +46,7 @@ class TensorParallel(TensorParallelRun, Sliced):
 
     name = "tensor-parallel"
     role = "baseline"
-    splits_sequences = True
+    plain = True
     paper = "Shoeybi et al. 2019, arXiv 1909.08053"
     summary = "every matrix split over the group; a blocking all-reduce after attention and after the MLP"
 

@@ -19,7 +19,7 @@ class Ddp(DataParallelRun, Replicated):
 
     name = "ddp"
     role = "baseline"
-    splits_sequences = True
+    plain = True
     paper = "Li et al., VLDB 2020, arXiv 2006.15704"
     summary = "gradients all-reduced in buckets that leave in mid-backward; the update waits for all of them"
 
@@ -39,7 +39,7 @@ class TunedDdp(DataParallelRun, Replicated):
 
     name = "ddp-tuned"
     role = "baseline"
-    splits_sequences = True
+    plain = True
     paper = Ddp.paper
     summary = "ddp with the fastest of a few sizes of buckets, torch's own among them; a run tries each for some steps"
     knobs: tuple[Knob, ...] = ()

@@ -66,7 +66,7 @@ class Pipeline(Planned):
     """Knobs that a run does not take."""
     name = "pipeline"
     role = "baseline"
-    splits_sequences = True
+    plain = True
     paper = "Narayanan et al., SC 2021, arXiv 2104.04473"
     summary = "layers in stages that work on different micro-batches, one forward one backward in turn"
     needs = ("pp",)

@@ -86,7 +86,7 @@ def _width(workload: Workload, per_node: int, limit: int) -> int:
     for width in (8, 4, 2):
         if width <= limit and (width == 2 if per_node == 1 else per_node % width == 0):
             with suppress(InputError):
-                modules(replace(workload, split=replace(workload.split, dp=1, tp=width, pp=1)))
+                modules(replace(workload, split=replace(workload.split, dp=1, tp=width, pp=1, ep=1, virtual=1)))
                 return width
     return 1
 

@@ -58,17 +58,19 @@ class Shards(Buckets):
         """Send the rest, update the shard, gather the parameters."""
         stage = self.stage
         updated = self.synchronise(done, stage.size("dp"))
-        total = float(stage.parameters * stage.workload.dtype_bytes)
-        for count in cut(total, self.size):
-            self.gate = stage.collective("all_gather parameters", "all_gather", count, "dp", updated, STREAM)
+        apart = stage.experts if stage.size("ep") > 1 else 0
+        for held, kind in ((stage.parameters - apart, "dp"), (apart, "expert")):
+            for count in cut(float(held * stage.workload.dtype_bytes), self.size):
+                self.gate = stage.collective("all_gather parameters", "all_gather", count, kind, updated, STREAM)
 
 
 class _Layer(NamedTuple):
-    """First and last module of a layer in a pass, and the bytes of its parameters."""
+    """First and last module of a layer in a pass, the bytes of its parameters, and of experts that are dealt out."""
 
     first: Module
     last: Module
     held: float
+    apart: float
 
 
 class FullShards(Exchange):
@@ -94,9 +96,12 @@ class FullShards(Exchange):
         """List the layers of a pass and what they hold."""
         size = self.stage.workload.dtype_bytes
         layers = [list(layer) for _, layer in groupby(run.modules, key=lambda module: module.layer)]
-        self.units = [
-            _Layer(layer[0], layer[-1], float(sum(module.parameters for module in layer) * size)) for layer in layers
-        ]
+        dealt = self.stage.size("ep") > 1
+        self.units = []
+        for layer in layers:
+            apart = sum(module.experts for module in layer) if dealt else 0
+            held = sum(module.parameters for module in layer) - apart
+            self.units.append(_Layer(layer[0], layer[-1], float(held * size), float(apart * size)))
         self.gathered, self.at = [NOTHING] * len(self.units) if self.kept else [], -1
         self.kept = not self.reshard
 
@@ -107,10 +112,8 @@ class FullShards(Exchange):
         self.at += 1
         # The gathers share a stream: they come one after the other, and the layer waits for its own only.
         while len(self.gathered) <= min(self.at + self.prefetch, len(self.units) - 1):
-            count = self.units[len(self.gathered)].held
-            self.gathered.append(
-                self.stage.collective("all_gather parameters", "all_gather", count, "dp", self.done, STREAM)
-            )
+            layer = self.units[len(self.gathered)]
+            self.gathered.append(self._collective("all_gather", "parameters", layer, self.done))
         return self.gathered[self.at]
 
     def after(self, run: Pass, module: Module, done: Event) -> None:
@@ -118,9 +121,12 @@ class FullShards(Exchange):
         self.done = done
         layer = self.units[self.at]
         if run.phase == "backward" and module is layer.last:
-            self.scattered = self.stage.collective(
-                "reduce_scatter gradients", "reduce_scatter", layer.held, "dp", done, STREAM
-            )
+            self.scattered = self._collective("reduce_scatter", "gradients", layer, done)
+
+    def _collective(self, op: str, what: str, layer: _Layer, done: Event) -> Event:
+        name = f"{op} {what}"
+        done = self.stage.collective(name, op, layer.held, "dp", done, STREAM)
+        return self.stage.collective(name, op, layer.apart, "expert", done, STREAM)
 
     def finish(self, done: Event) -> None:
         """Update the shard."""
@@ -139,7 +145,7 @@ class Zero1(DataParallelRun, Replicated):
 
     name = "zero1"
     role = "baseline"
-    splits_sequences = True
+    plain = True
     paper = PAPER
     summary = "optimizer state split over the replicas: gradients reduce-scattered, updated parameters all-gathered"
     zero = 1
@@ -159,7 +165,7 @@ class Zero2(DataParallelRun, Replicated):
 
     name = "zero2"
     role = "baseline"
-    splits_sequences = True
+    plain = True
     paper = PAPER
     summary = "gradients split too: reduce-scattered after every micro-batch, so that no rank keeps all of them"
     zero = 2
@@ -179,7 +185,7 @@ class Zero3(Replicated):
 
     name = "zero3"
     role = "baseline"
-    splits_sequences = True
+    plain = True
     paper = f"{PAPER}; Zhao et al., VLDB 2023, arXiv 2304.11277"
     summary = "parameters split too (FSDP): each layer all-gathered before forward and backward, one ahead"
     zero = 3

@@ -26,7 +26,7 @@ from densing.efficiency.throughput.table import Runs, device_of, read_runs
 VIRTUAL = (1, 2, 4)
 ZERO = (0, 1, 3)
 MOST_MICRO_BATCH = 64
-SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute")
+SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute", "ep")
 """What a candidate gives, in this order."""
 SHARE = 0.8
 """Share of fitted rows whose error a step's range holds."""
@@ -54,6 +54,8 @@ class Layout(Record, frozen=True):
     memory_bytes : float
     parts_s : dict of str to float
         Seconds by what they are.
+    ep : int
+        Devices that a mixture's experts are dealt out over.
     """
 
     tp: int
@@ -71,6 +73,7 @@ class Layout(Record, frozen=True):
     mfu: float
     memory_bytes: float
     parts_s: dict[str, float]
+    ep: int = 1
 
 
 class LayoutPlan(Readable, Record, frozen=True):
@@ -236,7 +239,7 @@ def modelled_step(workload: Workload, cluster: Cluster, zero: int = 0) -> Modell
         return None
     known, split = frozen(), workload.split
     micro, again = workload.batch // workload.micro_batches, RECOMPUTE.index(workload.recompute)
-    candidate = (split.tp, split.pp, split.virtual, split.dp, micro, workload.micro_batches, zero, again)
+    candidate = (split.tp, split.pp, split.virtual, split.dp, micro, workload.micro_batches, zero, again, split.ep)
     runs = replace(
         _runs(workload.model, cluster, workload.sequence, [candidate]),
         cp=np.array([float(split.cp)]),
@@ -261,7 +264,10 @@ def _layouts(model: Transformer, cluster: Cluster, devices: int, batch: int) -> 
                 parts = batch // dp // micro
                 virtual = [v for v in VIRTUAL if v == 1 or (pp > 1 and model.layers >= pp * v and parts % pp == 0)]
                 zero = ZERO if dp > 1 else ZERO[:1]
-                yield from ((tp, pp, *rest) for rest in product(virtual, (dp,), (micro,), (parts,), zero, (0, 2)))
+                dealt = [ep for ep in _powers(dp) if dp % ep == 0 and model.experts % ep == 0] if model.experts else [1]
+                yield from (
+                    (tp, pp, *rest) for rest in product(virtual, (dp,), (micro,), (parts,), zero, (0, 2), dealt)
+                )
 
 
 def _powers(most: int) -> list[int]:
@@ -275,6 +281,7 @@ def _runs(model: Transformer, cluster: Cluster, sequence: int, candidates: Seque
         "heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden": model.ffn, "vocab": model.vocabulary,
         "mlp": "swiglu" if model.gated else "gelu", "tied_embeddings": int(model.tied), "seq": sequence,
         "gpu": "H100", "gpus": 1, "mbs": 1, "gbs": 1,
+        "moe": f"{model.experts} experts, top {model.active}, expert ffn {model.ffn}" if model.experts else "",
     }  # fmt: skip
     one = read_runs(pd.DataFrame([row])).runs
     columns = {field.name: np.repeat(getattr(one, field.name), len(candidates)) for field in fields(Runs)}
@@ -313,6 +320,7 @@ def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, spread: tuple[fl
         mfu=float(speed * runs.flops_per_token[at] / (runs.devices[at] * runs.flops[at])),
         memory_bytes=float(needed[at]),
         parts_s={name: float(getattr(seconds, name)[at]) for name in Parts._fields[1:]},
+        ep=whole["ep"],
     )
 
 

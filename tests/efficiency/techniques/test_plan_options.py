@@ -12,7 +12,18 @@ from typer.testing import CliRunner
 from densing.cli import app
 from densing.core import InputError
 from densing.efficiency.parallel import interleaved, one_forward_one_backward
-from densing.efficiency.simulation import Cluster, Device, Link, Split, Transformer, Workload, held_modules, memory
+from densing.efficiency.simulation import (
+    Cluster,
+    Device,
+    Link,
+    Split,
+    Transformer,
+    Workload,
+    held_modules,
+    memory,
+    parameter_count,
+)
+from densing.efficiency.simulation.models import transformer_of
 from densing.efficiency.techniques.plan import Measured, measure
 from densing.efficiency.techniques.planner import Planned, product_share
 from densing.efficiency.techniques.registry import get_technique, technique_names
@@ -180,6 +191,59 @@ def test_parameters_that_are_kept_are_gathered_once_a_step() -> None:
     assert kept.memory["parameters"] == pytest.approx(4 * dropped.memory["parameters"])
 
 
+MIXTURE = replace(LAYERS, experts=8, active=2)
+
+
+def test_experts_are_dealt_out_and_tokens_travel_to_them() -> None:
+    whole = Workload(MIXTURE, batch=1, sequence=128, split=Split(dp=8))
+    dealt = replace(whole, split=Split(dp=8, ep=4))
+    link = Link(0.0, 1e-11)
+    expert = 3 * LAYERS.hidden * LAYERS.ffn * LAYERS.layers
+    one, four = (sum(module.parameters for module in held_modules(work)[0]) for work in (whole, dealt))
+    assert one - four == 6 * expert
+    before, after = measured("ddp", whole, link), measured("ddp", dealt, link)
+    assert after.compute_s == pytest.approx(before.compute_s)
+    assert before.bytes == pytest.approx(2 * 2 * one * 7 / 8)
+    # Two experts are left to a device, whose gradients two devices sum up; tokens go there and back in either pass.
+    routed = LAYERS.layers * 4 * 128 * 2 * LAYERS.hidden * 2
+    assert after.bytes == pytest.approx(
+        2 * 2 * ((one - 8 * expert) * 7 / 8 + 2 * expert / 2) + routed * 3 / 4, rel=1e-6
+    )
+    states = memory(dealt, zero=1)["optimizer"]
+    assert states == pytest.approx(12 * ((one - 8 * expert) / 8 + 2 * expert / 2))
+    for name in ("zero1", "zero2", "zero3", "tensor-parallel"):
+        split = Split(dp=4, tp=2, ep=4) if name == "tensor-parallel" else Split(dp=8, ep=4)
+        assert measured(name, replace(whole, split=split), link).bytes > routed * 3 / 8
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "active"),
+    [
+        # Jiang et al., arXiv 2401.04088: 47B parameters, 13B active (46.7 and 12.9 in the announcement).
+        (
+            {"model_type": "mixtral", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+             "num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2,
+             "vocab_size": 32000},
+            46.7e9, 12.9e9,
+        ),
+        # Qwen team, arXiv 2505.09388, and the model's card: 30.5B in total, 3.3B active.
+        (
+            {"model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 32,
+             "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768,
+             "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936},
+            30.5e9, 3.3e9,
+        ),
+    ],
+)  # fmt: skip
+def test_mixtures_have_the_parameters_that_their_makers_say(
+    config: dict[str, Any], total: float, active: float
+) -> None:
+    model = transformer_of(config, "config.json", "mixture")
+    assert parameter_count(model) == pytest.approx(total, rel=0.005)
+    visited = parameter_count(replace(model, experts=model.active))
+    assert visited == pytest.approx(active, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("fields", "split", "says"),
     [
@@ -189,11 +253,15 @@ def test_parameters_that_are_kept_are_gathered_once_a_step() -> None:
         ({"sequence": 130}, {"cp": 4}, "sequence: 130 cannot be divided by cp 4"),
         ({"mode": "prefill"}, {"cp": 2}, "cp: 2 parts of a sequence with mode prefill"),
         ({"gradient_bytes": 3}, {}, "gradient_bytes: 3 is no size"),
+        ({}, {"dp": 2, "ep": 2}, "ep: 2: layers has no experts"),
+        ({"model": MIXTURE}, {"dp": 8, "ep": 3}, "experts: 8 cannot be divided by ep 3"),
+        ({"model": MIXTURE}, {"dp": 6, "ep": 4}, "dp x cp: 6 cannot be divided by ep 4"),
+        ({"model": replace(MIXTURE, active=9)}, {}, "active: 9 of 8 experts"),
     ],
 )
 def test_what_no_schedule_can_take_is_refused(fields: dict[str, Any], split: dict[str, int], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        memory(Workload(LAYERS, **fields, split=Split(**split)))
+        memory(Workload(**{"model": LAYERS, **fields}, split=Split(**split)))
 
 
 def test_every_technique_plans_interleaved_stages_and_parts_of_sequences_or_says_why_not() -> None:
@@ -203,8 +271,8 @@ def test_every_technique_plans_interleaved_stages_and_parts_of_sequences_or_says
         technique = get_technique(name)
         if not isinstance(technique, Planned) or "train" not in technique.modes:
             continue
-        for kind, change in (("virtual", {"virtual": 2}), ("cp", {"cp": 2})):
-            work = replace(base, split=replace(base.split, **change))
+        for kind, change in (("virtual", {"virtual": 2}), ("cp", {"cp": 2}), ("ep", {"ep": 2})):
+            work = replace(base, model=MIXTURE, split=replace(base.split, **change))
             on = cluster(work.split.ranks, Link(1e-6, 1e-10))
             try:
                 assert measure(technique.plan(work, on), on).step_s > 0
@@ -212,7 +280,7 @@ def test_every_technique_plans_interleaved_stages_and_parts_of_sequences_or_says
                 continue
             planned.setdefault(kind, []).append(name)
     plain = {"ddp", "ddp-tuned", "zero1", "zero2", "zero3", "tensor-parallel", "pipeline"}
-    assert set(planned["cp"]) == plain
+    assert set(planned["cp"]) == set(planned["ep"]) == plain
     assert set(planned["virtual"]) > plain
 
 

@@ -19,7 +19,8 @@ def test_every_candidate_divides_devices_and_batch() -> None:
     cluster = load_cluster("a100x8-rdma", n=24)
     candidates = list(_layouts(SMALL, cluster, 24, 96))
     assert len(candidates) == len(set(candidates)) > 50
-    for tp, pp, virtual, dp, micro, parts, zero, _ in candidates:
+    for tp, pp, virtual, dp, micro, parts, zero, _, ep in candidates:
+        assert ep == 1
         assert tp * pp * dp == 24
         assert dp * micro * parts == 96
         assert SMALL.heads % tp == 0

@@ -79,7 +79,7 @@ class Fusion(Pipeline):
     """
 
     name = "fusion"
-    splits_sequences = False
+    plain = False
     role = "schedule"
     paper = "Tang et al. 2024, arXiv 2410.12707"
     summary = "a pipeline cut for unequal devices, communities of near ones in turn, slow edges keep the largest values"

@@ -53,8 +53,9 @@ class Planned(BuiltIn):
     modes: ClassVar[tuple[str, ...]] = ("train", "prefill", "decode")
     zero: ClassVar[int] = 0
     """Stage of ZeRO that its memory is split by."""
-    splits_sequences: ClassVar[bool] = False
-    """Whether it can work with context parallelism: it exchanges gradients in every step, and leaves modules whole."""
+    plain: ClassVar[bool] = False
+    """Whether it exchanges gradients in every step and leaves modules as they are: only such can work with sequences
+    in parts and experts dealt out."""
     asynchronous: ClassVar[bool] = False
     """Whether communication hides under a whole round of steps: then there is a least ``tau`` that hides all of it."""
 
@@ -98,10 +99,11 @@ class Planned(BuiltIn):
             raise InputError(
                 f"{self.name}: the workload's mode is {workload.mode}; it works in {', '.join(self.modes)} only"
             )
-        if workload.split.cp > 1 and not self.splits_sequences:
+        dealt = [name for name in ("cp", "ep") if getattr(workload.split, name) > 1]
+        if dealt and not self.plain:
             raise InputError(
-                f"{self.name}: plans no split of sequences; leave cp out (ddp, zero1 to zero3, tensor-parallel and "
-                "pipeline plan it)"
+                f"{self.name}: plans no split of sequences or experts; leave {' and '.join(dealt)} out (ddp, zero1 to "
+                "zero3, tensor-parallel and pipeline plan it)"
             )
         for axis in self.needs:
             if (workload.split.copies if axis == "dp" else getattr(workload.split, axis)) < 2:

@@ -66,12 +66,21 @@ class Pass:
         apart = module.name == "attention" and self.stage.size("cp") > 1
         if apart and opens:
             after = self.stage.collective("all_gather keys", "all_gather", self.keys, "cp", after)
+        if opens:
+            after = self._route(f"all_to_all {module.name}", module, after)
         done = self.stage.compute(name, cost, join(after, gate))
         if closes:
             self.exchange.after(self, module, done)
             if apart and self.phase == "backward":
                 done = self.stage.collective("reduce_scatter keys", "reduce_scatter", self.keys, "cp", done)
+            done = self._route(f"all_to_all {module.name} back", module, done)
         return done
+
+    def _route(self, name: str, module: Module, after: Event) -> Event:
+        """Add what takes tokens to their experts, or back; what is recomputed goes there and back once more."""
+        for _ in range(2 if self.recomputes(module) else 1):
+            after = self.stage.collective(name, "all_to_all", module.routed, "ep", after)
+        return after
 
     @property
     def keys(self) -> float:
@@ -190,7 +199,11 @@ class Exchange:
         Adam moves gradient and weight, and momentum, variance and any master copy twice.
         """
         size = self.stage.workload.dtype_bytes
-        return self._move("update", self.stage.parameters / shards * (2 * size + 2 * adam_bytes(size)), done)
+        held = self.stage.parameters
+        if shards > 1:
+            # Experts that are dealt out have fewer copies to be divided among.
+            held += (self.stage.workload.split.ep - 1) * self.stage.experts
+        return self._move("update", held / shards * (2 * size + 2 * adam_bytes(size)), done)
 
     def outer_update(self, done: Event) -> Event:
         """Add a momentum step on the average of the replicas: average and weight move, anchor and momentum twice."""
@@ -280,7 +293,13 @@ class Buckets(Exchange):
         """Put a module's gradients into the bucket, and send what is full."""
         if run.phase == "forward" or not (self.each or run.last):
             return
-        self.pending += module.parameters * (self.stage.workload.gradient_bytes or self.stage.workload.dtype_bytes)
+        size = self.stage.workload.gradient_bytes or self.stage.workload.dtype_bytes
+        apart = module.experts if self.stage.size("ep") > 1 else 0
+        self.pending += (module.parameters - apart) * size
+        if apart and self.stage.size("expert") > 1:
+            # Only those who hold the same experts have gradients of them to add up.
+            name = f"{self.op} gradients of experts"
+            self.newest = self.stage.collective(name, self.op, apart * size, "expert", done, STREAM)
         # A module may fill several buckets; what is left over begins the next one.
         if self.early:
             while self.pending >= self._limit:

@@ -121,9 +121,11 @@ def product_share(workload: Workload, module: Module, phase: str) -> float:
     last = 0.0
     if module.name == "attention":
         last = model.hidden * model.heads * model.head_dim / tp
-    elif module.name == "mlp":
-        last = module.parameters / (3 if model.gated else 2)
-    matrix = last if phase == "forward" else module.parameters - last
+    # Of a mixture's experts a token visits a few.
+    visited = module.flops / (2 * tokens(workload)) if module.experts else module.parameters
+    if module.name == "mlp":
+        last = visited / (3 if model.gated else 2)
+    matrix = last if phase == "forward" else visited - last
     flops = module.flops if phase == "forward" else module.backward_flops
     if phase == "backward" and workload.recompute == "full" and module.name in BLOCK:
         flops += module.flops
@@ -207,6 +209,7 @@ class Stage:
         self.modules = tuple(modules)
         self.ranks = program.layout.ranks(self.place)
         self.parameters = sum(module.parameters for module in modules)
+        self.experts = sum(module.experts for module in modules)
         self._groups = {kind: program.layout.groups(kind, self.place) for kind in KINDS}
 
     def size(self, kind: str) -> int:
@@ -288,9 +291,9 @@ def _waits(after: Event, positions: Sequence[int]) -> tuple[int, ...]:
 
 
 SPANS = ("none", "intra", "inter", "wide")
-KINDS = ("tp", "cp", "dp", "inner", "outer")
-"""Groups of ranks: tensor-parallel ones, those of a sequence's parts, all that hold the same parameters, and these in
-two levels where a technique has them."""
+KINDS = ("tp", "cp", "ep", "expert", "dp", "inner", "outer")
+"""Groups of ranks: tensor-parallel ones, those of a sequence's parts, those that experts are dealt out over, those that
+hold the same experts, all that hold the same parameters else, and these in two levels where a technique has them."""
 
 
 class Group(NamedTuple):
@@ -339,7 +342,7 @@ class Layout:
     """
 
     def __init__(self, split: Split, cluster: Cluster, inner: int = 1) -> None:
-        for name in ("dp", "tp", "pp", "cp"):
+        for name in ("dp", "tp", "pp", "cp", "ep"):
             if getattr(split, name) < 1:
                 raise InputError(f"split: {name} = {getattr(split, name)} is no number of ranks; give 1 or more")
         if split.ranks > cluster.n:
@@ -390,12 +393,13 @@ class Layout:
 
     def real(self, kind: str, stage: int) -> list[tuple[int, ...]]:
         """Return the members of every group of a kind in a stage."""
-        copies, tp, inner, cp = self.split.copies, self.split.tp, self.inner, self.split.cp
+        copies, tp = self.split.copies, self.split.tp
         if kind == "tp":
             return [tuple(self._rank(d, t, stage) for t in range(tp)) for d in range(copies)]
-        whole = range(1)
-        starts = {"cp": range(0, copies, cp), "dp": whole, "inner": range(0, copies, inner), "outer": whole}[kind]
-        width, stride = {"cp": (cp, 1), "dp": (copies, 1), "inner": (inner, 1), "outer": (copies, inner)}[kind]
+        # Of each kind: neighbours of a group of so many, or every so many-th of all copies.
+        size = {"cp": self.split.cp, "ep": self.split.ep, "inner": self.inner, "dp": copies}
+        width, stride = (size[kind], 1) if kind in size else (copies, self.split.ep if kind == "expert" else self.inner)
+        starts = range(stride) if kind == "expert" else range(0, copies, width)
         return [
             tuple(self._rank(d, t, stage) for d in range(start, start + width, stride))
             for t in range(tp)
@@ -428,7 +432,7 @@ class Layout:
 
     def exclusive(self, kind: str) -> bool:
         """Return whether tensor-parallel and data-parallel groups use the same link: then it serves one at a time."""
-        others = ("cp", "dp", "inner", "outer") if kind == "tp" else ("tp",)
+        others = KINDS[1:] if kind == "tp" else ("tp",)
         return self.level(kind) != "none" and any(self.level(other) == self.level(kind) for other in others)
 
     @cached_property
