@@ -41,7 +41,7 @@ RANGES: Mapping[str, tuple[float, float, float]] = MappingProxyType({
 NAMES = tuple(RANGES)
 LEVELS = tuple(round(0.05 * number, 2) for number in range(21))
 """Levels at which quantiles of errors are kept."""
-SPANS = ("devices", "parameters", "sequence", "tp", "pp", "micro_batch")
+SPANS = ("devices", "parameters", "sequence", "tp", "pp", "micro_batch", "virtual", "cp", "experts")
 """What of a configuration is held against what was ever measured."""
 
 
@@ -115,14 +115,26 @@ def freeze(measured: Measured, path: Path = FILE, *, file_hash: str = "") -> Non
             source: {name: each.to_dict() for name, each in fitted.items()} for source, fitted in without.items()
         },
         "unseen": _unseen(measured, without),
+        "spans": _spans(measured),
     }
     write_text(path, json.dumps(document, indent=1) + "\n")
 
 
-def _unseen(measured: Measured, without: Mapping[str, Mapping[str, Constants]]) -> dict[str, Any]:
-    """Return, by generation, quantiles of the errors of sources that were not fitted, and what their rows span.
+def unseen_errors(measured: Measured, without: Mapping[str, Mapping[str, Constants]]) -> Array:
+    """Return ln(predicted / measured speed) by constants that had not seen a row's source.
 
     Eager programs are left out: what they wait for is known from one source, and nobody plans for it.
+
+    Parameters
+    ----------
+    measured : Measured
+    without : mapping
+        By source the constants fitted without it, by generation.
+
+    Returns
+    -------
+    float64 (rows,)
+        NaN where there is none.
     """
     errors = np.full(len(measured.runs), np.nan)
     for source, fitted in without.items():
@@ -132,21 +144,46 @@ def _unseen(measured: Measured, without: Mapping[str, Mapping[str, Constants]]) 
             runs = measured.runs.take(which)
             speeds = runs.tokens / step_seconds(runs, {name: np.asarray(getattr(each, name)) for name in NAMES}).step
             errors[which] = np.log(speeds / measured.about.tokens_per_s.to_numpy()[which])
-    found: dict[str, Any] = {}
-    for generation in dict.fromkeys(measured.about.generation[np.isfinite(errors)]):
-        which = np.isfinite(errors) & (measured.about.generation == generation).to_numpy()
-        # Every source counts the same, however many rows it has.
-        size = measured.about.source[which].map(measured.about.source[which].value_counts()).to_numpy(float)
-        order = np.argsort(errors[which])
-        rank = (np.cumsum(1 / size[order]) - 0.5 / size[order]) / np.sum(1 / size)
+    return errors
+
+
+def error_quantiles(errors: Array, sources: pd.Series, levels: Sequence[float] = LEVELS) -> Array:
+    """Return quantiles of errors where every source counts the same, however many rows it has.
+
+    Examples
+    --------
+    >>> error_quantiles(np.array([0.0, 0.0, 0.0, 1.0]), pd.Series(["a", "a", "a", "b"]), [0.5]).tolist()
+    [0.25]
+    """
+    weight = 1 / sources.map(sources.value_counts()).to_numpy(float)
+    order = np.argsort(errors, kind="stable")
+    rank = (np.cumsum(weight[order]) - 0.5 * weight[order]) / weight.sum()
+    return np.asarray(np.interp(levels, rank, errors[order]))
+
+
+def _unseen(measured: Measured, without: Mapping[str, Mapping[str, Constants]]) -> dict[str, Any]:
+    """Return quantiles of the errors of sources that were not fitted, of all generations together."""
+    errors = unseen_errors(measured, without)
+    which = np.isfinite(errors)
+    if not which.any():
+        return {"rows": 0, "log_errors": [0.0] * len(LEVELS)}
+    quantiles = error_quantiles(errors[which], measured.about.source[which])
+    return {"rows": int(which.sum()), "log_errors": [float(f"{value:.4f}") for value in quantiles]}
+
+
+def _spans(measured: Measured) -> dict[str, Any]:
+    """Return, by generation, what measured rows span; eager programs aside."""
+    spans: dict[str, Any] = {}
+    for generation in dict.fromkeys(measured.about.generation[measured.measured]):
+        which = measured.measured & (measured.about.generation == generation).to_numpy() & (measured.runs.eager == 0)
         runs = measured.runs.take(which)
-        found[str(generation)] = {
-            "rows": int(which.sum()),
-            "log_errors": [float(f"{np.interp(q, rank, errors[which][order]):.4f}") for q in LEVELS],
-            "spans": {name: [float(f"{end:.6g}") for end in (span.min(), span.max())]
-                      for name in SPANS for span in [getattr(runs, name)]},
-        }  # fmt: skip
-    return found
+        if generation and len(runs):
+            spans[str(generation)] = {
+                name: [float(f"{end:.6g}") for end in (span.min(), span.max())]
+                for name in SPANS
+                for span in [getattr(runs, name)]
+            }
+    return spans
 
 
 def _fit_memory(measured: Measured) -> tuple[float, float]:
@@ -182,6 +219,7 @@ class Frozen:
             self.fitted: Mapping[str, Any] = document["fitted"]
             self.constants = {name: Constants(**values) for name, values in document["constants"].items()}
             self.unseen: Mapping[str, Any] = document["unseen"]
+            self.spans: Mapping[str, Mapping[str, tuple[float, float]]] = document["spans"]
             self.without = {
                 source: {name: Constants(**values) for name, values in by_generation.items()}
                 for source, by_generation in document["without"].items()
@@ -207,10 +245,13 @@ class Frozen:
         columns = {name: np.array([getattr(known[key], name) for key in whose]) for name in NAMES}
         return columns, pd.Series(whose)
 
-    def spread(self, generation: str, share: float) -> tuple[float, float]:
-        """Return factors on a step's time between which so many of the unseen rows' times lie, sources alike."""
-        found = self.unseen.get(generation) or self.unseen[self._newest(self.unseen)]
-        low, high = np.interp([(1 - share) / 2, (1 + share) / 2], LEVELS, found["log_errors"])
+    def spread(self, share: float) -> tuple[float, float]:
+        """Return factors on a step's time between which so many of the unseen rows' times lie, sources alike.
+
+        Of all generations together: of a source that is left out, ranges of its own generation's other rows alone, or
+        of those nearest in configuration, hold fewer than they say (docs/cost-model.md).
+        """
+        low, high = np.interp([(1 - share) / 2, (1 + share) / 2], LEVELS, self.unseen["log_errors"])
         # A speed that is predicted too high is a time predicted too short.
         return float(np.exp(low)), float(np.exp(high))
 
@@ -221,7 +262,7 @@ class Frozen:
             newest = self._newest(self.constants)
             message = f"{device}: no run of it was ever fitted; its figures with the shares of {newest}"
             notes.append(Note("carried-over", "warning", message, {"device": device}))
-        spans = (self.unseen.get(generation) or self.unseen[self._newest(self.unseen)])["spans"]
+        spans = self.spans.get(generation) or self.spans[self._newest(self.spans)]
         beyond = [
             f"{name} {value:,.0f} (measured: {low:,.0f} to {high:,.0f})"
             for name, (low, high) in spans.items()

@@ -174,7 +174,7 @@ def plan_layout(
             f"{least / 1e9:.0f} GB each); give more devices"
         )
     order = [at for at in np.argsort(seconds.step, kind="stable") if fits[at]]
-    spread = known.spread(generation, SHARE)
+    spread = known.spread(SHARE)
     layouts = [_layout(runs, seconds, needed, at, spread) for at in order[:most]]
     other = next((at for at in order if (runs.tp[at], runs.pp[at]) != (runs.tp[order[0]], runs.pp[order[0]])), None)
     return LayoutPlan(
@@ -248,7 +248,7 @@ def modelled_step(workload: Workload, cluster: Cluster, zero: int = 0) -> Modell
     )
     own, _ = known.of([generation])
     step = float(step_seconds(runs, own).step[0])
-    low, high = known.spread(generation, SHARE)
+    low, high = known.spread(SHARE)
     return Modelled(step, step * low, step * high, known.doubts(generation, cluster.device.name, runs))
 
 
