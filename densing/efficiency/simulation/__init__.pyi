@@ -47,6 +47,7 @@ from .served import served_names as served_names
 from .tasks import MOST_TASKS as MOST_TASKS
 from .tasks import Graph as Graph
 from .tasks import Task as Task
+from .workload import LOGIT_BYTES as LOGIT_BYTES
 from .workload import Module as Module
 from .workload import Split as Split
 from .workload import Transformer as Transformer

@@ -26,7 +26,9 @@ FEATURES = ("layers", "hidden", "sequence", "micro_batch", "parts", "dp", "tp", 
 """What makes configurations similar: distances of logarithms; another device, recomputation, stage of ZeRO or width of
 numbers counts as a factor of e each."""
 KINDS = ("recompute", "zero", "eight_bits", "split_sequence", "hidden_sums", "fused", "flops")
-
+BRIM = 2**30 / 1e9
+"""What sheets call GB are GiB (80 GB: 81,559 MiB), and runs fill them to the brim; a plan leaves the difference, 7 %,
+to the driver, to buffers of collectives and to fragments."""
 SWEEP = 6
 MUTATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     "ring costs x 3": {"link": 1 / 3, "nic": 1 / 3, "hop_s": 3.0, "far_hop_s": 3.0, "crossing_s": 3.0},
@@ -261,7 +263,7 @@ def _rows(measured: Measured, predicted: Array, speeds: Array, needed: Array, wh
                 measured_mfu=_known(speeds[at] * per_token[at]),
                 error=_known(predicted[at] / speeds[at] - 1),
                 memory_bytes=need,
-                fits=None if need is None or not runs.memory[at] > 0 else bool(need <= runs.memory[at]),
+                fits=None if need is None or not runs.memory[at] > 0 else bool(need <= BRIM * runs.memory[at]),
                 ran=bool(ran[at]),
             )
         )
@@ -364,7 +366,7 @@ def _fits(measured: Measured, needed: Array) -> Fits:
     runs = measured.runs
     known = measured.usable & np.isfinite(needed) & (runs.memory > 0)
     ran = (measured.about.status == "ok").to_numpy()[known]
-    share = (needed / runs.memory)[known]
+    share = (needed / runs.memory)[known] / BRIM
     peaks = measured.about.memory_gb.to_numpy()
     printed = known & (peaks > 0)
     both = 0 < ran.sum() < len(ran)

@@ -288,7 +288,7 @@ def _runs(model: Transformer, cluster: Cluster, sequence: int, candidates: Seque
     columns |= dict(zip(SPLIT, np.array(candidates, dtype=float).T, strict=True))
     device = cluster.device
     sheet = {
-        "flops": device.flops, "flops8": device.flops, "bandwidth": device.mem_bw, "memory": device.memory,
+        "flops": device.flops, "flops_low": device.flops, "bandwidth": device.mem_bw, "memory": device.memory,
         "link": 1 / cluster.intra.beta_s_per_byte,
         "nic": 1 / cluster.inter.beta_s_per_byte / (cluster.per_node if cluster.inter.shared else 1),
     }  # fmt: skip

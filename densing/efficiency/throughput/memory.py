@@ -10,17 +10,18 @@ from __future__ import annotations
 from dataclasses import fields
 from functools import cache
 
+import msgspec
 import numpy as np
 
 from densing.core import Array, InputError
-from densing.efficiency.simulation import Split, Transformer, Workload, memory
+from densing.efficiency.simulation import LOGIT_BYTES, Split, Transformer, Workload, memory
 from densing.efficiency.throughput.table import Runs
 
 RECOMPUTE = ("none", "selective", "full")
 _FIELDS = (
     "layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocabulary", "tied", "experts", "expert_ffn", "sequence",
     "micro_batch", "parts", "dp", "tp", "pp", "cp", "ep", "split_sequence", "zero", "recompute", "written",
-    "gradient_bytes",
+    "gradient_bytes", "logit_bytes", "virtual",
 )  # fmt: skip
 
 
@@ -52,13 +53,29 @@ def _counted(*row: float) -> float:
         "train",
         whole["micro_batch"] * whole["parts"],
         max(whole["sequence"] // whole["cp"], 1),
-        Split(whole["dp"] * whole["cp"], whole["tp"], whole["pp"], sequence=run["split_sequence"] > 0),
+        Split(
+            whole["dp"] * whole["cp"],
+            whole["tp"],
+            whole["pp"],
+            sequence=run["split_sequence"] > 0,
+            virtual=whole["virtual"],
+        ),
         whole["parts"],
-        recompute=RECOMPUTE[whole["recompute"]],
         fused_attention=not run["written"],
         dropout=bool(run["written"]),
     )
+    # Half of what layers compute is kept: between nothing computed again and all of it.
+    again = ("none", "full") if whole["recompute"] == len(RECOMPUTE) else (RECOMPUTE[whole["recompute"]],)
+    logits = step.sequence * whole["micro_batch"] * -(-whole["vocabulary"] // whole["tp"])
     try:
-        return sum(memory(step, whole["zero"], gradient_bytes=whole["gradient_bytes"]).values())
+        kept = [
+            sum(
+                memory(
+                    msgspec.structs.replace(step, recompute=each), whole["zero"], gradient_bytes=whole["gradient_bytes"]
+                ).values()
+            )
+            for each in again
+        ]
     except InputError:
         return float("nan")
+    return sum(kept) / len(kept) + (whole["logit_bytes"] - LOGIT_BYTES) * logits

@@ -4,8 +4,9 @@ A layer's matrix products take their operations at a share of the peak, in whole
 and besides the bytes that they move; attention its operations at a share of its own (half of them under a causal mask)
 or, where scores are written, their bytes; everything else its bytes. A layer takes no less than its kernels take to be
 launched. Sums of the tensor-parallel group stand in the layer's way. Stages follow 1F1B: with m micro-batches and p
-stages, m periods of the fullest stage and (p - 1)/v of a stage to fill and drain, v stages per device. Replicas
-exchange gradients after the step, or beside the backward pass; states of ZeRO-3 travel beside the layers.
+stages, m periods of the fullest stage and (p - 1)/v of a stage to fill and drain, v stages per device (less where a
+schedule puts gradients of weights there). Replicas exchange gradients after the step, or beside the backward pass;
+states of ZeRO-3 travel beside the layers.
 
 Constants are shares and latencies of a generation of devices (:class:`Constants`), fitted once (``constants.json``).
 
@@ -135,7 +136,7 @@ class _Step:
         head = self.head()
         handed = self.hand_over()
         period = stage + head + 2 * handed
-        fill = (runs.pp - 1) * (mean + 2 * handed) / runs.virtual
+        fill = (runs.pp - 1) * (runs.bubble * mean + 2 * handed) / runs.virtual
         exchange = self.exchange(layers, layers * backward, stage)
         shards = np.where(runs.zero >= 1, self.replicas, 1)
         each = np.where(runs.eager > 0, EAGER_OPTIMIZER_BYTES, OPTIMIZER_BYTES)
@@ -152,7 +153,7 @@ class _Step:
         waves = tiles / runs.units
         idle = tiles * TILE**2 / (rows * columns) * np.ceil(waves) / waves
         eight = (runs.eight_bits > 0) & (not wide)
-        peak = self.peak * np.where(eight, runs.flops8 / runs.flops, 1)
+        peak = self.peak * np.where(eight, runs.flops_low / runs.flops, 1)
         moved = LOW_BYTES * (rows * inner + inner * columns + rows * columns)
         cast = np.where(runs.vendor > 0, VENDOR_CAST_BYTES, CAST_BYTES) * (rows * inner + inner * columns)
         return 2 * rows * inner * columns * idle / peak + (moved + np.where(eight, cast, 0)) / self.bandwidth
@@ -196,7 +197,9 @@ class _Step:
         least = c["launch_s"] * np.where(runs.fused > 0, FUSED_LAUNCHES, 1)
         forward = np.maximum(sum(one for one, _ in pairs) + attention + others + sums + routing, least)
         back = sum(two for _, two in pairs) + attention_back + 1.6 * others + sums + routing
-        again = np.select([runs.recompute == 2, runs.recompute == 1], [forward, attention], 0.0)
+        again = np.select(
+            [runs.recompute == 2, runs.recompute == 1, runs.recompute == 3], [forward, attention, forward / 2], 0.0
+        )
         return forward, np.maximum(back, 2 * least) + again
 
     def attention(self) -> tuple[Array, Array]:
@@ -270,5 +273,7 @@ class _Step:
         near = times * ((inside - 1) * c["hop_s"] + (inside - 1) / inside * count / (runs.link * c["link"]))
         # Groups that compute between their sums wait for every step of a ring; longer ones go through shards.
         hops = (n - 1) if np.isscalar(stride) else (nodes - 1)
-        far = times * (hops * c["far_hop_s"] + (nodes - 1) / nodes * count / inside / (runs.nic * c["nic"]))
+        # Of a sum only a device's shard leaves its node; what is meant for one device alone is not summed before.
+        shard = count if op == "all_to_all" else count / inside
+        far = times * (hops * c["far_hop_s"] + (nodes - 1) / nodes * shard / (runs.nic * c["nic"]))
         return np.where(inside > 1, near, 0) + np.where(nodes > 1, far, 0)

@@ -39,6 +39,9 @@ VOCABULARY = 50304
 WHOLE = 0.01
 SEQUENCE_SHARDS = ((3, "full-shard|fsdp2|zero-?3|hsdp|megatron-fsdp|^fsdp$"), (2, "grad-op|zero-?2"),
                    (1, "zero-?1|distributed optimizer"))  # fmt: skip
+BUBBLES = (("zb-?v|zb-?h2|zb-?2p|dualpipe", 0.0), ("zero-?bubble|zb", 1 / 3))
+"""Schedules that put gradients of weights into the bubble, and what is left of it where forward passes, gradients of
+inputs and of weights take the same: Qi et al., arXiv 2401.10241, table 1 (recalled; no run of them was ever fitted)."""
 _EXPERTS = re.compile(r"(\d+) experts, top (\d+), expert ffn (\d+)")
 _GBIT = re.compile(r"(?:(\d+) ?x ?)?(\d+(?:\.\d+)?) ?(?:Gb/s|Gbps|Gbit)")
 """Gigabits; a figure in GB/s is one of links within a node."""
@@ -58,22 +61,25 @@ class Runs:
         Tokens per sequence, sequences per micro-batch, micro-batches per step and replica.
     dp, tp, pp, cp, ep, virtual : array
         Replicas, tensor-parallel devices, stages, devices along the sequence, along the experts; stages per device.
+    bubble : array
+        What a schedule leaves of 1F1B's bubble.
     split_sequence : array
         1 where activations between tensor-parallel regions are split.
     zero : array
         Stage of ZeRO: 0 (DDP), 1 (optimizer), 2 (gradients), 3 (parameters too, FSDP).
     recompute : array
-        0 nothing, 1 the core of attention, 2 whole layers.
-    written, vendor, fused, hidden_gradients, gradient_bytes, eager, hidden_sums : array
+        0 nothing, 1 the core of attention, 2 whole layers, 3 half of what layers compute (FSDP's "selective": single
+        operations, or every other layer).
+    written, vendor, fused, hidden_gradients, gradient_bytes, eager, logit_bytes, hidden_sums : array
         Ways of the software: attention writes its scores; is the vendor's kernel; element-wise operations are fused;
         gradients travel beside the backward pass; bytes per gradient; single operations are driven one by one (the
-        optimizer's too); sums of the tensor-parallel group are hidden.
+        optimizer's too); bytes kept per logit; sums of the tensor-parallel group are hidden.
     eight_bits : array
-        1 where matrix products are of 8-bit numbers.
-    flops, flops8, bandwidth, memory, units, link, nic, node, power : array
-        The device: operations per second in 16 and 8 bits, bytes per second of its memory, bytes, units that share a
-        product, bytes per second and direction to devices of its node and to the network, devices of a node, clock
-        left by a limit of power.
+        1 where matrix products are of 8-bit numbers, or 4-bit ones.
+    flops, flops_low, bandwidth, memory, units, link, nic, node, power : array
+        The device: operations per second in 16 bits, and of the run's own products where they have fewer; bytes per
+        second of its memory, bytes, units that share a product, bytes per second and direction to devices of its node
+        and to the network, devices of a node, clock left by a limit of power.
     """
 
     layers: Array
@@ -96,6 +102,7 @@ class Runs:
     cp: Array
     ep: Array
     virtual: Array
+    bubble: Array
     split_sequence: Array
     zero: Array
     recompute: Array
@@ -105,10 +112,11 @@ class Runs:
     hidden_gradients: Array
     gradient_bytes: Array
     eager: Array
+    logit_bytes: Array
     hidden_sums: Array
     eight_bits: Array
     flops: Array
-    flops8: Array
+    flops_low: Array
     bandwidth: Array
     memory: Array
     units: Array
@@ -277,7 +285,7 @@ class _Reader:
         )
         return np.where(given & ~bad, values, default)
 
-    def flag(self, column: str, default: float) -> Array:
+    def flag(self, column: str, default: float | Array) -> Array:
         """Return a column of yes and no as 1 and 0."""
         said = self.text(column)
         return np.select([said.isin(["1", "1.0", "true", "yes"]), said.isin(["0", "0.0", "false", "no"])], [1.0, 0.0],
@@ -306,7 +314,7 @@ class _Reader:
         runs = Runs(
             **self.model(layers, hidden),
             experts=experts[0].to_numpy(), top=np.maximum(experts[1].to_numpy(), 1), expert_ffn=experts[2].to_numpy(),
-            sequence=sequence, **self.layout(devices, sequence, layers), **self.software(stack),
+            sequence=sequence, **self.layout(devices, sequence, layers, stack), **self.software(stack),
             **self.machine(device, devices),
         )  # fmt: skip
         source = self.text("source_file_id").str.partition("/")[0]
@@ -339,7 +347,7 @@ class _Reader:
             "tied": self.flag("tied_embeddings", 0.0),
         }
 
-    def layout(self, devices: Array, sequence: Array, layers: Array) -> dict[str, Array]:
+    def layout(self, devices: Array, sequence: Array, layers: Array, stack: pd.DataFrame) -> dict[str, Array]:
         """Return the split and its schedule; what does not multiply to the devices or the batch is a reason."""
         tp, pp, cp, ep = (self.number(name, 1.0) for name in ("tp", "pp", "cp", "ep"))
         dp = self.number("dp", devices / (tp * pp * cp))
@@ -352,9 +360,8 @@ class _Reader:
         said = self.number("mbs")
         micro = np.where(np.isnan(said), np.where(np.isnan(parts), 1.0, gbs / (dp * parts)), said)
         # A pipeline interleaves its stages where the row says so without a number, as Megatron does: two per device.
-        virtual = self.number(
-            "vpp", np.where((pp > 1) & self.text("pp_schedule").str.contains("interleaved"), 2.0, 1.0)
-        )
+        schedule = self.text("pp_schedule")
+        virtual = self.number("vpp", np.where((pp > 1) & schedule.str.contains("interleaved"), 2.0, 1.0))
         parts = np.where(np.isnan(parts), np.maximum(gbs / (dp * micro), 1.0), parts)
         self.refuse(np.isnan(parts), "gbs, grad_acc: neither is said")
         self.refuse(np.abs(parts - np.round(parts)) > WHOLE, "gbs: not mbs * dp times a whole number")
@@ -363,22 +370,26 @@ class _Reader:
             [shard.str.contains(words) for _, words in SEQUENCE_SHARDS], [s for s, _ in SEQUENCE_SHARDS], 0
         )
         recompute = self.text("recompute")
+        halves = recompute.str.contains("per op|layer") | (stack.selective == "half")
+        groups = np.where(tp > 1, stack.split_sequence.fillna("0").astype(float), 0.0)
         return {
             "micro_batch": micro, "parts": parts, "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep,
             "virtual": np.maximum(virtual, 1.0),
-            "split_sequence": np.maximum(self.flag("sequence_parallel", 0.0),
+            "bubble": np.select([schedule.str.contains(words) for words, _ in BUBBLES], [left for _, left in BUBBLES],
+                                1.0),
+            "split_sequence": np.maximum(self.flag("sequence_parallel", groups),
                                          recompute.str.contains("sequence parallel").to_numpy(float)),
             "zero": zero.astype(float),
-            "recompute": np.select([recompute.str.startswith("full"), recompute.str.startswith("selective")],
-                                   [2.0, 1.0], 0.0),
+            "recompute": np.select([recompute.str.startswith("full"), recompute.str.startswith("selective") & halves,
+                                    recompute.str.startswith("selective")], [2.0, 3.0, 1.0], 0.0),
         }  # fmt: skip
 
     def software(self, stack: pd.DataFrame) -> dict[str, Array]:
         """Return the ways of the software, and what options change of them."""
         options, precision = self.text("other_options"), self.text("precision")
         attention = stack.attention.fillna("flash").mask(options.str.contains("flash"), "flash")
-        numbers = stack[["fused", "hidden_gradients", "gradient_bytes", "eager"]].astype(float)
-        numbers = numbers.fillna({"fused": 0.0, "hidden_gradients": 1.0, "gradient_bytes": 2.0, "eager": 0.0})
+        usual = {"fused": 0.0, "hidden_gradients": 1.0, "gradient_bytes": 2.0, "eager": 0.0, "logit_bytes": 4.0}
+        numbers = stack[list(usual)].astype(float).fillna(usual)
         return {
             "written": (attention == "written").to_numpy(float),
             "vendor": (attention == "vendor").to_numpy(float),
@@ -398,9 +409,14 @@ class _Reader:
         # Whoever does not say "per GPU" means what leads out of a node.
         share = np.where(said.str.contains("per gpu"), 1.0, np.maximum(node, 1.0))
         memory = self.number("gpu_mem_gb", sheet.memory_gb.to_numpy(), whole=False)
+        precision = self.text("precision")
+        eight = sheet.flops8.fillna(sheet.flops16)
+        narrow = sheet.flops4.fillna(eight)
+        # A scale per row is applied outside the tensor cores' fast sums: these products run at the pace of 16 bits.
+        by_row = precision.str.contains("row-?wise")
         return {
             "flops": sheet.flops16.to_numpy(float),
-            "flops8": sheet.flops8.fillna(sheet.flops16).to_numpy(float),
+            "flops_low": np.select([by_row, precision.str.contains("fp4")], [sheet.flops16, narrow], eight),
             "bandwidth": sheet.mem_bw.to_numpy(float),
             "memory": memory * 1e9,
             "units": sheet.units.to_numpy(float),

@@ -51,7 +51,14 @@ def test_the_bubble_is_that_of_the_schedule() -> None:
     assert parts.fill / parts.compute == pytest.approx([7 / 16, 7 / 16 / 3], rel=1e-6)
 
 
-@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_half_of_a_forward_pass_again_is_half_of_all_of_it() -> None:
+    said = {"framework": "torchtitan", "tp": 1, "pp": 1, "dp": 64, "gbs": 128}
+    step = step_seconds(runs_of(*({**said, "recompute": each} for each in ("none", "selective", "full"))), constants())
+    none, half, full = step.compute
+    assert half == pytest.approx((none + full) / 2)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 @pytest.mark.parametrize(("n", "stride"), [(8, 1), (4, 2), (32, 8), (16, 4), (2, 1)])
 def test_collectives_of_replicas_cost_what_the_simulator_says(op: str, n: int, stride: int) -> None:
     run = runs_of({"gpus": 256, "tp": stride, "pp": 1, "dp": 256 // stride, "gbs": 512 // stride})

@@ -71,13 +71,36 @@ def test_layouts_and_ways_of_software() -> None:
     assert table.about.reason.tolist() == [""] * 5
     assert runs.zero.tolist() == [3, 1, 0, 0, 0]
     assert runs.recompute.tolist() == [2, 1, 2, 2, 2]
-    assert runs.split_sequence.tolist() == [0, 1, 0, 0, 0]
+    # Megatron-Core's recipes split the sequence over their tensor-parallel groups.
+    assert runs.split_sequence.tolist() == [0, 1, 1, 0, 0]
     assert runs.eager.tolist() == [0, 1, 0, 0, 0]
     assert runs.vendor.tolist() == [0, 0, 1, 0, 0]
     assert runs.eight_bits.tolist() == [0, 0, 1, 0, 0]
     assert runs.virtual.tolist() == [1, 1, 2, 1, 1]
     assert (runs.fused[3], runs.hidden_sums[3], runs.micro_batch[3]) == (1, 1, 1)
     assert (runs.experts[4], runs.top[4], runs.expert_ffn[4]) == (128, 8, 768)
+
+
+def test_what_selective_means_depends_on_the_software() -> None:
+    said = {"framework": "torchtitan", "dp_shard": "fsdp2"}
+    rows = ({"recompute": "selective"}, {**said, "recompute": "selective"}, {"recompute": "selective per op"},
+            {**said, "recompute": "none"})  # fmt: skip
+    runs = read(*rows).runs
+    assert runs.recompute.tolist() == [1, 3, 3, 0]
+    # PyTorch's loss keeps logits in 16 and 32 bits, and their logarithms; Megatron's one copy in 32 bits.
+    assert runs.logit_bytes.tolist() == [4, 10, 4, 10]
+
+
+def test_numbers_of_few_bits_have_the_pace_of_their_products() -> None:
+    widths = ("bf16", "fp8 tensorwise", "fp8 rowwise", "nvfp4")
+    runs = read(*({"gpu": "B200", "precision": width} for width in widths)).runs
+    assert runs.eight_bits.tolist() == [0, 1, 1, 1]
+    assert (runs.flops_low / runs.flops).tolist() == [2, 2, 1, 4]
+
+
+def test_schedules_without_bubbles() -> None:
+    runs = read(*({"pp_schedule": name} for name in ("1f1b", "zero-bubble", "ZB-V", "DualPipe"))).runs
+    assert runs.bubble.tolist() == [1, 1 / 3, 0, 0]
 
 
 def test_the_network_is_as_the_row_says() -> None:
