@@ -4,6 +4,9 @@ from .arguments import parse_pairs as parse_pairs
 from .arrays import Array as Array
 from .arrays import named_seed as named_seed
 from .arrays import named_stream as named_stream
+from .conditions import Hit as Hit
+from .conditions import Interval as Interval
+from .conditions import check_conditions as check_conditions
 from .energy import Meter as Meter
 from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import ArtefactError as ArtefactError

@@ -1,4 +1,5 @@
 from .combination import combined_densities as combined_densities
+from .gate import check_densities as check_densities
 from .inversion import DEFAULT_GUARD as DEFAULT_GUARD
 from .inversion import DENOMINATORS as DENOMINATORS
 from .inversion import DensityResult as DensityResult
