@@ -32,6 +32,7 @@ from .files import write_csv as write_csv
 from .files import write_text as write_text
 from .films import FRESH as FRESH
 from .films import film_rows as film_rows
+from .install import install_command as install_command
 from .notes import Note as Note
 from .notes import Severity as Severity
 from .notes import doubts as doubts

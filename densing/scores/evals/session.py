@@ -11,7 +11,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from densing.core import DensingError, InputError, Note, UnavailableError, UnknownNameError, strip_secrets
+from densing.core import (
+    DensingError,
+    InputError,
+    Note,
+    UnavailableError,
+    UnknownNameError,
+    install_command,
+    strip_secrets,
+)
 from densing.scores.evals.identity import (
     ModelIdentity,
     TaskIdentity,
@@ -108,7 +116,7 @@ class Session:
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         if find_spec("lm_eval") is None:
-            raise UnavailableError('lm-eval is not installed; pip install "densing[evals]"')
+            raise UnavailableError(f"lm-eval is not installed; {install_command('evals')}")
         flags = {"trust_remote_code": plan.trust_remote_code}
         folders = include_paths(plan)
         check_tasks(
