@@ -131,7 +131,8 @@ def density(
 
     With --fail-if 'density<0.8' a model passes when the lower end of its interval is 0.8 or more: what cannot be
     decided fails too. 'density_hi<0.8' fails only what is surely below. A condition reads the combined row of
-    --results, its loss where that was measured; --json then says under `fail_if` what failed each model.
+    --results, its loss where that was measured; --json then says under `fail_if` what failed each model, and exit
+    code 3 speaks of what the condition reads alone.
     """
     if fail_if and scores is None and not results:
         raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")
@@ -272,7 +273,7 @@ def _of_runs(
     out: Path | None,
     json: bool,
 ) -> None:
-    from densing.scores.density import check_densities, run_densities
+    from densing.scores.density import check_densities, notes_on, run_densities
 
     measurements, models, notes = o.read_measured(paths, o.parse_params(params))
     # Before what may fail: they say what was left out, and why a size is missing.
@@ -287,4 +288,4 @@ def _of_runs(
         columns = [column for column in SHOWN_OF_RUNS if column in result.table]
         emit_table(_limited(result.table)[columns], f"Density against {reference}, measured", result.table["bound"])
         say(HOW_TO_READ.format(reference=reference))
-    finish((*notes, *result.notes), chain.from_iterable(hits.values()))
+    finish((*notes, *(notes_on(result, fail_if) if fail_if else result.notes)), chain.from_iterable(hits.values()))

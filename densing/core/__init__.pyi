@@ -7,6 +7,7 @@ from .arrays import named_stream as named_stream
 from .conditions import Hit as Hit
 from .conditions import Interval as Interval
 from .conditions import check_conditions as check_conditions
+from .conditions import parse_condition as parse_condition
 from .energy import Meter as Meter
 from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import ArtefactError as ArtefactError

@@ -146,7 +146,7 @@ class Hit:
         return msgspec.convert(data, cls)
 
 
-def parse(text: str) -> Condition:
+def parse_condition(text: str) -> Condition:
     """Read a condition.
 
     Raises
@@ -156,9 +156,9 @@ def parse(text: str) -> Condition:
 
     Examples
     --------
-    >>> parse("exposed_pct > 10 and step_ms >= 1.5s").any_of[0][1].number
+    >>> parse_condition("exposed_pct > 10 and step_ms >= 1.5s").any_of[0][1].number
     1500.0
-    >>> parse("exposed_pct => 10")
+    >>> parse_condition("exposed_pct => 10")
     Traceback (most recent call last):
         ...
     densing.core.errors.InputError: --fail-if: cannot read 'exposed_pct => 10'; write metric, one of >= <= == != > <,
@@ -196,7 +196,7 @@ def check_conditions(conditions: Iterable[str | Condition], summary: Mapping[str
     ['exposed_pct>10: exposed_pct is 12.5', 'overlap_pct<50: cannot be decided, overlap_pct is undefined in this run']
     """
     figures: dict[str, Figure] = {name: value for name, value in summary.items() if _is_figure(value)}
-    parsed = [parse(condition) if isinstance(condition, str) else condition for condition in conditions]
+    parsed = [parse_condition(condition) if isinstance(condition, str) else condition for condition in conditions]
     for condition in parsed:
         for comparison in condition.comparisons:
             if comparison.metric not in figures:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.core.conditions import OPERATORS, Hit, Interval, check_conditions, parse
+from densing.core.conditions import OPERATORS, Hit, Interval, check_conditions, parse_condition
 from densing.core.errors import DensingError, InputError, UnknownNameError
 
 METRICS = ("exposed_pct", "idle_ns", "ranks", "overlap_pct")
@@ -83,7 +83,7 @@ def test_numbers_and_units(text: str, value: int, met: bool) -> None:
 )
 def test_what_is_no_condition(text: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse(text)
+        parse_condition(text)
     assert words in str(caught.value)
 
 
@@ -131,7 +131,7 @@ def test_any_text_is_a_condition_or_an_error(text: str) -> None:
     [("step_ms > 1.5s", 1500.0), ("idle_ms_per_step>2 ms", 2.0), ("step_ms<250us", 0.25), ("idle_ns>2us", 2000.0)],
 )
 def test_times_are_compared_in_the_metrics_own_unit(text: str, number: float) -> None:
-    assert parse(text).any_of[0][0].number == pytest.approx(number, rel=1e-15)
+    assert parse_condition(text).any_of[0][0].number == pytest.approx(number, rel=1e-15)
 
 
 ENDS = st.lists(st.integers(-5, 5) | st.sampled_from([float("-inf"), float("inf")]), min_size=2, max_size=2).map(sorted)

@@ -16,8 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import Hit, Interval, check_conditions, words
-from densing.scores.density.runs import COMBINED
+from densing.core import Hit, Interval, Note, check_conditions, parse_condition, words
+from densing.scores.density.runs import COMBINED, RunDensities
 
 WITH_INTERVAL = ("density", "n_eff")
 ENDS = ("density_lo", "density_hi", "density_lo_measured", "density_hi_measured", "n_eff_lo", "n_eff_hi")
@@ -65,6 +65,28 @@ def check_densities(table: pd.DataFrame, conditions: Iterable[str]) -> dict[str,
         )
         for model, rows in rows_of.items()
     }
+
+
+def notes_on(result: RunDensities, conditions: Iterable[str]) -> tuple[Note, ...]:
+    """Return the notes on what conditions read: those on rulers that none of them reads are left out.
+
+    A combined density stands on its own curve, and is no worse for a single benchmark whose curve does not fit.
+
+    Parameters
+    ----------
+    result : RunDensities
+    conditions : iterable of str
+        As for :func:`check_densities`.
+    """
+    metrics = {part.metric for text in conditions for part in parse_condition(text).comparisons}
+    rows_of = [_rows_by_metric(rows) for _, rows in result.table.groupby("model", sort=False)]
+    read = {(row["benchmark"], row["quantity"]) for rows in rows_of for row in map(rows.get, metrics) if row}
+    messages: dict[bool, set[str]] = {True: set(), False: set()}
+    for part in result.results:
+        [place] = set(zip(part.table["benchmark"], part.table["quantity"], strict=True))
+        messages[place in read].update(note.message for note in part.notes)
+    unread = messages[False] - messages[True]
+    return tuple(note for note in result.notes if note.message not in unread)
 
 
 def _rows_by_metric(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from densing.core import UnknownNameError
-from densing.scores.density.gate import check_densities
+from densing.core import UnknownNameError, worst
+from densing.scores.density.gate import check_densities, notes_on
 from densing.scores.density.runs import run_densities
 
 
@@ -95,3 +95,21 @@ def test_the_gate_reads_the_table_of_a_run() -> None:
     low, high = combined["density_lo"], combined["density_hi"]
     conditions = [f"density<{low * 0.99}", f"density<{(low + high) / 2}", f"density<{high * 1.01}"]
     assert [hit.verdict for hit in check_densities(table, conditions)["mine"]] == ["undecided", "met"]
+
+
+def test_doubts_about_what_no_condition_reads_are_left_out() -> None:
+    """The ladder's curve of HellaSwag does not fit: an error for that benchmark, none for the combined density."""
+    losses = pd.DataFrame(
+        [
+            {"model": "mine", "task": f"olmo_ladder_{name}", "benchmark": name, "metric": "bits_per_byte",
+             "value": value, "stderr": 0.01, "n_items": 1800}
+            for name, value in (("piqa", 1.1), ("hellaswag", 0.9))
+        ]
+    )  # fmt: skip
+    result = run_densities(losses, pd.DataFrame([{"model": "mine", "params_non_embedding": 3e8}]))
+    assert worst(result.notes) == worst(notes_on(result, ["hellaswag.density<1"])) == "error"
+    for condition in ("density<1", "piqa.density<1", "combined.loss.density_hi<1"):
+        assert worst(notes_on(result, [condition])) != "error"
+    # What is said of the run itself stays.
+    left_out = {note.message for note in result.notes} - {note.message for note in notes_on(result, ["density<1"])}
+    assert left_out and all("olmo-ladder, hellaswag:" in text or "olmo-ladder, piqa:" in text for text in left_out)
