@@ -22,8 +22,9 @@ RUN pip install --no-cache-dir "$(echo /wheels/*.whl)${EXTRAS:+[$EXTRAS]}"
 FROM python:${PYTHON}-slim
 COPY --from=install /opt/densing /opt/densing
 ENV PATH=/opt/densing/bin:$PATH
-RUN useradd --create-home densing && install -d -o densing /work
-USER densing
+RUN useradd --create-home --uid 1000 densing && install -d -o densing /work
+# By number, so that who runs the image can tell that this is not root.
+USER 1000
 WORKDIR /work
 ENTRYPOINT ["densing"]
 CMD ["--help"]

@@ -169,7 +169,7 @@ def test_the_image_copies_what_the_wheel_is_built_from() -> None:
     dockerfile = text("Dockerfile")
     assert f"ARG PYTHON={pythons()[0]}\n" in dockerfile
     last = dockerfile[dockerfile.rindex("FROM ") :]
-    assert 'ENTRYPOINT ["densing"]' in last and last.index("USER densing") < last.index("ENTRYPOINT")
+    assert 'ENTRYPOINT ["densing"]' in last and last.index("USER 1000") < last.index("ENTRYPOINT")
 
 
 def test_issue_forms_are_whole() -> None:
