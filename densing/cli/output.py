@@ -24,9 +24,13 @@ from densing.core import Note, doubts, severest_first, words, worst
 if TYPE_CHECKING:
     import pandas as pd
 
+    from densing.core import Hit
+
 STYLES = {"info": "dim", "warning": "yellow", "error": "bold red"}
 LONGEST_NOTE = 600
 LONGEST_LABEL = 60
+CONDITION_HOLDS = 4
+"""Exit code when a ``--fail-if`` holds or cannot be decided."""
 MOST_NOTES = 20
 """Notes that a command on many ranks puts on the screen; there may be one of every rank."""
 LIMITED = frozenset({"density", "n_eff"})
@@ -216,8 +220,14 @@ def show_notes(notes: Iterable[Note], verbose: bool = True, most: int | None = N
         say(f"... and {len(distinct) - len(first)} more notes; all of them: --json")
 
 
-def finish(notes: Iterable[Note]) -> None:
-    """Leave with exit code 3 when a note says that the result should not be used as it stands."""
+def finish(notes: Iterable[Note], hits: Iterable[Hit] = ()) -> None:
+    """Leave with exit code 4 when a ``--fail-if`` holds or cannot be decided, which is said, else with 3 when a note
+    says that the result should not be used as it stands."""
+    messages = [hit.message for hit in hits]
+    for message in messages:
+        say(f"--fail-if: {message}", "bold red")
+    if messages:
+        raise typer.Exit(CONDITION_HOLDS)
     if worst(notes) == "error":
         raise typer.Exit(3)
 

@@ -17,9 +17,9 @@ from densing.cli.output import MOST_NOTES, columns, emit_plain, finish, say, sho
 from densing.core import InputError, Note, UnknownNameError, doubts, of_part, severest_first, words
 
 if TYPE_CHECKING:
+    from densing.core import Hit
     from densing.efficiency.profile import (
         Comparison,
-        Hit,
         ProfileOptions,
         Progress,
         RankProfile,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from densing.efficiency.traces import TraceFile
     from densing.tradeoff import DensityCost
 
-CONDITION_HOLDS = 4
-"""Exit code when a ``--fail-if`` holds or cannot be decided."""
 OF_MFU = ("mfu_pct", "hfu_pct")
 """Figures that a run has where ``--mfu`` is given."""
 MOST_RANKS = 10_000_000
@@ -288,10 +286,11 @@ def _check_flags(source: Source, outputs: Outputs) -> None:
 
         Classifier(source.comm_patterns)
     if outputs.conditions:
-        from densing.efficiency.profile import METRICS, check
+        from densing.core import check_conditions
+        from densing.efficiency.profile import METRICS
 
         # On a run without figures every condition is undecided: what is left to find is names that no run has.
-        hits = check(outputs.conditions, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
+        hits = check_conditions(outputs.conditions, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
         metrics = {name for hit in hits for name in hit.values}
         if outputs.utilisation is None and (without := sorted(metrics.intersection(OF_MFU))):
             raise InputError(
@@ -551,12 +550,12 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
         run = structs.replace(run, notes=(*run.notes, *of_part("baseline", doubts(base.notes))))
     hits: Sequence[Hit] = ()
     if outputs.conditions:
-        from densing.efficiency.profile import check
+        from densing.core import check_conditions
 
         figures: Mapping[str, object] = run.figures
         if used is not None:
             figures = {**figures, **{key: used.to_dict()[key] for key in OF_MFU}}
-        hits = check(outputs.conditions, figures)
+        hits = check_conditions(outputs.conditions, figures)
     joined = outputs.joined(run)
     if outputs.json:
         parts = {"utilisation": used, "comparison": comparison, "joined": joined}
@@ -584,11 +583,7 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
             f"wrote {outputs.perfetto}: {count} rank{'s' * (count != 1)} with overlay tracks{hint}; "
             "open it in ui.perfetto.dev"
         )
-    for hit in hits:
-        say(f"--fail-if: {hit.message}", "bold red")
-    if hits:
-        raise typer.Exit(CONDITION_HOLDS)
-    finish(run.notes)
+    finish(run.notes, hits)
 
 
 def screen(

@@ -4,6 +4,10 @@ from .arguments import parse_pairs as parse_pairs
 from .arrays import Array as Array
 from .arrays import named_seed as named_seed
 from .arrays import named_stream as named_stream
+from .conditions import Hit as Hit
+from .conditions import Interval as Interval
+from .conditions import check_conditions as check_conditions
+from .conditions import parse_condition as parse_condition
 from .energy import Meter as Meter
 from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import ArtefactError as ArtefactError
@@ -29,6 +33,7 @@ from .files import write_csv as write_csv
 from .files import write_text as write_text
 from .films import FRESH as FRESH
 from .films import film_rows as film_rows
+from .install import install_command as install_command
 from .notes import Note as Note
 from .notes import Severity as Severity
 from .notes import doubts as doubts

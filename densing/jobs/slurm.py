@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from densing.core import InputError, UnavailableError, is_secret_name, mask
+from densing.core import InputError, UnavailableError, install_command, is_secret_name, mask
 from densing.jobs.attempt import Attempt, describe, flags
 from densing.jobs.base import (
     LAST_LINES,
@@ -98,7 +98,7 @@ class SlurmExecutor:
             import submitit  # noqa: F401
         except ImportError as error:
             raise UnavailableError(
-                "--executor slurm: submitit is not installed; pip install 'densing[slurm]'"
+                f"--executor slurm: submitit is not installed; {install_command('slurm')}"
             ) from error
         texts = {"partition": partition, "account": account, "qos": qos, "constraint": constraint}
         self.options: dict[str, Any] = {key: value for key, value in texts.items() if value}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from densing.core import Array, UnavailableError, named_stream
+from densing.core import Array, UnavailableError, install_command, named_stream
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ def film_floors(split: str = "time", count: int | None = None, *, boosting: bool
         from sklearn.feature_extraction.text import CountVectorizer
         from sklearn.linear_model import Ridge
     except ModuleNotFoundError as error:
-        raise UnavailableError("floors of films need scikit-learn; pip install 'densing[explain]'") from error
+        raise UnavailableError(f"floors of films need scikit-learn; {install_command('explain')}") from error
     learnt, tested = ([film for film in side if film.meter is not None] for side in split_films(read_films(), split))
     tested = tested[:count]
     known, true = (np.array([film.meter for film in side], dtype=float) for side in (learnt, tested))

@@ -30,6 +30,7 @@ from densing.core import (
     Readable,
     UnavailableError,
     UnknownNameError,
+    install_command,
     named_seed,
     named_stream,
     of_part,
@@ -456,7 +457,7 @@ def _corpus(name: str, rows: pd.DataFrame, least: int) -> Corpus:
     try:
         from sklearn.feature_extraction.text import CountVectorizer
     except ModuleNotFoundError as error:
-        raise UnavailableError("explaining items needs scikit-learn; pip install 'densing[explain]'") from error
+        raise UnavailableError(f"explaining items needs scikit-learn; {install_command('explain')}") from error
     rows = rows.reset_index(drop=True)
     blocks, names = [], []
     try:

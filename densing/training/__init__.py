@@ -18,7 +18,7 @@ __all__ = ["CO2", "DCT", "FedFT", "Federated", "LocalSGD", "SlowMo", "SpaFL"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from densing.core import UnavailableError
+    from densing.core import UnavailableError, install_command
     from densing.efficiency import parallel
 
     try:
@@ -26,4 +26,4 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise UnavailableError(f"{name} needs PyTorch; pip install 'densing[train]'") from error
+        raise UnavailableError(f"{name} needs PyTorch; {install_command('train')}") from error

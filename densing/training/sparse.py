@@ -15,7 +15,7 @@ __all__ = ["ProxCSL", "Store"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from densing.core import UnavailableError
+    from densing.core import UnavailableError, install_command
     from densing.efficiency.parallel import sparse
 
     try:
@@ -23,4 +23,4 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "sklearn":
             raise
-        raise UnavailableError(f"{name} needs scikit-learn; pip install 'densing[explain]'") from error
+        raise UnavailableError(f"{name} needs scikit-learn; {install_command('explain')}") from error

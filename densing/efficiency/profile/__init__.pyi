@@ -9,8 +9,6 @@ from .comparison import Change as Change
 from .comparison import Comparison as Comparison
 from .comparison import compare as compare
 from .comparison import run_steps as run_steps
-from .conditions import Hit as Hit
-from .conditions import check as check
 from .efficiency import RunUtilisation as RunUtilisation
 from .efficiency import parse_spec as parse_spec
 from .efficiency import run_utilisation as run_utilisation

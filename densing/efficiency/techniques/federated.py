@@ -14,7 +14,7 @@ from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from densing.core import UnavailableError
+from densing.core import UnavailableError, install_command
 from densing.efficiency.parallel import sizes
 from densing.efficiency.simulation import Module, Workload, held_modules, tensor_shapes
 from densing.efficiency.techniques.claims import Answer, Claim, Evidence, Grade, Physics
@@ -294,7 +294,7 @@ def tried(kind: str, keep: float) -> tuple[Outcome, ...]:
     try:
         frequencies, leading = partial(parallel.Frequencies, keep, "magnitude"), partial(parallel.Leading, keep)
     except ModuleNotFoundError as error:
-        raise UnavailableError("the experiment needs PyTorch; pip install 'densing[train]'") from error
+        raise UnavailableError(f"the experiment needs PyTorch; {install_command('train')}") from error
     methods: dict[str, tuple[Callable[..., Method], dict[str, Any]]] = {
         "dense": (parallel.Federated, {}),
         "prefix": (parallel.FedFT, {"keep": keep}),

@@ -14,7 +14,7 @@ from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from densing.core import UnavailableError
+from densing.core import UnavailableError, install_command
 from densing.efficiency.simulation import Cluster, Module, Workload, held_modules, tensor_shapes
 from densing.efficiency.techniques.claims import Answer, Claim, Evidence
 from densing.efficiency.techniques.federated import CLIENTS, SHARE, unless_unavailable
@@ -253,7 +253,7 @@ def tried(kind: str) -> tuple[Outcome, ...]:
             "without": (parallel.SpaFL, {**masked, "transfer": False}),
         }
     except ModuleNotFoundError as error:
-        raise UnavailableError("the experiment needs PyTorch; pip install 'densing[train]'") from error
+        raise UnavailableError(f"the experiment needs PyTorch; {install_command('train')}") from error
     method, knobs = methods[kind]
     return tuple(
         parallel.digits_experiment(lambda replica: replica.wrap(method, **knobs), alpha=0.1, seed=seed)[0]

@@ -1,4 +1,6 @@
 from .combination import combined_densities as combined_densities
+from .gate import check_densities as check_densities
+from .gate import notes_on as notes_on
 from .inversion import DEFAULT_GUARD as DEFAULT_GUARD
 from .inversion import DENOMINATORS as DENOMINATORS
 from .inversion import DensityResult as DensityResult

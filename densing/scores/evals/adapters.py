@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from densing.core import ArtefactError, InputError, UnavailableError, parse_json, read_text, write_text
+from densing.core import ArtefactError, InputError, UnavailableError, install_command, parse_json, read_text, write_text
 from densing.scores.evals.identity import file_digest
 
 WEIGHTS, CONFIG, MANIFEST = "adapter_model.safetensors", "adapter_config.json", "densing.json"
@@ -82,7 +82,7 @@ def need_peft() -> None:
         When peft is not installed.
     """
     if find_spec("peft") is None:
-        raise UnavailableError("peft is not installed; pip install 'densing[tune]'")
+        raise UnavailableError(f"peft is not installed; {install_command('tune')}")
 
 
 def describe_adapter(folder: Path, about: Mapping[str, Any]) -> None:

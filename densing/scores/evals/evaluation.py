@@ -112,7 +112,7 @@ def simple_evaluate(
     results = evaluate(
         model=model.lm,
         model_args=model.spec.public_args,
-        tasks=[session.source.spec(task)],
+        tasks=[task],
         num_fewshot=settings.num_fewshot,
         batch_size=model.loading.batch_size,
         max_batch_size=model.loading.max_batch_size,

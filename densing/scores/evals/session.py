@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import re
 import traceback
@@ -12,7 +11,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from densing.core import DensingError, InputError, Note, UnavailableError, UnknownNameError, strip_secrets
+from densing.core import (
+    DensingError,
+    InputError,
+    Note,
+    UnavailableError,
+    UnknownNameError,
+    install_command,
+    strip_secrets,
+)
 from densing.scores.evals.identity import (
     ModelIdentity,
     TaskIdentity,
@@ -24,7 +31,7 @@ from densing.scores.evals.identity import (
 )
 from densing.scores.evals.models import adapter_of, model_class, seed_all
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec
-from densing.scores.evals.safety import check_model, check_tasks
+from densing.scores.evals.safety import check_model, check_tasks, version_notes
 from densing.scores.evals.store import RunStore, Unit
 
 ERROR_LENGTH = 1000
@@ -109,7 +116,7 @@ class Session:
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         if find_spec("lm_eval") is None:
-            raise UnavailableError('lm-eval is not installed; pip install "densing[evals]"')
+            raise UnavailableError(f"lm-eval is not installed; {install_command('evals')}")
         flags = {"trust_remote_code": plan.trust_remote_code}
         folders = include_paths(plan)
         check_tasks(
@@ -122,7 +129,7 @@ class Session:
         self.plan = dataclasses.replace(plan, models=tuple(checked))
         self.store = RunStore(folder)
         self.source = TaskSource(folders)
-        self.notes: list[Note] = []
+        self.notes = version_notes()
         self._tasks: list[TaskSpec] | None = None
         self._identities: dict[tuple[str, str], TaskIdentity] = {}
 
@@ -203,11 +210,10 @@ class TaskSource:
 
     def manager(self, metadata: Mapping[str, Any]) -> Any:
         """Return lm-eval's task manager over this index, with one model's metadata."""
-        from lm_eval.tasks._factory import TaskFactory
+        from lm_eval.tasks import TaskManager
 
-        manager = copy.copy(self.index())
-        manager.metadata = dict(metadata)
-        manager._factory = TaskFactory(meta=dict(metadata))
+        manager = TaskManager(include_defaults=False, metadata=dict(metadata))
+        manager.task_index.update(self.index().task_index)
         return manager
 
     def index(self, *, complete: bool = False) -> Any:
@@ -283,21 +289,13 @@ class TaskSource:
             What lm-eval raises when the task or its data cannot be loaded.
         """
         try:
-            return self.manager(metadata).load([self.spec(name)])
+            return self.manager(metadata).load([name])
         except KeyError:
             # A group of the user's may list tasks of lm-eval's own.
             if self._complete:
                 raise
         self.index(complete=True)
-        return self.manager(metadata).load([self.spec(name)])
-
-    def spec(self, name: str) -> Any:
-        """Return a name as lm-eval's loader takes it: itself, or the content of its YAML file."""
-        if not is_file(name):
-            return name
-        from lm_eval.tasks._yaml_loader import load_yaml
-
-        return load_yaml(name, resolve_func=True)
+        return self.manager(metadata).load([name])
 
 
 def is_file(name: str) -> bool:

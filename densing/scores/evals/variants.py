@@ -14,7 +14,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from densing.core import InputError, TableError, UnavailableError, parse_json, read_cells, read_text, write_text
+from densing.core import (
+    InputError,
+    TableError,
+    UnavailableError,
+    install_command,
+    parse_json,
+    read_cells,
+    read_text,
+    write_text,
+)
 from densing.scores.evals.identity import safe_name
 
 SUFFIX = "_gold_loss"
@@ -96,7 +105,7 @@ def read_task_file(path: Path, depth: int = 0) -> dict[str, Any]:
     try:
         import yaml
     except ImportError as error:
-        raise UnavailableError("task files need PyYAML; pip install 'densing[evals]'") from error
+        raise UnavailableError(f"task files need PyYAML; {install_command('evals')}") from error
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """Safe loader that keeps the names of functions."""
@@ -246,5 +255,5 @@ def _write_yaml(path: Path, content: Mapping[str, Any]) -> None:
     try:
         import yaml
     except ImportError as error:
-        raise UnavailableError("task files need PyYAML; pip install 'densing[evals]'") from error
+        raise UnavailableError(f"task files need PyYAML; {install_command('evals')}") from error
     write_text(path, yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))

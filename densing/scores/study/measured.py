@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from densing.core import DensingError, InputError, Note
+from densing.core import DensingError, InputError, Note, install_command
 from densing.jobs import Tell, beside
 from densing.scores.catalog import Catalog
 from densing.scores.density import (
@@ -171,7 +171,7 @@ def measure_bundled(
             measurements, run.models, catalog, released={MODEL: MODELS[MODEL].released}, tokens=tokens
         )
     except DensingError as error:
-        hint = "" if find_spec("lm_eval") else '; lm-eval is missing too: pip install "densing[evals]"'
+        hint = "" if find_spec("lm_eval") else f"; lm-eval is missing too: {install_command('evals')}"
         return Measured(missing=f"no model was evaluated: {error}{hint}")
 
 

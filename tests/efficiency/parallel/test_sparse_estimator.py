@@ -12,7 +12,7 @@ from scipy import sparse
 
 sklearn = pytest.importorskip("sklearn")
 
-from densing.core import InputError  # noqa: E402
+from densing.core import InputError, install_command  # noqa: E402
 from densing.training.sparse import ProxCSL, Store  # noqa: E402
 
 
@@ -110,4 +110,4 @@ def test_without_scikit_learn_it_says_what_to_install() -> None:
         "except densing.DensingError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "ProxCSL needs scikit-learn; pip install 'densing[explain]'"
+    assert done.stdout.strip() == f"ProxCSL needs scikit-learn; {install_command('explain')}"

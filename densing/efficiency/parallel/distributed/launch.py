@@ -23,7 +23,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from densing.core import DensingError, InputError, UnavailableError, processes
+from densing.core import DensingError, InputError, UnavailableError, install_command, processes
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.network import INTERFACE, Net, Rate, parse_rates, slowest
 from densing.efficiency.parallel.distributed.rank import AGENT, STORE
@@ -113,7 +113,7 @@ def check(spec: RunSpec) -> tuple[Rate, ...]:
         When it cannot.
     """
     if find_spec("torch") is None:
-        raise UnavailableError("real runs need PyTorch; pip install 'densing[train]'")
+        raise UnavailableError(f"real runs need PyTorch; {install_command('train')}")
     if not spec.out:
         raise InputError("a run needs a folder; name one with --out")
     for name, value, minimum in (

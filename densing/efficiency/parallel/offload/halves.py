@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from densing.core import InputError, UnavailableError
+from densing.core import InputError, UnavailableError, install_command
 
 TOLERANCE = 1e-3
 """Of logits, relative to the largest: how far both halves together may be from the whole model."""
@@ -42,7 +42,7 @@ class Halves:
         try:
             from transformers import AutoModelForCausalLM, logging
         except ImportError:
-            raise UnavailableError("a served model is read by transformers; pip install 'densing[evals]'") from None
+            raise UnavailableError(f"a served model is read by transformers; {install_command('evals')}") from None
         logging.disable_progress_bar()
         options = {"gguf_file": gguf_file} if gguf_file else {}
         try:

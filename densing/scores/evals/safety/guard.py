@@ -2,6 +2,9 @@
 
 The checks read files before they are used. This guard stands at the places where code enters: task functions,
 templates, metrics, data-set and model scripts. All changes are undone on leaving.
+
+lm-eval offers no public place for the first of these: its loader of task files is a private module. The guard needs two
+names there, and without them nothing is loaded.
 """
 
 from __future__ import annotations
@@ -11,14 +14,18 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from densing.core import InputError
+from densing.core import InputError, Note, UnavailableError
 from densing.scores.evals.safety.checks import CONFIRM, TRUST, Allowed, check_file, refuse, trusted
 
 DOWNLOADED_CODE = ("evaluate_modules", "datasets_modules")
 """Packages under whose names ``evaluate`` and ``datasets`` import the scripts they downloaded."""
+TESTED = ("0.4.13",)
+"""Versions of lm-eval with which the tests of this guard have passed."""
 
 
 @contextmanager
@@ -76,7 +83,8 @@ def guarded(*, trust_remote_code: bool = False, confirm_run_unsafe_code: bool = 
 
 def _guard_tasks(stack: ExitStack, allowed: Allowed) -> None:
     """Check each task file, of lm-eval's own tasks too, at the moment its functions would be imported."""
-    from lm_eval.tasks import _factory, _yaml_loader
+    _factory = private("_factory", "load_yaml")
+    _yaml_loader = private("_yaml_loader", "_import_func_in_yml")
 
     def load_yaml(path: str | Path, *args: Any, **kwargs: Any) -> Any:
         check_file(Path(path), allowed)
@@ -91,6 +99,46 @@ def _guard_tasks(stack: ExitStack, allowed: Allowed) -> None:
     importer = _yaml_loader._import_func_in_yml
     substitute(stack, _factory, "load_yaml", functools.wraps(original)(load_yaml))
     substitute(stack, _yaml_loader, "_import_func_in_yml", functools.wraps(importer)(import_function))
+
+
+def private(module: str, name: str) -> Any:
+    """Return a private module of lm-eval that has a name which the guard stands in for.
+
+    Raises
+    ------
+    UnavailableError
+        When this version of lm-eval has no such module or name.
+
+    Examples
+    --------
+    >>> private("_factory", "load_yaml").__name__
+    'lm_eval.tasks._factory'
+    """
+    full = f"lm_eval.tasks.{module}"
+    try:
+        owner = import_module(full)
+    except ModuleNotFoundError as error:
+        if error.name != full:
+            raise
+        owner = None
+    if not hasattr(owner, name):
+        raise UnavailableError(
+            f"lm-eval {version('lm_eval')} has no {full}.{name}, where code in task files is stopped before it runs, "
+            f"so nothing is evaluated with it; tested with lm-eval {', '.join(TESTED)}: "
+            f"pip install 'lm-eval=={TESTED[-1]}'"
+        )
+    return owner
+
+
+def version_notes() -> list[Note]:
+    """Return a note where the installed lm-eval is none of those that the guard was tested with."""
+    if (installed := version("lm_eval")) in TESTED:
+        return []
+    message = (
+        f"lm-eval {installed} is installed; what stops code in task files was tested with {', '.join(TESTED)}: keep "
+        f"to task files you trust, or pip install 'lm-eval=={TESTED[-1]}'"
+    )
+    return [Note("untested-harness", "warning", message, {"installed": installed, "tested": list(TESTED)})]
 
 
 def _guard_metrics(stack: ExitStack) -> None:

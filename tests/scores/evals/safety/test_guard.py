@@ -7,14 +7,15 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from densing.core.errors import InputError
+from densing.core.errors import InputError, UnavailableError
 from densing.scores.evals.safety.checks import check_tasks, entries
-from densing.scores.evals.safety.guard import guarded, sandboxed_templates
+from densing.scores.evals.safety.guard import TESTED, guarded, private, sandboxed_templates, version_notes
 from tests.support.evals_poison import GOOD, built_in, load, write
 
 pytest.importorskip("lm_eval", reason="needs the extra evals: pip install 'densing[evals]'")
@@ -212,3 +213,30 @@ def _no_questions(monkeypatch: Any) -> Iterator[None]:
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked at the terminal"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     yield
+
+
+@pytest.mark.parametrize(("module", "name"), [("_factory", "load_yaml"), ("_yaml_loader", "_import_func_in_yml")])
+def test_an_lm_eval_without_the_guarded_names_loads_nothing(
+    module: str, name: str, folder: Path, marker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, GOOD + "process_docs: !function evil.f")
+    monkeypatch.delattr(f"lm_eval.tasks.{module}.{name}")
+    with pytest.raises(UnavailableError) as caught, guarded():
+        load(folder)
+    expected = f"has no lm_eval.tasks.{module}.{name}, where code in task files is stopped"
+    assert expected in str(caught.value)
+    assert f"tested with lm-eval {', '.join(TESTED)}: pip install 'lm-eval=={TESTED[-1]}'" in str(caught.value)
+    assert not marker.exists()
+
+
+def test_an_lm_eval_without_the_guarded_module_says_the_same() -> None:
+    with pytest.raises(UnavailableError, match=r"has no lm_eval\.tasks\._nowhere\.load_yaml"):
+        private("_nowhere", "load_yaml")
+
+
+def test_the_tested_version_is_the_installed_one_and_another_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert version("lm_eval") in TESTED, "run these tests, then name this version in TESTED"
+    assert version_notes() == []
+    monkeypatch.setattr("densing.scores.evals.safety.guard.TESTED", ("0.0.1",))
+    [note] = version_notes()
+    assert note.severity == "warning" and "tested with 0.0.1" in note.message

@@ -1,4 +1,4 @@
-"""Conditions on a run for continuous integration: ``--fail-if 'exposed_pct > 10 or step_ms > 1.5s'``.
+"""Conditions for continuous integration: ``--fail-if 'exposed_pct > 10 or step_ms > 1.5s'``.
 
 ::
 
@@ -9,8 +9,9 @@
     unit       := "ns" | "us" | "ms" | "s" (of a metric of time), "%" (of a metric in percent)
 
 Nothing is evaluated as code. A metric that is undefined in a run (the overlap ratio of a run without communication)
-makes a comparison *undecided*, and ``and`` and ``or`` follow Kleene's logic; a condition that stays undecided fails
-the check, because a guard that cannot be read guards nothing.
+makes a comparison *undecided*, and so does a metric known to an interval in which the comparison holds for some values
+and not for others; ``and`` and ``or`` follow Kleene's logic. A condition that stays undecided fails the check, because
+a guard that cannot be read guards nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from densing.core import InputError, UnknownNameError
+from densing.core.errors import InputError, UnknownNameError
 
 Verdict = Literal["met", "undecided"]
 
@@ -48,6 +49,32 @@ _JOINTS = re.compile(r"\s+(and|or)\s+", re.ASCII)
 
 
 @dataclass(frozen=True)
+class Interval:
+    """A figure that is known to an interval; an end may be infinite.
+
+    Parameters
+    ----------
+    value : float
+        The estimate, for the message; it decides nothing.
+    low, high : float
+        The ends.
+
+    Examples
+    --------
+    >>> density = Interval(0.7, 0.6, 0.9)
+    >>> [hit.verdict for hit in check_conditions(["density<1", "density<0.8", "density<0.5"], {"density": density})]
+    ['met', 'undecided']
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+Figure = int | float | Interval | None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """One metric against one number, in the metric's own unit."""
 
@@ -56,10 +83,15 @@ class Comparison:
     number: float
     text: str
 
-    def decide(self, summary: Mapping[str, Any]) -> bool | None:
-        """Return whether it holds; None where the metric is undefined."""
-        value = summary[self.metric]
-        return None if value is None else OPERATORS[self.op](value, self.number)
+    def decide(self, summary: Mapping[str, Figure]) -> bool | None:
+        """Return whether it holds; None where the metric is undefined, or its interval does not tell."""
+        value, holds = summary[self.metric], OPERATORS[self.op]
+        if not isinstance(value, Interval):
+            return None if value is None else holds(value, self.number)
+        if self.op in ("==", "!=") and value.low < self.number < value.high:
+            return None
+        at_low, at_high = holds(value.low, self.number), holds(value.high, self.number)
+        return at_low if at_low == at_high else None
 
 
 @dataclass(frozen=True)
@@ -74,7 +106,7 @@ class Condition:
         """All of them, in order."""
         return [comparison for parts in self.any_of for comparison in parts]
 
-    def decide(self, summary: Mapping[str, Any]) -> bool | None:
+    def decide(self, summary: Mapping[str, Figure]) -> bool | None:
         """Return whether it holds, None if that cannot be told."""
         verdicts = []
         for parts in self.any_of:
@@ -94,14 +126,14 @@ class Hit:
     verdict : {"met", "undecided"}
     message : str
         One sentence for people, with the values.
-    values : mapping of str to float or None
+    values : mapping of str to float, Interval or None
         Of the metrics it names.
     """
 
     text: str
     verdict: Verdict
     message: str
-    values: Mapping[str, float | int | None]
+    values: Mapping[str, Figure]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -114,7 +146,7 @@ class Hit:
         return msgspec.convert(data, cls)
 
 
-def parse(text: str) -> Condition:
+def parse_condition(text: str) -> Condition:
     """Read a condition.
 
     Raises
@@ -124,9 +156,9 @@ def parse(text: str) -> Condition:
 
     Examples
     --------
-    >>> parse("exposed_pct > 10 and step_ms >= 1.5s").any_of[0][1].number
+    >>> parse_condition("exposed_pct > 10 and step_ms >= 1.5s").any_of[0][1].number
     1500.0
-    >>> parse("exposed_pct => 10")
+    >>> parse_condition("exposed_pct => 10")
     Traceback (most recent call last):
         ...
     densing.core.errors.InputError: --fail-if: cannot read 'exposed_pct => 10'; write metric, one of >= <= == != > <,
@@ -143,13 +175,13 @@ def parse(text: str) -> Condition:
     return Condition(text.strip(), tuple(tuple(parts) for parts in any_of))
 
 
-def check(conditions: Iterable[str | Condition], summary: Mapping[str, Any]) -> tuple[Hit, ...]:
+def check_conditions(conditions: Iterable[str | Condition], summary: Mapping[str, Any]) -> tuple[Hit, ...]:
     """Return the conditions that fail a run, in the order given; none if all is well.
 
     Parameters
     ----------
     conditions : iterable of str or Condition
-    summary : mapping of str to number or None
+    summary : mapping of str to number, Interval or None
         The figures of a run by name; None where undefined. Other values cannot be compared.
 
     Raises
@@ -160,15 +192,11 @@ def check(conditions: Iterable[str | Condition], summary: Mapping[str, Any]) -> 
     Examples
     --------
     >>> summary = {"exposed_pct": 12.5, "overlap_pct": None}
-    >>> [hit.message for hit in check(["exposed_pct>10", "exposed_pct>20", "overlap_pct<50"], summary)]
+    >>> [hit.message for hit in check_conditions(["exposed_pct>10", "exposed_pct>20", "overlap_pct<50"], summary)]
     ['exposed_pct>10: exposed_pct is 12.5', 'overlap_pct<50: cannot be decided, overlap_pct is undefined in this run']
     """
-    figures = {
-        name: value
-        for name, value in summary.items()
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))
-    }
-    parsed = [parse(condition) if isinstance(condition, str) else condition for condition in conditions]
+    figures: dict[str, Figure] = {name: value for name, value in summary.items() if _is_figure(value)}
+    parsed = [parse_condition(condition) if isinstance(condition, str) else condition for condition in conditions]
     for condition in parsed:
         for comparison in condition.comparisons:
             if comparison.metric not in figures:
@@ -179,14 +207,30 @@ def check(conditions: Iterable[str | Condition], summary: Mapping[str, Any]) -> 
         if decided is False:
             continue
         values = {comparison.metric: figures[comparison.metric] for comparison in condition.comparisons}
-        known = ", ".join(f"{name} is {value:.6g}" for name, value in values.items() if value is not None)
+        # Of what is undecided the reasons come first, and what is known beside them in brackets.
+        open_ends = {part.metric for part in condition.comparisons if decided is None and part.decide(figures) is None}
+        known = ", ".join(_told(name, value) for name, value in values.items() if name not in open_ends)
+        reasons = ", ".join(_told(name, value) for name, value in values.items() if name in open_ends)
         if decided:
             hits.append(Hit(condition.text, "met", f"{condition.text}: {known}", values))
-            continue
-        missing = ", ".join(name for name, value in values.items() if value is None)
-        text = f"{condition.text}: cannot be decided, {missing} is undefined in this run"
-        hits.append(Hit(condition.text, "undecided", text + (f" ({known})" if known else ""), values))
+        else:
+            text = f"{condition.text}: cannot be decided, {reasons}"
+            hits.append(Hit(condition.text, "undecided", text + (f" ({known})" if known else ""), values))
     return tuple(hits)
+
+
+def _is_figure(value: object) -> bool:
+    if value is None or isinstance(value, Interval):
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _told(name: str, value: Figure) -> str:
+    if value is None:
+        return f"{name} is undefined in this run"
+    if isinstance(value, Interval):
+        return f"{name} is {value.value:.6g}, between {value.low:.6g} and {value.high:.6g}"
+    return f"{name} is {value:.6g}"
 
 
 def _comparison(text: str) -> Comparison:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from densing.core.conditions import OPERATORS, Hit, Interval, check_conditions, parse_condition
 from densing.core.errors import DensingError, InputError, UnknownNameError
-from densing.efficiency.profile.conditions import OPERATORS, Hit, check, parse
 
 METRICS = ("exposed_pct", "idle_ns", "ranks", "overlap_pct")
 COMPARISONS = st.tuples(
@@ -37,7 +37,7 @@ def test_decisions_are_kleenes(groups: Any, values: tuple[int | None, ...]) -> N
         " and ".join(f"{metric}{gap}{op}{gap}{number}" for metric, op, number, gap in group) for group in groups
     )
     expected = max(min(kleene(comparison, summary) for comparison in group) for group in groups)
-    hits = check([text], summary)
+    hits = check_conditions([text], summary)
     assert [hit.verdict for hit in hits] == {1.0: ["met"], 0.5: ["undecided"], 0.0: []}[expected]
 
 
@@ -55,7 +55,7 @@ def test_decisions_are_kleenes(groups: Any, values: tuple[int | None, ...]) -> N
     ],
 )
 def test_numbers_and_units(text: str, value: int, met: bool) -> None:
-    assert bool(check([text], {"idle_ns": value})) is met
+    assert bool(check_conditions([text], {"idle_ns": value})) is met
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_numbers_and_units(text: str, value: int, met: bool) -> None:
 )
 def test_what_is_no_condition(text: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse(text)
+        parse_condition(text)
     assert words in str(caught.value)
 
 
@@ -91,35 +91,35 @@ def test_unknown_metrics_list_the_known() -> None:
     with pytest.raises(
         UnknownNameError, match=r"unknown metric 'exposed'; did you mean 'exposed_pct'\? \(known: exposed_pct"
     ):
-        check(["exposed>10"], {"exposed_pct": 1.0, "window": "steps", "notes": [], "on_host": True})
+        check_conditions(["exposed>10"], {"exposed_pct": 1.0, "window": "steps", "notes": [], "on_host": True})
     # What is no figure cannot be compared.
     for name in ("window", "notes", "on_host", "nan"):
         with pytest.raises(UnknownNameError):
-            check(
+            check_conditions(
                 [f"{name}>10"],
                 {"exposed_pct": 1.0, "window": "steps", "notes": [], "on_host": True, "nan": float("nan")},
             )
     # Also where the other half has decided already: a typing error must not pass for months.
     with pytest.raises(UnknownNameError):
-        check(["exposed_pct>0 or exposd_pct>10"], {"exposed_pct": 1.0})
+        check_conditions(["exposed_pct>0 or exposd_pct>10"], {"exposed_pct": 1.0})
 
 
 def test_the_undefined_is_told() -> None:
     summary = {"overlap_pct": None, "exposed_pct": 0.25}
-    [hit] = check(["overlap_pct<50 and exposed_pct<1"], summary)
+    [hit] = check_conditions(["overlap_pct<50 and exposed_pct<1"], summary)
     assert (hit.verdict, hit.values) == ("undecided", summary)
     assert hit.message == (
         "overlap_pct<50 and exposed_pct<1: cannot be decided, "
         "overlap_pct is undefined in this run (exposed_pct is 0.25)"
     )
-    assert check(["overlap_pct<50 and exposed_pct>1"], summary) == ()
+    assert check_conditions(["overlap_pct<50 and exposed_pct>1"], summary) == ()
     assert Hit.from_dict(json.loads(json.dumps(hit.to_dict()))) == hit
 
 
 @given(st.text(max_size=60) | st.text("idle_ns<>=!and or0.e5%ms ", max_size=60))
 def test_any_text_is_a_condition_or_an_error(text: str) -> None:
     try:
-        hits = check([text], {"idle_ns": 5, "exposed_pct": None})
+        hits = check_conditions([text], {"idle_ns": 5, "exposed_pct": None})
     except DensingError as error:
         assert str(error)
     else:
@@ -131,4 +131,28 @@ def test_any_text_is_a_condition_or_an_error(text: str) -> None:
     [("step_ms > 1.5s", 1500.0), ("idle_ms_per_step>2 ms", 2.0), ("step_ms<250us", 0.25), ("idle_ns>2us", 2000.0)],
 )
 def test_times_are_compared_in_the_metrics_own_unit(text: str, number: float) -> None:
-    assert parse(text).any_of[0][0].number == pytest.approx(number, rel=1e-15)
+    assert parse_condition(text).any_of[0][0].number == pytest.approx(number, rel=1e-15)
+
+
+ENDS = st.lists(st.integers(-5, 5) | st.sampled_from([float("-inf"), float("inf")]), min_size=2, max_size=2).map(sorted)
+
+
+@given(ends=ENDS, op=st.sampled_from(sorted(OPERATORS)), number=st.integers(-5, 5))
+def test_an_interval_decides_what_all_of_it_says(ends: list[float], op: str, number: int) -> None:
+    """Against the comparison at the ends, at the number where it lies inside, and just beside it."""
+    low, high = ends
+    points = {point for point in (low, high, number - 0.5, number, number + 0.5) if low <= point <= high}
+    outcomes = {OPERATORS[op](point, number) for point in points}
+    hits = check_conditions([f"density{op}{number}"], {"density": Interval(low, low, high)})
+    expected = ["undecided"] if len(outcomes) == 2 else ["met"] if outcomes == {True} else []
+    assert [hit.verdict for hit in hits] == expected
+
+
+def test_an_interval_is_told_with_its_ends() -> None:
+    figures = {"density": Interval(0.7, 0.6, 0.9), "n_eff_hi": float("inf")}
+    met, undecided = check_conditions(["density<1", "density<0.8 and n_eff_hi>1"], figures)
+    assert met.message == "density<1: density is 0.7, between 0.6 and 0.9"
+    assert undecided.message == (
+        "density<0.8 and n_eff_hi>1: cannot be decided, density is 0.7, between 0.6 and 0.9 (n_eff_hi is inf)"
+    )
+    assert Hit.from_dict(json.loads(json.dumps(met.to_dict()))) == met

@@ -1,0 +1,116 @@
+"""The wheel and the sdist as a release makes them: what they hold, and what an installation says of itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+import densing
+from tests.support.folders import ROOT
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("build", reason="needs the extra dev: pip install build")
+HINT = "from densing.core import install_command; print(install_command('evals'))"
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both, built as `python -m build` does: the sdist from the checkout, the wheel from the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return folder
+
+
+def members(dist: Path) -> tuple[set[str], set[str]]:
+    """The paths in wheel and sdist, the sdist's without its top folder."""
+    [wheel], [sdist] = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive:
+        of_wheel = set(archive.namelist())
+    with tarfile.open(sdist) as archive:
+        of_sdist = {str(PurePosixPath(*PurePosixPath(name).parts[1:])) for name in archive.getnames()}
+    return of_wheel, of_sdist
+
+
+def test_what_is_tracked_travels_and_nothing_else(dist: Path) -> None:
+    wheel, sdist = members(dist)
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout of git: what is tracked cannot be told")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    tracked = {name for name in listed if (ROOT / name).is_file()}
+    info = f"densing-{densing.__version__}.dist-info"
+    assert wheel - {name for name in wheel if name.startswith(info)} == {
+        name.replace("reference_fits/", "densing/_reference_fits/", 1)
+        for name in tracked
+        if name.startswith(("densing/", "reference_fits/"))
+    }
+    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "densing/py.typed"} <= wheel
+    # The folder of results stays at home.
+    assert sdist - {"PKG-INFO"} == {name for name in tracked if not name.startswith("results/")}
+
+
+def installed(folder: Path, *arguments: str) -> list[str]:
+    """Install without dependencies into a clean environment, and return what the hint is there, and elsewhere.
+
+    The dependencies are those of the environment that tests: its packages come after the clean one's own.
+    """
+    venv.create(folder, with_pip=True)
+    python = str(folder / "bin" / "python")
+    if arguments:
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", *arguments], check=True, cwd=ROOT)
+    own = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        check=True, capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    (Path(own) / "zz_tested_beside.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    hints = []
+    for place in (ROOT, folder):
+        done = subprocess.run(
+            [python, "-P", "-c", HINT],
+            cwd=place,
+            check=True,
+            capture_output=True,
+            text=True,
+            env={"PATH": "/usr/bin:/bin"},
+        )
+        hints.append(done.stdout.strip())
+    return hints
+
+
+def test_a_wheel_hints_at_an_index_and_a_clone_at_itself(dist: Path, tmp_path: Path) -> None:
+    [wheel] = dist.glob("*.whl")
+    assert installed(tmp_path / "wheel", str(wheel)) == ["pip install 'densing[evals]'"] * 2
+    assert installed(tmp_path / "editable", "-e", ".") == [
+        "pip install -e '.[evals]'",
+        f"pip install -e '{ROOT}[evals]'",
+    ]
+
+
+def test_the_hint_of_a_wheel_needs_no_index_that_has_densing(dist: Path, tmp_path: Path) -> None:
+    """Pip takes the installed package for what the hint names, and looks for the extra's packages alone."""
+    [wheel] = dist.glob("*.whl")
+    venv.create(tmp_path / "env", with_pip=True)
+    pip = [str(tmp_path / "env" / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*pip, str(wheel)], check=True)
+    subprocess.run([*pip, "densing[slurm]"], check=True)
+
+
+def test_a_clone_that_was_never_installed_hints_at_itself(tmp_path: Path) -> None:
+    """As `python cli.py` runs: no metadata of densing is anywhere on the path."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for name in ("lazy_loader", "packaging"):
+        [spec] = [path for path in Path(sysconfig.get_path("purelib")).glob(name) if path.is_dir()]
+        (packages / name).symlink_to(spec)
+    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(packages)!r}]; {HINT}"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == f"pip install -e '{ROOT}[evals]'"
