@@ -77,9 +77,9 @@ erratic: $(STAMP)  ## put the flags of the rule for erratic scores into the cata
 	$(BIN)/densing catalog erratic --apply densing/scores/catalog/data/scores.csv
 
 docs: $(STAMP)  ## regenerate the pages of figures and the example run (without its report, which is 5 MB)
-	$(BIN)/densing report --out docs/replication.md
-	$(BIN)/densing report --page today --out docs/density-2026.md
-	$(BIN)/densing frontier --page docs/frontier.md
+	$(BIN)/densing report --out docs/results/replication.md
+	$(BIN)/densing report --page today --out docs/results/density-2026.md
+	$(BIN)/densing frontier --page docs/results/frontier.md
 	$(BIN)/densing run --out results/example --no-measure
 	rm results/example/report.html
 

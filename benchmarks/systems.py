@@ -1,4 +1,4 @@
-"""docs/systems.md: the sixteen systems, what each is here, how its claims came out and what it bought.
+"""docs/results/systems.md: the sixteen systems, what each is here, how its claims came out and what it bought.
 
     python benchmarks/systems.py --page PAGE [--claims FILE]
 
@@ -324,7 +324,7 @@ def main() -> None:
     )
     text = "\n\n".join([
         "# The sixteen systems",
-        "Written by `python benchmarks/systems.py --page docs/systems.md`. Claims are those of `densing techniques "
+        "Written by `python benchmarks/systems.py --page docs/results/systems.md`. Claims are those of `densing techniques "
         "validate`; what a system bought stands in the page named beside it, with the command that measured it.",
         "## What each is here",
         markdown.table(("system", "paper", "here", "command", "page"), overview),

@@ -1,4 +1,4 @@
-"""docs/cost-model.md: what the cost model of training steps says beside published speeds, and where it fails.
+"""docs/results/cost-model.md: what the cost model of training steps says beside published speeds, and where it fails.
 
     python benchmarks/throughput.py --rows ROWS --page PAGE [--freeze]
 

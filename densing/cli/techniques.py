@@ -415,7 +415,7 @@ def validate(
             metavar="[FILE]",
             exists=True,
             help="With --throughput: a CSV file of training runs (row_id, layers, hidden, seq, gpu, gpus and more, "
-            "see docs/cost-model.md).",
+            "see docs/results/cost-model.md).",
             show_default=False,
         ),
     ] = None,
