@@ -10,11 +10,16 @@ from typing import Any
 
 import plotly.offline
 import typer
+from docutils.nodes import Element
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.nodes import make_refnode
 from typer.cli import get_docs_for_click
 
 from densing import __version__
 from densing.cli import app
+from densing.efficiency.profile import joint, run
 
 HERE = Path(__file__).parent
 
@@ -71,6 +76,9 @@ html_theme_options = {
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
+# A struct's signature evaluates its annotations, and this one is imported only where several ranks are compared.
+run.JointProfile = joint.JointProfile  # type: ignore[attr-defined]
+
 # Commands print for a terminal of this width, and find the program of this environment.
 os.environ.update(COLUMNS="100", NO_COLOR="1", PLOTLY_RENDERER="notebook_connected")
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -87,7 +95,20 @@ def write_commands(sphinx: Sphinx) -> None:
             obj=command, ctx=typer.Context(command, info_name=name, parent=root), name=name, call_prefix="densing"
         )
         page = re.sub(r"^Example: (.*)$", r"```console\n$ \1\n```", page, flags=re.MULTILINE)
-        (folder / f"{name}.md").write_text(f"{page}\nWorked examples: [{name}](../../how-to/{name}.md).\n", encoding="utf-8")
+        page += f"\nWorked examples: [{name}](../../how-to/{name}.md).\n"
+        (folder / f"{name}.md").write_text(page, encoding="utf-8")
+
+
+def find_public_name(sphinx: Sphinx, env: BuildEnvironment, node: pending_xref, text: Element) -> Element | None:
+    """Lead a reference to where a thing is defined to the face that offers it: ``densing.scores.fit.fit_law``."""
+    if node.get("refdomain") != "py" or "." not in node["reftarget"]:
+        return None
+    name = node["reftarget"].rpartition(".")[2]
+    known = env.domains.python_domain.objects
+    for face in ("densing", "densing.timeline", "densing.profile", "densing.training", "densing.tradeoff"):
+        if entry := known.get(f"{face}.{name}"):
+            return make_refnode(sphinx.builder, node["refdoc"], entry.docname, entry.node_id, text)
+    return None
 
 
 def load_plotly_from_site(
@@ -111,4 +132,5 @@ def setup(sphinx: Sphinx) -> None:
     """Register what happens around a build."""
     sphinx.connect("builder-inited", write_commands)
     sphinx.connect("builder-inited", write_plotly)
+    sphinx.connect("missing-reference", find_public_name)
     sphinx.connect("html-page-context", load_plotly_from_site)
