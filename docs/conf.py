@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import latex2mathml.converter
 import plotly.offline
 import typer
-from docutils.nodes import Element
+from docutils.nodes import Element, SkipNode, math_block
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.nodes import make_refnode
+from sphinx.writers.html5 import HTML5Translator as HTMLTranslator
 from typer.cli import get_docs_for_click
 
 from densing import __version__
@@ -36,6 +38,8 @@ extensions = [
     "sphinxcontrib.programoutput",
     "sphinx_copybutton",
 ]
+# The tutorials are found by a pattern, so that the site builds without them too.
+suppress_warnings = ["toc.empty_glob"]
 exclude_patterns = ["_build", "first_hour*", "**/.ipynb_checkpoints"]
 templates_path = ["_templates"]
 
@@ -60,6 +64,7 @@ programoutput_prompt_template = "$ {command}\n{output}"
 
 smartquotes = False
 
+html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "densing"
 html_static_path = ["_static"]
@@ -99,6 +104,13 @@ def write_commands(sphinx: Sphinx) -> None:
         (folder / f"{name}.md").write_text(page, encoding="utf-8")
 
 
+def visit_math(translator: HTMLTranslator, node: Element) -> None:
+    """Write an equation as MathML, which browsers draw themselves; MathJax would come from a network."""
+    display = "block" if isinstance(node, math_block) else "inline"
+    translator.body.append(latex2mathml.converter.convert(node.astext(), display=display))
+    raise SkipNode
+
+
 def find_public_name(sphinx: Sphinx, env: BuildEnvironment, node: pending_xref, text: Element) -> Element | None:
     """Lead a reference to where a thing is defined to the face that offers it: ``densing.scores.fit.fit_law``."""
     if node.get("refdomain") != "py" or "." not in node["reftarget"]:
@@ -130,6 +142,7 @@ def write_plotly(sphinx: Sphinx) -> None:
 
 def setup(sphinx: Sphinx) -> None:
     """Register what happens around a build."""
+    sphinx.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     sphinx.connect("builder-inited", write_commands)
     sphinx.connect("builder-inited", write_plotly)
     sphinx.connect("missing-reference", find_public_name)
