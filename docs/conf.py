@@ -38,8 +38,6 @@ extensions = [
     "sphinxcontrib.programoutput",
     "sphinx_copybutton",
 ]
-# The tutorials are found by a pattern, so that the site builds without them too.
-suppress_warnings = ["toc.empty_glob"]
 exclude_patterns = ["_build", "first_hour*", "**/.ipynb_checkpoints"]
 templates_path = ["_templates"]
 
@@ -72,6 +70,7 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "navbar_align": "left",
+    "header_links_before_dropdown": 9,
     "show_prev_next": True,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
@@ -82,10 +81,10 @@ copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
 # A struct's signature evaluates its annotations, and this one is imported only where several ranks are compared.
-run.JointProfile = joint.JointProfile  # type: ignore[attr-defined]
+run.JointProfile = joint.JointProfile
 
 # Commands print for a terminal of this width, and find the program of this environment.
-os.environ.update(COLUMNS="100", NO_COLOR="1", PLOTLY_RENDERER="notebook_connected")
+os.environ.update(COLUMNS="88", NO_COLOR="1", PLOTLY_RENDERER="notebook_connected")
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
@@ -129,7 +128,8 @@ def load_plotly_from_site(
     """Let a notebook's figures read plotly.js from the site: plotly asks for it, and for MathJax, on the network."""
     if "plotly-graph-div" in context.get("body", ""):
         own = context["pathto"]("_static/plotly.min.js", resource=True)
-        body = re.sub(r'<script [^>]*src="https://cdn\.plot\.ly/[^>]*>', f'<script src="{own}">', context["body"])
+        body = re.sub(r'<script type="module">import "https://cdn\.plot\.ly/[^<]*</script>', "", context["body"])
+        body = re.sub(r'<script [^>]*src="https://cdn\.plot\.ly/[^>]*>', f'<script src="{own}">', body)
         context["body"] = re.sub(r'<script src="https://cdnjs\.cloudflare\.com/[^>]*></script>', "", body)
 
 
