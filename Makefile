@@ -8,7 +8,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-rest test-all slow lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth bench-ladder docs house refs erratic matrix clean
+.PHONY: run test test-rest test-all slow lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth bench-ladder docs site house refs erratic matrix clean
 
 run: $(STAMP)  ## the main job: catalog -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
@@ -77,11 +77,15 @@ erratic: $(STAMP)  ## put the flags of the rule for erratic scores into the cata
 	$(BIN)/densing catalog erratic --apply densing/scores/catalog/data/scores.csv
 
 docs: $(STAMP)  ## regenerate the pages of figures and the example run (without its report, which is 5 MB)
-	$(BIN)/densing report --out docs/replication.md
-	$(BIN)/densing report --page today --out docs/density-2026.md
-	$(BIN)/densing frontier --page docs/frontier.md
+	$(BIN)/densing report --out docs/results/replication.md
+	$(BIN)/densing report --page today --out docs/results/density-2026.md
+	$(BIN)/densing frontier --page docs/results/frontier.md
 	$(BIN)/densing run --out results/example --no-measure
 	rm results/example/report.html
+
+# The site; nothing is fetched, and a warning is an error. Two processes: notebooks and commands of the pages run meanwhile.
+site: $(STAMP)  ## the documentation, in docs/_build/html; links and completeness are tests/test_site.py's
+	$(BIN)/sphinx-build -W --keep-going -q -j 2 -b html docs docs/_build/html
 
 # One test file per room on the supported interpreters that are installed (VERSIONS="3.11 3.13": on these), the oldest with the oldest pandas promised.
 matrix:

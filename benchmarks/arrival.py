@@ -1,4 +1,4 @@
-"""docs/arrival.md: who comes late, which rule for aggregation likes it, and what it would buy on a server's link.
+"""docs/results/arrival.md: who comes late, which rule likes it, and what it would buy on a server's link.
 
     python benchmarks/arrival.py --page PAGE [--gain LADDER]
 

@@ -1,4 +1,4 @@
-"""docs/behaviour.md: what models know of how films were received, beside floors and a large model with examples.
+"""docs/results/behaviour.md: what models know of how films were received, beside floors and a large model.
 
     python benchmarks/behaviour.py --page PAGE --ladder LADDER [--fewshot STORE] [--tuned STORE] [--questions N]
 

@@ -1,6 +1,6 @@
-"""docs/deploy.md: a small model between a device and a server, from measured quality and times.
+"""docs/results/deploy.md: a small model between a device and a server, from measured quality and times.
 
-    python benchmarks/deploy.py --folder FOLDER --page docs/deploy.md
+    python benchmarks/deploy.py --folder FOLDER --page docs/results/deploy.md
 
 FOLDER is that of benchmarks/exits.py: its result store has the exits, cuts and bits of SmolLM2-135M; the exits without
 a cut are added. Then `densing deploy` in three settings, ways on the front served for real over two rates, and claims.
@@ -147,8 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "Written by `python benchmarks/deploy.py --folder FOLDER --page PAGE`; do not edit by hand. SAC-d (Niu et al., "
         "arXiv 2201.02968) chooses by reinforcement learning where a network is left, where it is handed over from a "
         "device to a server and in how many bits. Its abstract is all that could be read: state, reward and network "
-        "sizes are ours. Here the network is a language model, quality is its measured loss (docs/exits.md), and the "
-        "trained policy stands beside enumeration.",
+        "sizes are ours. Here the network is a language model, quality is its measured loss ([exits](exits.md)), and "
+        "the trained policy stands beside enumeration.",
         f"{MODEL}: {times['tokens']} tokens a request, deadline {750 * busy:.0f} ms (3/4 of what the whole model takes "
         f"on a busy device), a request per deadline. Times: {times['source']}. The link is made up: good and bad for "
         "ten requests on average (40 and 4 Mbit/s, spread 0.3), the device busy (twice as slow) in 30 % of requests. "
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "arithmetic, and so the times, are those of 32 bits, and what is saved are bytes of weights.",
         rounded_table({"as released": main_one, **rounded}),
         "## A model with a loss at every exit",
-        f"{LADDER} (docs/exits.md), a model of our own ladder: `densing deploy STORE --model {LADDER} --model_args "
+        f"{LADDER} ([exits](exits.md)), a model of our own ladder: `densing deploy STORE --model {LADDER} --model_args "
         f"pretrained=FOLDER/{LADDER},dtype=float32 {' '.join(own_setting)}`, densities on its family's own ruler. Its "
         "layers take parts of a millisecond, so a link pays for none of them.",
         own["sentence"], choices_table(own),

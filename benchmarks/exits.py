@@ -1,6 +1,6 @@
-"""What leaving a model early costs, and handing its state and weights over in few bits: docs/exits.md.
+"""What leaving a model early costs, and handing its state and weights over in few bits: docs/results/exits.md.
 
-    python benchmarks/exits.py --folder FOLDER [--limit 16] [--tokens 40000] [--seeds 2] [--page docs/exits.md]
+    python benchmarks/exits.py --folder FOLDER [--limit 16] [--tokens 40000] [--seeds 2] [--page docs/results/exits.md]
 
 1. Exits of SmolLM2-135M: translators by ridge regression; every exit at every width of the state that is handed over,
    weights in 8 and 4 bits beside the released ones, and the exits without translators, on the first documents (in the

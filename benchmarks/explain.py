@@ -8,8 +8,8 @@ hundred of them decide the label, with noise. Every solver has a process of its 
 same file: the seconds are those of `fit`, the memory is the peak of the process above what it held once the data were
 read. All solve one problem, without an intercept; the objective says how well. Partitions lie in one process here.
 
-With ``--page docs/explain.md --store STORE [STORE2 ...]`` it writes that page: an explanation of stored items, what
-other questions of them give, claims, and this.
+With ``--page docs/results/explain.md --store STORE [STORE2 ...]`` it writes that page: an explanation of stored items,
+what other questions of them give, claims, and this.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def apart(options: argparse.Namespace) -> list[str]:
 
 
 def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """Write docs/explain.md: an explanation of stored items, the claims, and the benchmark."""
+    """Write docs/results/explain.md: an explanation of stored items, the claims, and the benchmark."""
     import densing
     from densing.core import words, write_text
     from densing.efficiency.techniques import validate

@@ -1,4 +1,4 @@
-"""docs/host-tables.md: does a gather from the host's memory hide, does alignment matter, would zero-copy pay?
+"""docs/results/host-tables.md: does a gather from the host's memory hide, does alignment matter, would zero-copy pay?
 
     python benchmarks/host_tables.py --page PAGE
 

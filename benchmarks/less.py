@@ -1,4 +1,4 @@
-"""docs/less-to-send.md: what sends less, predicted beside measured, where it stops paying, and what it buys.
+"""docs/results/less-to-send.md: what sends less, predicted beside measured, where it stops paying, and what it buys.
 
     python benchmarks/less.py --page PAGE [--gain LADDER [--records FOLDER]] [--out FOLDER] [--link 100mbit] [--quick]
 

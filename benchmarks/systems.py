@@ -1,4 +1,4 @@
-"""docs/systems.md: the sixteen systems, what each is here, how its claims came out and what it bought.
+"""docs/results/systems.md: the sixteen systems, what each is here, how its claims came out and what it bought.
 
     python benchmarks/systems.py --page PAGE [--claims FILE]
 
@@ -25,7 +25,7 @@ from densing.core import words
 from densing.efficiency.techniques import get_technique
 from densing.report import markdown
 
-DOCS = Path(__file__).parent.parent / "docs"
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
 VERDICTS = ("reproduced", "not reproduced", "agrees", "differs", "not decided", "not answerable")
 NONE = "–"
 BOUGHT_TIME = "time alone, simulated or measured: see its page"
@@ -51,13 +51,13 @@ class Cell:
         for row in table_rows(self.page):
             if self.column in row and next(iter(row.values())) == self.row:
                 return self.says.format(row[self.column])
-        raise SystemExit(f"docs/{self.page}: no table has a row {self.row!r} and a column {self.column!r}")
+        raise SystemExit(f"docs/results/{self.page}: no table has a row {self.row!r} and a column {self.column!r}")
 
 
 def table_rows(page: str) -> list[dict[str, str]]:
     """Return the rows of all tables of a page, each by the heads of its columns; one without a head has its number."""
     rows = []
-    for block in re.findall(r"(?:^\|.*\n)+", (DOCS / page).read_text("utf-8"), re.MULTILINE):
+    for block in re.findall(r"(?:^\|.*\n)+", (RESULTS / page).read_text("utf-8"), re.MULTILINE):
         head, _, *body = (
             [html.unescape(cell.strip().replace("\\|", "|")) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
             for line in block.splitlines()
@@ -134,7 +134,7 @@ SYSTEMS = (
         "Xiao and Su 2024, arXiv 2409.11155",
         "plan, tensor-parallel run",
         "densing train --technique iso",
-        "training.md",
+        "../explanation/training.md",
         ("iso",),
     ),
     System(
@@ -142,7 +142,7 @@ SYSTEMS = (
         "Pati et al., ASPLOS 2024, arXiv 2401.16677",
         "plan; the run is a software stand-in",
         "densing techniques show t3",
-        "techniques.md",
+        "../explanation/techniques.md",
         ("t3",),
         missing="hardware",
     ),
@@ -151,7 +151,7 @@ SYSTEMS = (
         "Shah et al., NSDI 2023, arXiv 2111.04867",
         "synthesis of collectives (MILP), run over isend and irecv",
         "densing train --technique taccl",
-        "techniques.md",
+        "../explanation/techniques.md",
         ("taccl",),
     ),
     System(
@@ -299,7 +299,7 @@ def main() -> None:
     given = parser.parse_args()
     validated = json.loads(given.claims.read_text()) if given.claims else densing("techniques", "validate", "--json")
     own = {system.name: findings(system, validated) for system in SYSTEMS}
-    overview = ((system.name, system.paper, system.here, system.command, system.page) for system in SYSTEMS)
+    overview = ((system.name, system.paper, system.here, system.command, Path(system.page).stem) for system in SYSTEMS)
     outcome = (
         (
             system.name,
@@ -324,13 +324,16 @@ def main() -> None:
     )
     text = "\n\n".join([
         "# The sixteen systems",
-        "Written by `python benchmarks/systems.py --page docs/systems.md`. Claims are those of `densing techniques "
-        "validate`; what a system bought stands in the page named beside it, with the command that measured it.",
+        "Written by `python benchmarks/systems.py --page docs/results/systems.md`. Claims are those of "
+        "`densing techniques validate`; what a system bought stands in the page named beside it, "
+        "with the command that measured it.",
         "## What each is here",
         markdown.table(("system", "paper", "here", "command", "page"), overview),
+        "Pages: " + ", ".join(f"[{Path(page).stem}]({page})" for page in dict.fromkeys(s.page for s in SYSTEMS)) + ".",
         "## What came out",
         "Only a prediction can be reproduced; a claim of any other grade agrees or differs "
-        "([techniques.md](techniques.md)). Ratios of tokens and bytes are beside plain training of our own ladders.",
+        "([techniques](../explanation/techniques.md)). "
+        "Ratios of tokens and bytes are beside plain training of our own ladders.",
         markdown.table(("system", "claims by grade", "what it bought", "what is not reproduced"), outcome),
         "## Every claim that did not come out, and why",
         markdown.table(("claim", "what", "verdict", "published", "ours", "why"), reasons),

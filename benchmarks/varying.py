@@ -104,7 +104,8 @@ def main() -> None:
             sections += [f"## {name}", f"Delays fitted: {fitted}.", markdown.table(HEAD, rows)]
     text = "\n\n".join([
         "# Ranks whose speed varies",
-        f"Written by `python benchmarks/varying.py --link {given.link} --steps {given.steps} --page docs/varying.md`.",
+        f"Written by `python benchmarks/varying.py --link {given.link} --steps {given.steps} "
+        "--page docs/results/varying.md`.",
         f"LocalSGD on two ranks of this machine over {given.link}, load average {load:.1f} before. Delays are fitted "
         f"to the run with rounds of {FITTED} steps. A round waits for the slower sum of its steps, so what varies "
         "costs the more the shorter rounds are.",

@@ -37,9 +37,9 @@ def report(
 ) -> None:
     """Write one self-contained HTML report, the page that sets our numbers beside the paper's, or that on today.
 
-    Example: densing report --out docs/replication.md
+    Example: densing report --out docs/results/replication.md
 
-    Example: densing report --page today --out docs/density-2026.md
+    Example: densing report --page today --out docs/results/density-2026.md
     """
     from densing.report import build_replication, build_report, build_today
     from densing.scores.catalog import load_catalog, selection_of

@@ -85,8 +85,8 @@ def render_replication(study: Study) -> str:
     trends = {"Headline": study.trend} | ({} if study.beside is None else {study.beside.name: study.beside.trend})
     parts = [
         "# Replication of the Densing Law\n",
-        "Written by `densing report --out docs/replication.md`; every number below comes from that command. Do not "
-        "edit by hand.\n",
+        "Written by `densing report --out docs/results/replication.md`; every number below comes from that command. "
+        "Do not edit by hand.\n",
         "## What the paper says\n",
         _PAPER,
         "## What can be replicated, and what cannot\n",

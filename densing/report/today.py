@@ -40,8 +40,8 @@ def render_today(today: Today) -> str:
     headline = today.trends["mean"]
     parts = [
         "# Density today\n",
-        "Written by `densing report --page today --out docs/density-2026.md`; every number below comes from that "
-        "command, and under every heading stands the one that gives it alone. Do not edit by hand.\n",
+        "Written by `densing report --page today --out docs/results/density-2026.md`; every number below comes from "
+        "that command, and under every heading stands the one that gives it alone. Do not edit by hand.\n",
         f"**{headline.title}**, on one scale for {len(today.scale)} models, {len(today.scale.benchmarks)} benchmarks "
         f"and {today.cells.table['evaluator'].nunique()} evaluators. Models of the trend: {today.selection}.\n",
         "## Before you quote it\n",

@@ -444,7 +444,7 @@ def test_damage_of_the_baseline_is_not_passed_over(two: Path, tmp_path: Path) ->
 
 
 def test_every_figure_that_can_be_guarded_is_documented(two: Path) -> None:
-    text = (folders.ROOT / "docs" / "profile.md").read_text(encoding="utf-8")
+    text = (folders.ROOT / "docs" / "explanation" / "profile.md").read_text(encoding="utf-8")
     for name in {**METRICS, **profile(two)["figures"], "mfu_pct": "", "hfu_pct": ""}:
         assert f"`{name}`" in text
 

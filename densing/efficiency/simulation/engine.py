@@ -87,8 +87,8 @@ def simulate(
 
     Notes
     -----
-    ``docs/techniques.md`` states the model; a link that falls free goes to the task that was ready first among
-    those whose other links are free too, so no link stands idle while a task could use it.
+    ``docs/explanation/techniques.md`` states the model; a link that falls free goes to the task that was ready first
+    among those whose other links are free too, so no link stands idle while a task could use it.
 
     Examples
     --------

@@ -108,9 +108,9 @@ class Partition(Record, frozen=True):
     window_ns, span_ns : int
         Length of the window; from the first to the last work inside it.
     compute_ns, comm_ns, memcpy_ns : int
-        |K|, |C|, |M| (copies and fills).
+        ``|K|``, ``|C|``, ``|M|`` (copies and fills).
     overlap_ns, exposed_comm_ns, exposed_memcpy_ns : int
-        |C ∩ K|, |C \\ K|, |M \\ (K ∪ C)|.
+        ``|C ∩ K|``, ``|C - K|``, ``|M - (K ∪ C)|``.
     idle_ns : int
         What is left of the window.
 
@@ -131,12 +131,12 @@ class Partition(Record, frozen=True):
 
     @property
     def overlap_pct(self) -> float | None:
-        """Share of communication hidden behind compute, 100·|C ∩ K|/|C|; None without communication."""
+        """Share of communication hidden behind compute, ``100·|C ∩ K|/|C|``; None without communication."""
         return 100 * self.overlap_ns / self.comm_ns if self.comm_ns else None
 
     @property
     def achievable_pct(self) -> float | None:
-        """Ceiling of the overlap ratio, 100·min(|C|, |K|)/|C|: no schedule hides more than there is compute."""
+        """Ceiling of the overlap ratio, ``100·min(|C|, |K|)/|C|``: no schedule hides more than there is compute."""
         return 100 * min(self.comm_ns, self.compute_ns) / self.comm_ns if self.comm_ns else None
 
     @property

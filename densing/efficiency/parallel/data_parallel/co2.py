@@ -93,8 +93,8 @@ class CO2(Rounds):
     clip : float, optional
         Largest absolute value of each element of the outer momentum; None leaves it.
     gap : {"aware", "constant"}
-        What divides the pseudo-gradient: ``aware`` is 1 + |x_{t,0} - x_{t-1,0}| over the mean of earlier such norms
-        (a Gap-Aware form; the paper's own equation is not available to us), ``constant`` is ``gap_penalty``.
+        What divides the pseudo-gradient: ``aware`` is ``1 + |x_{t,0} - x_{t-1,0}|`` over the mean of earlier such
+        norms (a Gap-Aware form; the paper's own equation is not available to us), ``constant`` is ``gap_penalty``.
     gap_penalty : float
         With ``gap="constant"``; 1 in the released code.
     warmup_rounds : int

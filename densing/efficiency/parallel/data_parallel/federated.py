@@ -67,7 +67,7 @@ class Federated(Rounds):
     What a codec does not send is dropped, as in the publications: a client may not be drawn again for long.
 
     Source: McMahan et al., arXiv 1602.05629, algorithm 1 (weights n_k / n; recalled); mu is the proximal term of
-    FedProx, Li et al., arXiv 1812.06127 (recalled): mu / 2 |w_k - w|^2 beside the loss.
+    FedProx, Li et al., arXiv 1812.06127 (recalled): ``mu / 2 |w_k - w|^2`` beside the loss.
 
     Parameters
     ----------
