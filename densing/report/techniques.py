@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,10 +164,13 @@ def build_techniques(
 def render(contents: Contents) -> str:
     """Return the page as text."""
     compare, regime, claims = contents.compare, contents.regime, contents.claims
+    names = {str(row["technique"]) for row in (*compare, *regime, *contents.tau, *contents.predicted, *claims)}
+    shown = figures(contents)
+    first = next(iter(shown), "")
     context = {
-        "headline": headline(contents),
+        "headline": replace(headline(contents), figure=shown.pop(first, None)),
         "sections": [entry for entry in SECTIONS if getattr(contents, entry[0], True) or entry[0] == "notes"],
-        "figures": figures(contents),
+        "figures": shown,
         "compare": compare_table(compare) if compare else None,
         "regime": regime_table(regime) if regime else None,
         "regime_sums": regime_sums(regime) if regime else None,
@@ -182,11 +185,12 @@ def render(contents: Contents) -> str:
         "grades": grades_table(claims) if claims else None,
         "assumptions": assumptions_table(claims),
         "throughput": throughput_table(contents.throughput) if contents.throughput else None,
-        **first_notes(contents.notes),
+        **first_notes(contents.notes, names),
         "definitions": DEFINITIONS,
         "versions": pairs({"densing": __version__, "python": platform.python_version(), "numpy": np.__version__}),
     }
-    return page.fill("techniques.html", context, "techniques.css")
+    inputs = {} if contents.throughput is None else {"constants of the cost model": contents.throughput.constants_sha256}
+    return page.fill("techniques.html", context, inputs)
 
 
 TIMELINE_WORDS = (
