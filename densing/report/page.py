@@ -438,6 +438,18 @@ def policy(scripts: list[str]) -> str:
     )
 
 
+def site(value: Any) -> str:
+    """Return the host of a web address, which a link on it shows; other text as it is.
+
+    Examples
+    --------
+    >>> site("https://arxiv.org/abs/2412.04315"), site("a letter")
+    ('arxiv.org', 'a letter')
+    """
+    address = safe_url(value)
+    return words.clean(urlsplit(address).hostname) if address else words.clean(value)
+
+
 def safe_url(value: Any) -> str:
     """Return a web address that may become a link, or an empty string.
 

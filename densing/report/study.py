@@ -148,8 +148,8 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
     # Of a catalog without tokens there is no frontier to show.
     against = placed if placed.scales else None
     answers, shown = answers_table(study.answers), figures(study)
-    parts = {"answers": answers, "measured": measured, "yours": study.placed, "beside": study.beside, "frontier": against,
-             "gains": ladders or None}  # fmt: skip
+    parts = {"answers": answers, "measured": measured, "yours": study.placed, "beside": study.beside,
+             "frontier": against, "gains": ladders or None}  # fmt: skip
     context = {
         "headline": replace(headline(study), figure=shown.pop("density")),
         "figures": shown,
@@ -168,9 +168,7 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
         "asked_of": asked_of(study),
         "frontier": against and frontier_table(against, against.scales[0], "frontier-table"),
         "frontier_figure": against and scale_figure(against, against.scales[0], "frontier"),
-        "frontier_words": [f"{WHAT} {FLOPS}", *doubtful(against.notes)]
-        if against
-        else [],
+        "frontier_words": [f"{WHAT} {FLOPS}", *doubtful(against.notes)] if against else [],
         "gains": ladders,
         "gain_words": [f"{HOW} {SCALES}"] if ladders else [],
         "estimates": estimates_table(study.trend),
@@ -1182,7 +1180,7 @@ FIELDS = (
     Field("Benchmark", column("benchmark"), minor=True),
     Field("Family", column("family")),
     Field("Organisation", column("organisation"), minor=True),
-    Field("Source", column("source"), link="source"),
+    Field("Source", column("source", page.site), link="source", minor=True),
 )
 
 

@@ -189,7 +189,9 @@ def render(contents: Contents) -> str:
         "definitions": DEFINITIONS,
         "versions": pairs({"densing": __version__, "python": platform.python_version(), "numpy": np.__version__}),
     }
-    inputs = {} if contents.throughput is None else {"constants of the cost model": contents.throughput.constants_sha256}
+    inputs = (
+        {} if contents.throughput is None else {"constants of the cost model": contents.throughput.constants_sha256}
+    )
     return page.fill("techniques.html", context, inputs)
 
 

@@ -11,7 +11,9 @@
 
   // What is packed (gzip in base64) the browser unpacks itself.
   const unpacked = (id) => {
-    const bytes = Uint8Array.from(atob(text(id)), (letter) => letter.charCodeAt(0));
+    const letters = atob(text(id));
+    const bytes = new Uint8Array(letters.length);
+    for (let at = 0; at < bytes.length; at += 1) bytes[at] = letters.charCodeAt(at);
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   };
   const figures = {};
