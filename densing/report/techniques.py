@@ -189,10 +189,8 @@ def render(contents: Contents) -> str:
         "definitions": DEFINITIONS,
         "versions": pairs({"densing": __version__, "python": platform.python_version(), "numpy": np.__version__}),
     }
-    inputs = (
-        {} if contents.throughput is None else {"constants of the cost model": contents.throughput.constants_sha256}
-    )
-    return page.fill("techniques.html", context, inputs)
+    speeds = contents.throughput
+    return page.fill("techniques.html", context, {"constants": speeds.constants_sha256} if speeds else None)
 
 
 TIMELINE_WORDS = (
@@ -599,9 +597,10 @@ def claims_table(rows: Sequence[Row]) -> ShownTable:
         Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
         Field("Notices", lambda row: ", ".join(map(str, row["turned_by"])) or words.MISSING,
               hint="Broken laws of the simulator that turn the row"),
-        Field("Technique", column("technique")),
-        Field("Evidence", column("evidence")),
-        Field("Inputs", lambda row: words.clean(row.get("inputs") or "", 400), hint="Published figures used in ours"),
+        Field("Technique", column("technique"), minor=True),
+        Field("Evidence", column("evidence"), minor=True),
+        Field("Inputs", lambda row: words.clean(row.get("inputs") or "", 400), hint="Published figures used in ours",
+              minor=True),
         Field("Note", lambda row: words.clean(row.get("note") or "", 400)),
         Field("Source", lambda row: words.clean(row["source"], 300), minor=True),
     )  # fmt: skip
