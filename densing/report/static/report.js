@@ -147,7 +147,7 @@
   const split = (text) => text.trim().toLowerCase().split(/\s+/).filter(Boolean);
   const search = (text) => {
     wanted = split(text);
-    holders.forEach(highlight);
+    drawn().forEach(highlight);
   };
 
   const makeFilterable = (bar) => {
