@@ -133,7 +133,9 @@ def shown_gain(record: GainRecord, name: str) -> ShownGain:
     )
     title = about(record)
     arms = shown_table(f"{name}-table", TABLE, gain_table(record), fields, sortable=True)
-    evidence = tuple(words.sentence(f"{key.replace('_', ' ')}: {text}") for key, text in record.evidence.items())
+    evidence = tuple(
+        words.sentence(f"{key.replace('_', ' ').capitalize()}: {text}") for key, text in record.evidence.items()
+    )
     return ShownGain(title, shown_figure(name, plot_gain(record), f"{title}. {CAPTION}"), arms, evidence)
 
 
