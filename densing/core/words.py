@@ -475,16 +475,29 @@ def middle_cut(text: str, width: int) -> str:
     return f"{text[: width - tail - 1]}…{text[-tail:]}"
 
 
-def sentence(text: Any) -> str:
-    """Return words as a sentence.
+def sentence(text: Any, names: Iterable[str] = ()) -> str:
+    """Return words as a sentence; a name that begins it stays as it is written.
+
+    What has a digit, a sign or a capital in it is taken for a name, and so is one word before a colon.
+
+    Parameters
+    ----------
+    text : object
+        The words.
+    names : iterable of str
+        Names that look like words (``ddp``).
 
     Examples
     --------
-    >>> sentence("no upper end")
-    'No upper end.'
+    >>> sentence("no upper end"), sentence("lm-eval is not installed"), sentence("co2: replicas train apart")
+    ('No upper end.', 'lm-eval is not installed.', 'co2: replicas train apart.')
+    >>> sentence("ddp does not fit", names=["ddp"])
+    'ddp does not fit.'
     """
-    line = clean(text, 600)
-    return f"{line[:1].upper()}{line[1:].rstrip('.')}."
+    line = clean(text, 600).rstrip(".")
+    first = line.partition(" ")[0].rstrip(",;")
+    named = not first.isalpha() or not first.islower() or first in set(names)
+    return f"{line if named else line[:1].upper() + line[1:]}."
 
 
 _STATUS = {

@@ -98,8 +98,6 @@ def plot_density(
     if rows.empty:
         return style.empty("No model has both a release date and a density.")
     fig = style.figure(520)
-    # One row on a wide page: short names, and no gaps between groups.
-    fig.update_layout(legend={"tracegroupgap": 0, "font": {"size": 12}})
     heights = [rows["at"].to_numpy()]
     # Density 1 is the ruler itself.
     dates = [rows["released"].min(), rows["released"].max()]
@@ -388,12 +386,10 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
     x = {"params": grid, **{name: np.full(grid.shape, value) for name, value in reference.given.items()}}
     band = reference.fit.band(x, level)
     bare = {"width": 0, "color": style.MUTED}
+    # One entry of the legend for both: plotly puts the entries of a group under each other.
     shared = {"x": grid, "mode": "lines", "line": bare, "hoverinfo": "skip", "legendgroup": "curve"}
     fig.add_scatter(**shared, y=np.asarray(band["hi"]), showlegend=False)
-    fig.add_scatter(
-        **shared, y=np.asarray(band["lo"]), fill="tonexty", fillcolor=style.BAND,
-        name=f"{words.percentage(level)} band of the curve",
-    )  # fmt: skip
+    fig.add_scatter(**shared, y=np.asarray(band["lo"]), showlegend=False, fill="tonexty", fillcolor=style.BAND)
     curve = np.asarray(reference.fit.predict(x), dtype=float)
     of_loss = getattr(reference.fit.law, "output", "score") == "loss"
     quantity = "bits per byte of the answer" if of_loss else "score"
@@ -402,7 +398,8 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
         hovertext=[
             f"N = {words.size(n)}: fitted {quantity} {words.number(s, 3)}" for n, s in zip(grid, curve, strict=True)
         ],
-        name=f"fitted {style.figure_text(reference.fit.law.name, 40)} curve", legendgroup="curve",
+        name=f"{style.figure_text(reference.fit.law.name, 40)} curve and {words.percentage(level)} band",
+        legendgroup="curve",
     )  # fmt: skip
     if density is not None:
         _add_targets(fig, density.table)

@@ -117,7 +117,9 @@ def figure(height: int = 480, **layout: Any) -> go.Figure:
             "y": 1.02,
             "xanchor": "left",
             "x": 0,
-            "font": {"size": 13},
+            # One row on a wide page: no gaps between groups.
+            "tracegroupgap": 0,
+            "font": {"size": 12},
             "bgcolor": "rgba(0,0,0,0)",
         },
     }

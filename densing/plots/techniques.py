@@ -328,7 +328,7 @@ def plot_throughput(table: Any) -> go.Figure:
     --------
     >>> row = {"row_id": "a", "source": "s", "measured_tokens_per_s": 1e6, "predicted_tokens_per_s": 1.1e6}
     >>> plot_throughput([row]).data[-1].name
-    's (1)'
+    's'
     """
     needed = ("row_id", "source", "measured_tokens_per_s", "predicted_tokens_per_s")
     sources: dict[str, list[tuple[float, float, str]]] = {}
@@ -347,7 +347,7 @@ def plot_throughput(table: Any) -> go.Figure:
     for number, (source, points) in enumerate(sources.items()):
         fig.add_scatter(
             x=[point[0] for point in points], y=[point[1] for point in points], mode="markers", hoverinfo="text",
-            name=style.figure_text(f"{source} ({len(points)})", 28),
+            name=style.figure_text(source, 24),
             marker={"color": style.CYCLE[number % len(style.CYCLE)],
                     "symbol": style.SYMBOLS[number % len(style.SYMBOLS)], "size": 6, "opacity": 0.6},
             hovertext=[

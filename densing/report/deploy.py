@@ -10,7 +10,17 @@ from densing import __version__
 from densing.core import severest_first, words, write_text
 from densing.plots import plot_deployment
 from densing.report import markdown, page
-from densing.report.page import Field, Headline, ShownTable, column, first_notes, pairs, shown_figure, shown_table
+from densing.report.page import (
+    Field,
+    Headline,
+    ShownTable,
+    column,
+    doubtful,
+    first_notes,
+    pairs,
+    shown_figure,
+    shown_table,
+)
 
 if TYPE_CHECKING:
     from densing.tradeoff import Deployment
@@ -50,12 +60,13 @@ def build_deployment(result: Deployment, path: Path | str) -> Path:
 def render(result: Deployment) -> str:
     """Return the page as HTML."""
     caption = f"Ways to serve {words.clean(result.model)}; the front and the deadline."
+    figure = shown_figure("front", plot_deployment(result), caption)
+    lead = words.clean(result.sentence, markdown.LONGEST)
     context = {
-        "headline": Headline(title(result), words.clean(result.sentence, markdown.LONGEST), _facts(result), ()),
+        "headline": Headline(title(result), lead, _facts(result), doubtful(result.notes), figure),
         "sections": [("headline", "Headline"), ("ways", "Ways to serve"), ("policies", "Policies"), ("notes", "Notes"),
                      ("versions", "Versions")],
         "how": HOW,
-        "figure": shown_figure("front", plot_deployment(result), caption),
         "ways": choice_table(result),
         "policies": policy_table(result),
         "decisions": decision_table(result),

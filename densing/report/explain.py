@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from densing import __version__
 from densing.core import severest_first, words, write_text
 from densing.report import markdown, page
-from densing.report.page import Field, Headline, ShownTable, column, first_notes, pairs, ranged, shown_table
+from densing.report.page import Field, Headline, ShownTable, column, doubtful, first_notes, pairs, ranged, shown_table
 from densing.tradeoff import AMONG
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def render(result: Explained) -> str:
     """Return the page as HTML."""
     slices = slice_table(result)
     context = {
-        "headline": Headline(title(result), words.clean(result.sentence, markdown.LONGEST), _facts(result), ()),
+        "headline": Headline(title(result), words.clean(result.sentence, markdown.LONGEST), _facts(result),
+                             doubtful(result.notes)),
         "sections": [("headline", "Headline"), ("weights", "Weights"),
                      *([("slices", "Densities")] if slices.rows else []), ("notes", "Notes"), ("versions", "Versions")],
         "how": HOW,

@@ -17,6 +17,7 @@ from densing.report.page import (
     ShownFigure,
     ShownTable,
     column,
+    doubtful,
     first_notes,
     pairs,
     ranged,
@@ -76,7 +77,8 @@ def render(result: Frontier) -> str:
         for number, scale in enumerate(result.scales)
     ]  # fmt: skip
     context = {
-        "headline": Headline(title(result), _lead(result), _facts(result), ()),
+        "headline": Headline(title(result), _lead(result), _facts(result), doubtful(result.notes),
+                             scales[0][1] if scales else None),
         "sections": [("headline", "Headline"), *([("scales", "Frontiers")] if scales else []), ("notes", "Notes"),
                      ("versions", "Versions")],
         "scales": scales,

@@ -17,6 +17,7 @@ from densing.report.page import (
     ShownFigure,
     ShownTable,
     column,
+    doubtful,
     first_notes,
     pairs,
     ranged,
@@ -97,14 +98,14 @@ def render(gains: Gains, null: pd.DataFrame | None = None) -> str:
         ("Record", gains.digest[:12]),
     )
     context = {
-        "headline": Headline(TITLE, HOW, facts, ()),
+        "headline": Headline(TITLE, HOW, facts, doubtful(gains.notes), shown.figure),
         "sections": [("headline", "Headline"), ("gains", "Gains"), ("notes", "Notes"), ("versions", "Versions")],
         "gain": shown,
         "null": None if null is None else null_table(null),
         **first_notes(gains.notes),
         "versions": pairs(gains.record().versions),
     }
-    return page.fill("gain.html", context)
+    return page.fill("gain.html", context, {"record": gains.digest})
 
 
 def shown_gains(gains: Iterable[Gains | GainRecord | Path | str]) -> list[ShownGain]:
@@ -132,7 +133,9 @@ def shown_gain(record: GainRecord, name: str) -> ShownGain:
     )
     title = about(record)
     arms = shown_table(f"{name}-table", TABLE, gain_table(record), fields, sortable=True)
-    evidence = tuple(words.sentence(f"{key.replace('_', ' ')}: {text}") for key, text in record.evidence.items())
+    evidence = tuple(
+        words.sentence(f"{key.replace('_', ' ').capitalize()}: {text}") for key, text in record.evidence.items()
+    )
     return ShownGain(title, shown_figure(name, plot_gain(record), f"{title}. {CAPTION}"), arms, evidence)
 
 

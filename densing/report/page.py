@@ -1,7 +1,8 @@
 """What every page is made of: a template filled, tables, figures and notes as words, and data made harmless.
 
-The templates ``base.html`` and ``parts.html`` lay it out. Text and attributes are escaped by jinja2's autoescape; the
-two places that it does not cover, JSON inside a script element and links, are here.
+The templates ``base.html`` and ``parts.html`` lay it out. Text and attributes are escaped by jinja2's autoescape; links
+are checked here. Figures and what draws them are packed (gzip in base64), which no name can leave and a browser
+unpacks by itself: plotly.js is 4.8 MB as it comes and 2.0 MB packed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,16 @@ import base64
 import hashlib
 import json
 import math
+import re
+import shlex
+import sys
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
 from importlib import resources
+from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,27 +31,28 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from densing import __version__
-from densing.core import Note, once, severest_first, words
+from densing.core import Note, doubts, once, severest_first, strip_secrets, words
 from densing.plots import DARK
 from densing.report import markdown
 
 MOST_NOTES = 60
+_PLAIN = re.compile(r"\d+(\.\d+)?")
 
 
-def fill(template: str, context: Mapping[str, Any], styles: str = "") -> str:
+def fill(template: str, context: Mapping[str, Any], inputs: Mapping[str, str] | None = None) -> str:
     """Return a page as text: one HTML file that needs no network.
 
     Everything in ``context`` is escaped, a missing value is an error; the page's own policy forbids every request and
-    every script but the two that are inlined.
+    every script but the two that the file brings.
 
     Parameters
     ----------
     template : str
         File under ``densing/report/templates``.
     context : mapping
-        Values by name, ready to show.
-    styles : str
-        File under ``densing/report/static`` with the page's own styles; empty: those of all pages only.
+        Values by name, ready to show; ``headline`` and ``sections`` are of every page.
+    inputs : mapping of str to str, optional
+        SHA-256 of what the page was made of, by name; its footer holds their first digits.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("densing.report"),
@@ -54,28 +63,76 @@ def fill(template: str, context: Mapping[str, Any], styles: str = "") -> str:
     )
     # Not a step of `words`: a terminal and a Markdown page keep the ordinary space.
     environment.filters["prose"] = unbroken
-    # Line ends as an HTML parser sees them, so that the hashes fit.
-    scripts = [script_text(get_plotlyjs()), script_text(static("report.js"))]
+    environment.filters["packed"] = packed
+    # Line ends as an HTML parser sees them, so that its hash fits.
+    script = script_text(static("report.js"))
+    code, plotly = _plotly()
     # Markup is for our own code; it is never called with data.
     frame = {
-        "policy": policy(scripts),
-        "scripts": [Markup(script) for script in scripts],
+        "policy": policy([script, code]),
+        "script": Markup(script),
+        "plotly": plotly,
         "css": Markup(static("report.css")),
-        "own_css": Markup(static(styles)) if styles else "",
-        "palette": script_json(json.dumps(DARK)),
+        "palette": Markup(json.dumps(DARK)),
         "version": __version__,
+        "made": made(inputs or {}),
     }
     return str(environment.get_template(template).render(**context, **frame))
 
 
+@cache
+def _plotly() -> tuple[str, str]:
+    """Return plotly.js as the browser will run it, and packed: half a second once for all pages of a process."""
+    code = get_plotlyjs()
+    return code, packed(code)
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a page came about: the day (UTC), the command if one made it, and first digits of its inputs' hashes."""
+
+    day: str
+    command: str
+    inputs: tuple[tuple[str, str], ...]
+
+
+def made(inputs: Mapping[str, str]) -> Made:
+    """Return what a page's footer says of its making; secrets in the command line are masked."""
+    digests = tuple((words.clean(name), words.clean(digest)[:12]) for name, digest in inputs.items())
+    return Made(f"{datetime.now(UTC):%Y-%m-%d}", command_line(sys.argv), digests)
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """Return the command that this process runs; empty where it is not ``densing`` itself.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        As in :data:`sys.argv`.
+
+    Examples
+    --------
+    >>> command_line(["/usr/bin/densing", "profile", "my traces", "--html", "p.html"])
+    "densing profile 'my traces' --html p.html"
+    >>> command_line(["/usr/lib/python3/densing/__main__.py", "run"]), command_line(["notebook.py"])
+    ('densing run', '')
+    """
+    program = PurePath(argv[0]) if argv else PurePath()
+    # `python -m densing` and `python cli.py` of a checkout are the same program.
+    if program.stem != "densing" and program.parts[-2:] != ("densing", "__main__.py") and program.name != "cli.py":
+        return ""
+    return words.clean(strip_secrets(shlex.join(["densing", *argv[1:]])), 600)
+
+
 @dataclass(frozen=True)
 class Headline:
-    """The first screen: title, lead sentence, key facts (term, value) and caveats, all as plain text."""
+    """The first screen: title, lead sentence, key facts (term, value) and caveats as plain text, and the figure."""
 
     title: str
     lead: str
     facts: tuple[tuple[str, str], ...]
     caveats: tuple[str, ...]
+    figure: ShownFigure | None = None
 
 
 @dataclass(frozen=True)
@@ -83,25 +140,39 @@ class ShownFigure:
     """A figure ready for the page: id, JSON, height in pixels, caption (also its text alternative)."""
 
     name: str
-    json: Markup
+    json: str
     height: int
     caption: str
 
 
 def shown_figure(name: str, figure: go.Figure, caption: str) -> ShownFigure:
-    """Serialise a figure for a ``<script type="application/json">`` element.
+    """Serialise a figure.
 
     Examples
     --------
-    >>> shown_figure("toy", go.Figure(layout={"title": {"text": "</script>"}}), "A toy.").json.find("</script>")
-    -1
+    >>> shown_figure("toy", go.Figure(layout={"height": 300}), "A toy.").height
+    300
     """
-    return ShownFigure(name, script_json(figure.to_json(engine="json")), int(figure.layout.height or 480), caption)
+    return ShownFigure(name, figure.to_json(engine="json"), int(figure.layout.height or 480), caption)
+
+
+def packed(text: str) -> str:
+    """Return a text as gzip in base64: letters that cannot leave a ``<script>`` element.
+
+    Examples
+    --------
+    >>> import gzip
+    >>> gzip.decompress(base64.b64decode(packed("</script>")))
+    b'</script>'
+    """
+    # 31: with the head and tail of gzip; without a time, so that equal texts are packed alike.
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return base64.b64encode(packer.compress(text.encode("utf-8")) + packer.flush()).decode("ascii")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: what it shows, what it sorts by, and an optional link."""
+    """One cell: what it shows, what it sorts by where that is not what it shows, and an optional link."""
 
     shown: str
     key: str = ""
@@ -125,7 +196,7 @@ class Field:
     hint : str
         Tooltip of the header.
     minor : bool
-        Left out in print, where width is short.
+        Shown only where every column is asked for.
     """
 
     title: str
@@ -146,9 +217,9 @@ class Field:
         return " ".join(name for name, on in (("num", self.numeric), ("minor", self.minor)) if on)
 
     def cell(self, row: Mapping[str, Any]) -> Cell:
-        """Return the column's cell of a row; text sorts by its letters, whatever their case."""
+        """Return the column's cell of a row; text, and a plain number, sort by what they show."""
         shown = self.show(row)
-        key = sort_key(row.get(self.key)) if self.key else shown.casefold()
+        key = sort_key(row.get(self.key)) if self.key and not _PLAIN.fullmatch(shown) else ""
         return Cell(shown, key, safe_url(row.get(self.link)) if self.link else "")
 
 
@@ -163,6 +234,11 @@ class ShownTable:
     sortable: bool = False
     filters: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
     marked: frozenset[int] = frozenset()
+
+    @property
+    def has_minor(self) -> bool:
+        """Whether some columns are shown only where asked for."""
+        return any(field.minor for field in self.fields)
 
     def markdown(self) -> str:
         """Return it as a table of Markdown."""
@@ -228,7 +304,7 @@ def shown_table(
     Examples
     --------
     >>> shown_table("t", "Toy.", pd.DataFrame({"a": [1.5]}), [Field("A", column("a", words.number), "a")]).rows
-    ((Cell(shown='1.5', key='1.5', url=''),),)
+    ((Cell(shown='1.5', key='', url=''),),)
     """
     # Records rather than cells of the frame: a row's function may need several of its columns.
     records = [] if frame is None else frame.to_dict("records")
@@ -261,7 +337,7 @@ def sort_key(value: Any) -> str:
         return ""
     if math.isinf(real):
         return "Infinity" if real > 0 else "-Infinity"
-    return repr(real)
+    return f"{real:.9g}"
 
 
 def flag(value: Any) -> bool:
@@ -301,14 +377,20 @@ def pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(words.clean(name), words.clean(value, 400)) for name, value in sorted(mapping.items())]
 
 
-def sentences(notes: Iterable[Note]) -> list[Note]:
-    """Return notes as sentences without repeats, the severest first."""
-    return severest_first(once(Note(note.code, note.severity, words.sentence(note.message)) for note in notes))
+def doubtful(notes: Iterable[Note]) -> tuple[str, ...]:
+    """Return the warnings and errors among notes as sentences: what to know before quoting."""
+    return tuple(dict.fromkeys(words.sentence(note.message) for note in doubts(severest_first(notes))))
 
 
-def first_notes(notes: Iterable[Note]) -> dict[str, Any]:
+def sentences(notes: Iterable[Note], names: Iterable[str] = ()) -> list[Note]:
+    """Return notes as sentences without repeats, the severest first; ``names`` keep their small letters."""
+    own = set(names)
+    return severest_first(once(Note(note.code, note.severity, words.sentence(note.message, own)) for note in notes))
+
+
+def first_notes(notes: Iterable[Note], names: Iterable[str] = ()) -> dict[str, Any]:
     """Return the notes that a page shows, and a sentence on those that it leaves out."""
-    every = sentences(notes)
+    every = sentences(notes, names)
     more = f"{len(every) - MOST_NOTES} more notes are in the JSON output." if len(every) > MOST_NOTES else ""
     return {"notes": every[:MOST_NOTES], "more_notes": more}
 
@@ -356,23 +438,16 @@ def policy(scripts: list[str]) -> str:
     )
 
 
-_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-
-
-def script_json(document: str) -> Markup:
-    """Return a JSON document that cannot leave its ``<script>`` element.
-
-    ``<``, ``>`` and ``&`` become JSON escapes, so neither ``</script>`` nor ``<!--`` can appear; the value
-    that a JSON parser reads is unchanged.
+def site(value: Any) -> str:
+    """Return the host of a web address, which a link on it shows; other text as it is.
 
     Examples
     --------
-    >>> script_json('["</script>"]')
-    Markup('["\\\\u003c/script\\\\u003e"]')
+    >>> site("https://arxiv.org/abs/2412.04315"), site("a letter")
+    ('arxiv.org', 'a letter')
     """
-    for character, escape in _ESCAPES.items():
-        document = document.replace(character, escape)
-    return Markup(document)  # every character with a meaning in HTML was just replaced
+    address = safe_url(value)
+    return words.clean(urlsplit(address).hostname) if address else words.clean(value)
 
 
 def safe_url(value: Any) -> str:

@@ -139,12 +139,13 @@ def render(
     # A density joined without a profile says what was lost by this run's own.
     if density is not None and density.partition is None:
         density = replace(density, partition=pooled([rank.partition for rank in run.ranks]))
+    shown = figures(run)
     context = {
-        "headline": headline(run),
+        "headline": replace(headline(run), figure=shown.pop("partition")),
         "sections": [entry for entry in SECTIONS if optional.get(entry[0], entry) is not None],
         "worst": worst(run),
         "utilisation": [] if utilisation is None else utilisation_words(utilisation),
-        "figures": figures(run),
+        "figures": shown,
         "causes": causes_table(run),
         "ranks": ranks_table(run),
         "names": names_table(run, "names", "What took longest, by name, over all ranks."),
@@ -174,7 +175,7 @@ def render(
         "sources": sources(run),
     }
     # Bytes in a file's name that are no text are written out.
-    return page.fill("profile.html", context, "profile.css").encode("utf-8", "backslashreplace").decode()
+    return page.fill("profile.html", context).encode("utf-8", "backslashreplace").decode()
 
 
 UNRECOGNISED = (

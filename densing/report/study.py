@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.core import Note, doubts, severest_first, words, write_text
+from densing.core import Note, severest_first, words, write_text
 from densing.plots import (
     CHOICES,
     JOURNAL_MONTHS,
@@ -37,6 +37,7 @@ from densing.report.page import (
     ShownFigure,
     ShownTable,
     column,
+    doubtful,
     flag,
     pairs,
     ranged,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 SECTIONS = (
     ("headline", "Headline"),
+    ("answers", "Answers"),
     ("yours", "Your models"),
     ("models", "Models"),
     ("beside", "Beside it"),
@@ -145,13 +147,14 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
     placed = study_frontier(study) if against is None else against
     # Of a catalog without tokens there is no frontier to show.
     against = placed if placed.scales else None
-    parts = {"measured": measured, "yours": study.placed, "beside": study.beside, "frontier": against,
-             "gains": ladders or None}  # fmt: skip
+    answers, shown = answers_table(study.answers), figures(study)
+    parts = {"answers": answers, "measured": measured, "yours": study.placed, "beside": study.beside,
+             "frontier": against, "gains": ladders or None}  # fmt: skip
     context = {
-        "headline": headline(study),
-        "figures": figures(study),
+        "headline": replace(headline(study), figure=shown.pop("density")),
+        "figures": shown,
         "sections": [(name, title) for name, title in SECTIONS if name not in parts or parts[name] is not None],
-        "answers": answers_table(study.answers),
+        "answers": answers,
         "answer_words": answer_words(study.answers),
         "yours": study.placed and yours_table(study.placed),
         "yours_words": study.placed and [words.sentence(note.message) for note in study.placed.notes],
@@ -165,9 +168,7 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
         "asked_of": asked_of(study),
         "frontier": against and frontier_table(against, against.scales[0], "frontier-table"),
         "frontier_figure": against and scale_figure(against, against.scales[0], "frontier"),
-        "frontier_words": [f"{WHAT} {FLOPS}", *(words.sentence(note.message) for note in doubts(against.notes))]
-        if against
-        else [],
+        "frontier_words": [f"{WHAT} {FLOPS}", *doubtful(against.notes)] if against else [],
         "gains": ladders,
         "gain_words": [f"{HOW} {SCALES}"] if ladders else [],
         "estimates": estimates_table(study.trend),
@@ -190,7 +191,7 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
         "hashes": pairs(study.hashes),
         "options": pairs(study.options),
     }
-    return page.fill("report.html", context)
+    return page.fill("report.html", context, study.hashes)
 
 
 def headline(study: Study) -> Headline:
@@ -244,7 +245,7 @@ def caveats(study: Study) -> tuple[str, ...]:
         without_groups(study),
         trend_sentences.by_organisation(study.trend.checks, level(study.trend)),
         record_setter_bias(study.trend.checks),
-        *dict.fromkeys(words.sentence(note.message) for note in doubts((*study.notes, *study.trend.notes))),
+        *doubtful((*study.notes, *study.trend.notes)),
         words.sentence(f"Models in the headline: {study.selection}"),
         members(study),
         words.clean(study.recall, 2000),
@@ -1179,7 +1180,7 @@ FIELDS = (
     Field("Benchmark", column("benchmark"), minor=True),
     Field("Family", column("family")),
     Field("Organisation", column("organisation"), minor=True),
-    Field("Source", column("source"), link="source"),
+    Field("Source", column("source", page.site), link="source", minor=True),
 )
 
 

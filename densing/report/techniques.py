@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,10 +164,13 @@ def build_techniques(
 def render(contents: Contents) -> str:
     """Return the page as text."""
     compare, regime, claims = contents.compare, contents.regime, contents.claims
+    names = {str(row["technique"]) for row in (*compare, *regime, *contents.tau, *contents.predicted, *claims)}
+    shown = figures(contents)
+    first = next(iter(shown), "")
     context = {
-        "headline": headline(contents),
+        "headline": replace(headline(contents), figure=shown.pop(first, None)),
         "sections": [entry for entry in SECTIONS if getattr(contents, entry[0], True) or entry[0] == "notes"],
-        "figures": figures(contents),
+        "figures": shown,
         "compare": compare_table(compare) if compare else None,
         "regime": regime_table(regime) if regime else None,
         "regime_sums": regime_sums(regime) if regime else None,
@@ -182,11 +185,12 @@ def render(contents: Contents) -> str:
         "grades": grades_table(claims) if claims else None,
         "assumptions": assumptions_table(claims),
         "throughput": throughput_table(contents.throughput) if contents.throughput else None,
-        **first_notes(contents.notes),
+        **first_notes(contents.notes, names),
         "definitions": DEFINITIONS,
         "versions": pairs({"densing": __version__, "python": platform.python_version(), "numpy": np.__version__}),
     }
-    return page.fill("techniques.html", context, "techniques.css")
+    speeds = contents.throughput
+    return page.fill("techniques.html", context, {"constants": speeds.constants_sha256} if speeds else None)
 
 
 TIMELINE_WORDS = (
@@ -593,9 +597,10 @@ def claims_table(rows: Sequence[Row]) -> ShownTable:
         Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
         Field("Notices", lambda row: ", ".join(map(str, row["turned_by"])) or words.MISSING,
               hint="Broken laws of the simulator that turn the row"),
-        Field("Technique", column("technique")),
-        Field("Evidence", column("evidence")),
-        Field("Inputs", lambda row: words.clean(row.get("inputs") or "", 400), hint="Published figures used in ours"),
+        Field("Technique", column("technique"), minor=True),
+        Field("Evidence", column("evidence"), minor=True),
+        Field("Inputs", lambda row: words.clean(row.get("inputs") or "", 400), hint="Published figures used in ours",
+              minor=True),
         Field("Note", lambda row: words.clean(row.get("note") or "", 400)),
         Field("Source", lambda row: words.clean(row["source"], 300), minor=True),
     )  # fmt: skip

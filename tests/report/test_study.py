@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from dataclasses import replace
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError
 from densing.core.notes import Note
 from densing.report import build_report
-from densing.report.page import safe_url, script_json, sort_key
+from densing.report.page import command_line, packed, safe_url, sort_key
 from densing.report.study import (
     SECTIONS,
     all_notes,
@@ -115,8 +117,10 @@ def test_page_is_built_for_everyone(page: Page) -> None:
 
 
 def test_sections_come_in_the_promised_order(page: Page) -> None:
-    # The section on gains belongs to ladders, of which this report was given none.
-    assert [section["id"] for section in page.all("section")] == [name for name, _ in SECTIONS if name != "gains"]
+    # Sections of ladders and of questions, of which this report was given none, are left out.
+    assert [section["id"] for section in page.all("section")] == [
+        name for name, _ in SECTIONS if name not in ("gains", "answers")
+    ]
 
 
 def test_headline_comes_with_its_caveats(study: Any) -> None:
@@ -219,7 +223,7 @@ def test_your_models_have_a_section_with_their_places(study: Any, page: Page) ->
     table = yours_table(study.placed)
     assert column(table, "Of its size") == ["1 of 9", "4 of 11"] and column(table, "Of its year") == ["–", "5 of 20"]
     words = " ".join(page.words)
-    assert "Your models" in words and f"mine {frames.HOSTILE}" in words and "Mine-7B: fewer than 3 scores." in words
+    assert "Your models" in words and f"mine {frames.HOSTILE}" in words and "mine-7B: fewer than 3 scores." in words
     assert "Your models" not in render(altered(study, placed=None))
 
 
@@ -233,7 +237,7 @@ def test_answers_stand_before_what_must_be_known(study: Any) -> None:
     assert table is not None
     assert column(table, "95 % interval") == ["−1.2 to 0.30", "–"] and column(table, "Estimate")[1] == "–"
     words = " ".join(Page(render(altered(study, answers=answers))).words)
-    assert words.index("Questions and answers") < words.index("Before you quote it")
+    assert words.index("Before you quote it") < words.index("Questions and answers") < words.index("Every model")
     assert "Late models are few." in words and frames.HOSTILE in words
 
 
@@ -249,10 +253,10 @@ def test_a_forecast_that_won_its_back_test_opens_its_section(study: Any) -> None
         rehearsal=SimpleNamespace(models=lambda forecaster: came),
         outlook=SimpleNamespace(choice=SimpleNamespace(forecaster=frames.HOSTILE)),
     )
-    page = render(altered(study, tested=tested))
-    words = " ".join(Page(page).words)
+    page = Page(render(altered(study, tested=tested)))
+    words = " ".join(page.words)
     assert "The line won in 3 of 4 years." in words and "0.41" in words and frames.HOSTILE in words
-    assert "came: 0.73" in page, "the figure sets what came beside the forecast"
+    assert "came: 0.73" in page.script_text["data-plot-tested"], "the figure sets what came beside the forecast"
 
 
 def test_sensitivity_names_both_ends() -> None:
@@ -322,8 +326,13 @@ def test_missing_cells_are_dashes(study: Any) -> None:
 def test_report_is_written_whole_and_no_larger_than_needed(study: Any, tmp_path: Path) -> None:
     path = build_report(study, tmp_path / "deep" / "report.html")
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert path.stat().st_size < 6_500_000  # plotly.js is 4.8 MB of it
+    assert path.stat().st_size < 2_400_000  # plotly.js is 2.0 MB of it, packed
     assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
+
+
+def test_a_secret_in_the_command_line_is_masked() -> None:
+    said = command_line(["densing", "eval", "--model_args", "api_key=sk-abcdefghijklmnop"])
+    assert said.startswith("densing eval --model_args") and "abcdefgh" not in said
 
 
 def test_an_unwritable_place_is_named(study: Any, tmp_path: Path) -> None:
@@ -338,10 +347,10 @@ def test_an_unwritable_place_is_named(study: Any, tmp_path: Path) -> None:
         st.text() | st.none() | st.booleans(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
     )
 )
-def test_script_json_keeps_the_value_and_closes_nothing(value: Any) -> None:
-    written = str(script_json(json.dumps(value, ensure_ascii=False)))
-    assert json.loads(written) == value
-    assert not set("<>&\u2028\u2029") & set(written)
+def test_what_is_packed_keeps_the_value_and_closes_nothing(value: Any) -> None:
+    written = packed(json.dumps(value))
+    assert json.loads(gzip.decompress(base64.b64decode(written))) == value
+    assert re.fullmatch("[A-Za-z0-9+/]+=*", written)
 
 
 @given(st.text())
@@ -377,6 +386,6 @@ def test_a_missing_measurement_says_what_to_install(study: Any) -> None:
     bare = altered(study, measured=Measured(missing='lm-eval is not installed; pip install "densing[evals]"'))
     page = render(bare)
     assert "Measured here" in page
-    assert "Lm-eval is not installed; pip install" in page
+    assert "lm-eval is not installed; pip install" in page
     assert "data-plot-measured" not in page
     assert "Measured here" not in render(altered(study, measured=None))

@@ -12,7 +12,7 @@ import pytest
 from densing.report import build_report
 from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
-from tests.support.report_browser import MARKS, driven, opened, requests, wait
+from tests.support.report_browser import MARKS, driven, opened, requests, unfold, wait
 
 FIGURES = 12
 YOURS = 2
@@ -48,6 +48,7 @@ def button(page: Any, title: str) -> Any:
 
 
 def test_draws_every_figure_without_an_error_or_a_request(page: Any, report: Path) -> None:
+    unfold(page)
     assert page.get_log("browser") == []
     assert {url for url in requests(page) if not url.startswith("data:")} == {report.as_uri()}
     assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
@@ -69,6 +70,7 @@ def test_policy_stops_a_request_and_a_foreign_script(page: Any) -> None:
 
 
 def test_hostile_names_stay_text(page: Any) -> None:
+    unfold(page)
     assert page.execute_script("return window.hacked === undefined && !document.querySelector('main img')")
     names = column(page, "Model")
     assert {frames.HOSTILE, fixture.BREAKOUT, fixture.LINKED} <= set(names)
@@ -161,6 +163,7 @@ def faint(page: Any) -> list[float]:
 
 
 def test_a_model_is_found_in_the_figure_and_in_the_table(page: Any) -> None:
+    unfold(page)
     records = visible(page)
     assert records, "records are named"
     search = page.find_element("css selector", ".find input")
@@ -235,7 +238,11 @@ def test_dark_page_exchanges_colours(browser: Any, report: Path) -> None:
 
 def test_prints_light_complete_and_without_controls(browser: Any, report: Path) -> None:
     page = opened(browser, report, 1280, scheme="dark")
+    state = "return [...document.querySelectorAll('details')].map((part) => part.open)"
+    unprinted = page.execute_script(state)
     page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    drawn = "return [...document.querySelectorAll('.plot')].every((plot) => plot.querySelector('svg.main-svg'))"
+    assert page.execute_script(drawn), "at once, since printing does not wait"
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     hidden = (
         "return [...document.querySelectorAll('nav, .filters')].every((e) => getComputedStyle(e).display === 'none')"
@@ -246,7 +253,7 @@ def test_prints_light_complete_and_without_controls(browser: Any, report: Path) 
     ink = page.execute_script("return getComputedStyle(document.querySelector('#plot-density .xtitle')).fill")
     assert ink == "rgb(27, 31, 36)"
     page.execute_script("window.dispatchEvent(new Event('afterprint'))")
-    assert page.execute_script("return [...document.querySelectorAll('details')].every((part) => !part.open)")
+    assert page.execute_script(state) == unprinted and not all(unprinted)
     printed = base64.b64decode(page.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
     assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") >= 5
 

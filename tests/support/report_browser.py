@@ -92,10 +92,13 @@ def requests(browser: Any) -> set[str]:
 
 
 def unfold(page: Any) -> None:
-    """Open every part, and wait until the figures in them are drawn."""
+    """Open every part, and go to each figure until all are drawn."""
     page.execute_script("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
-    undrawn = "return [...document.querySelectorAll('.plot')].filter((p) => !p.dataset.drawn).length"
+    undrawn = """const left = [...document.querySelectorAll('.plot')].filter((plot) => !plot.dataset.drawn);
+        if (left.length) left[0].scrollIntoView();
+        return left.length;"""
     wait(lambda: page.execute_script(undrawn) == 0)
+    page.execute_script("window.scrollTo(0, 0)")
 
 
 def settle(page: Any) -> None:

@@ -1,7 +1,9 @@
-"""A report's page taken apart for tests: its tags, its words, its scripts."""
+"""A report's page taken apart for tests: its tags, its words, its scripts, figures unpacked."""
 
 from __future__ import annotations
 
+import base64
+import gzip
 import itertools
 import re
 from html.parser import HTMLParser
@@ -35,6 +37,8 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] in ("script", "style"):
             name = self.tags[-1][1].get("id")
+            if name and name.startswith("data-plot-"):
+                data = gzip.decompress(base64.b64decode(data, validate=True)).decode("utf-8")
             if name:
                 self.script_text[name] = data
         else:

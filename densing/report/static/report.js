@@ -1,13 +1,22 @@
 "use strict";
 // Draws the figures, sorts, filters and searches the tables and the models in the figures. Without this script every number is still on the page.
 (() => {
-  const json = (id) => JSON.parse(document.getElementById(id).textContent);
-  const palette = json("palette");
+  const text = (id) => document.getElementById(id).textContent;
+  const palette = JSON.parse(text("palette"));
   const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
   const canHover = window.matchMedia("(hover: hover)").matches;
   const touch = window.matchMedia("(pointer: coarse)").matches;
   const NARROW = 620;
   let printing = false;
+
+  // What is packed (gzip in base64) the browser unpacks itself.
+  const unpacked = (id) => {
+    const letters = atob(text(id));
+    const bytes = new Uint8Array(letters.length);
+    for (let at = 0; at < bytes.length; at += 1) bytes[at] = letters.charCodeAt(at);
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  };
+  const figures = {};
 
   // Figures name their colours once, for a light page; on a dark one each is exchanged by equality.
   const exchange = (value, colours) => {
@@ -76,9 +85,9 @@
   const widthOf = (holder) => (printing ? 680 : holder.clientWidth);
 
   const draw = (holder) => {
-    const { data, layout } = json(`data-${holder.id}`);
     const width = widthOf(holder);
     if (!width) return Promise.resolve();
+    const { data, layout } = JSON.parse(figures[holder.id]);
     const dark = prefersDark.matches && !printing;
     const colours = dark ? palette : {};
     fit(layout, data, width);
@@ -97,10 +106,11 @@
     });
   };
 
-  const holders = () => [...document.querySelectorAll(".plot")];
-  const drawAll = () => Promise.all(holders().map(draw));
+  const holders = [...document.querySelectorAll(".plot")];
+  const drawn = () => holders.filter((holder) => holder.dataset.drawn);
+  const redraw = () => drawn().forEach(draw);
 
-  // Sorting: numbers by value, text by locale, empty cells last in both directions.
+  // Sorting: numbers by value, text by locale, empty cells last in both directions. A cell without a key shows it.
   const compare = (numeric) => (a, b) =>
     numeric ? Number(a) - Number(b) : a.localeCompare(b, "en", { numeric: true });
 
@@ -108,7 +118,11 @@
     const header = table.tHead.rows[0].cells[index];
     const numeric = header.dataset.type === "number";
     const body = table.tBodies[0];
-    const key = (row) => row.cells[index].dataset.key || "";
+    const key = (row) => {
+      const cell = row.cells[index];
+      const shown = cell.dataset.key ?? cell.textContent.trim().toLowerCase();
+      return numeric && Number.isNaN(Number(shown)) ? "" : shown;
+    };
     const rows = [...body.rows];
     const order = compare(numeric);
     const full = rows.filter((row) => key(row) !== "").sort((a, b) => order(key(a), key(b)) * direction);
@@ -133,7 +147,7 @@
   const split = (text) => text.trim().toLowerCase().split(/\s+/).filter(Boolean);
   const search = (text) => {
     wanted = split(text);
-    holders().forEach(highlight);
+    drawn().forEach(highlight);
   };
 
   const makeFilterable = (bar) => {
@@ -173,31 +187,67 @@
   document.querySelectorAll("table.sortable").forEach(makeSortable);
   document.querySelectorAll(".filters").forEach(makeFilterable);
 
-  // Redraw when the width of a figure changes, when the page turns dark, and around printing.
+  // What a link leads to is opened, and whatever it lies in.
+  const reveal = (hash) => {
+    const target = document.getElementById(decodeURIComponent(hash.slice(1)));
+    const own = target && target.querySelector(":scope > details");
+    for (let part = own || target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+  };
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#"]');
+    if (link) reveal(link.hash);
+  });
+  reveal(window.location.hash);
+
+  // A figure is drawn when it comes near the screen, and again when its width changes, when the page turns dark, and around printing.
+  const near = new IntersectionObserver((entries) => {
+    entries.filter((entry) => entry.isIntersecting).forEach(({ target }) => {
+      near.unobserve(target);
+      draw(target).then(() => watcher.observe(target));
+    });
+  }, { rootMargin: "600px 0px" });
   let waiting = 0;
   const watcher = new ResizeObserver((entries) => {
     const changed = entries.some((entry) => Number(entry.target.dataset.width) !== entry.target.clientWidth);
     if (!changed || printing) return;
     window.clearTimeout(waiting);
-    waiting = window.setTimeout(drawAll, 120);
+    waiting = window.setTimeout(redraw, 120);
   });
-  prefersDark.addEventListener("change", drawAll);
   const closed = [];
-  window.addEventListener("beforeprint", () => {
-    printing = true;
-    document.querySelectorAll("details:not([open])").forEach((part) => {
-      closed.push(part);
-      part.open = true;
+  const follow = () => {
+    prefersDark.addEventListener("change", redraw);
+    window.addEventListener("beforeprint", () => {
+      printing = true;
+      document.querySelectorAll("details:not([open])").forEach((part) => {
+        closed.push(part);
+        part.open = true;
+      });
+      holders.forEach(draw);
     });
-    drawAll();
-  });
-  window.addEventListener("afterprint", () => {
-    printing = false;
-    closed.splice(0).forEach((part) => { part.open = false; });
-    drawAll();
-  });
-  drawAll().then(() => {
-    holders().forEach((holder) => watcher.observe(holder));
+    window.addEventListener("afterprint", () => {
+      printing = false;
+      closed.splice(0).forEach((part) => { part.open = false; });
+      redraw();
+    });
+    holders.forEach((holder) => near.observe(holder));
+  };
+
+  const start = async () => {
+    if (holders.length) {
+      const code = document.createElement("script"); // the page's policy knows its hash
+      code.textContent = await unpacked("plotly");
+      document.head.append(code);
+      await Promise.all(holders.map(async ({ id }) => { figures[id] = await unpacked(`data-${id}`); }));
+      await Promise.all(holders.filter((holder) => holder.getBoundingClientRect().top < window.innerHeight).map(draw));
+    }
+    follow();
+  };
+  start().catch((error) => {
+    console.error(error);
+    document.documentElement.classList.add("undrawn");
+    document.getElementById("undrawn").hidden = false;
+  }).then(() => {
+    performance.mark("drawn");
     document.documentElement.dataset.ready = "true";
   });
 })();
