@@ -14,6 +14,7 @@ from .errors import InputError as InputError
 from .errors import TableError as TableError
 from .errors import UnavailableError as UnavailableError
 from .errors import UnknownNameError as UnknownNameError
+from .errors import nearest as nearest
 from .files import LFS_POINTER as LFS_POINTER
 from .files import cache_folder as cache_folder
 from .files import move as move

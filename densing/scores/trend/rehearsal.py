@@ -461,7 +461,7 @@ def best_forecaster(result: Rehearsal, target: str = "density", seed: int = 0) -
     rehearse_forecasts
     """
     if target not in TARGETS:
-        raise InputError(f"target {target!r}: choose {', '.join(TARGETS)}")
+        raise UnknownNameError("target", target, TARGETS)
     cases = result.cases[result.cases["target"].eq(target)] if len(result.cases) else result.cases
     names = list(result.forecasters)
     if cases.empty:
