@@ -14,27 +14,29 @@ gc.set_threshold(50_000)
 
 import typer  # noqa: E402
 
+from densing.cli.help import WIDE, Command, Group  # noqa: E402
+
 __all__ = ["app", "main"]
 
 COMMANDS = {
     "run": "run:run",
-    "fit": "fit:fit",
     "density": "density:density",
     "trend": "trend:trend",
     "forecast": "forecast:app",
-    "report": "report:report",
+    "fit": "fit:fit",
     "joint": "joint:app",
     "frontier": "frontier:frontier",
-    "doctor": "doctor:doctor",
+    "report": "report:report",
     "catalog": "catalog:app",
     "refs": "refs:app",
-    "exits": "exits:exits",
-    "tune": "tune:tune_",
+    "doctor": "doctor:doctor",
     "eval": "eval:eval_",
-    "deploy": "deploy:deploy",
     "results": "results:app",
     "ladder": "ladder:app",
     "distil": "distil:distil",
+    "tune": "tune:tune_",
+    "exits": "exits:exits",
+    "deploy": "deploy:deploy",
     "profile": "profile:profile",
     "scaling": "scaling:scaling",
     "what-if": "whatif:what_if",
@@ -43,6 +45,12 @@ COMMANDS = {
     "train": "train:train",
 }
 """Each command's module below ``densing.cli`` and its function, or its group of commands."""
+HEADINGS = {
+    "run": "Density of language models",
+    "eval": "Models evaluated and trained here",
+    "profile": "What training costs",
+}
+"""The commands that begin a section of the help, and its heading."""
 
 
 def build(only: str | None = None) -> typer.Typer:
@@ -55,17 +63,24 @@ def build(only: str | None = None) -> typer.Typer:
         no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        # Help as plain text: what draws boxes reads brackets as markup, and cuts what they have no room for.
+        rich_markup_mode=None,
+        cls=Group,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDE},
     )
     tree.callback()(_root)
+    heading = ""
     for name, target in COMMANDS.items():
+        heading = HEADINGS.get(name, heading)
         if only in (None, name):
             module, attribute = target.split(":")
             command = getattr(import_module(f"densing.cli.{module}"), attribute)
             if isinstance(command, typer.Typer):
-                tree.add_typer(command, name=name)
+                for each in command.registered_commands:
+                    each.cls = Command
+                tree.add_typer(command, name=name, cls=Group, rich_help_panel=heading)
             else:
-                tree.command(name)(command)
+                tree.command(name, cls=Command, rich_help_panel=heading)(command)
     return tree
 
 

@@ -316,10 +316,6 @@ def test_the_contract_of_validate(tmp_path: Path) -> None:
     assert "did you mean" in densing("validate", "-t", "co3", code=1).stderr
 
 
-def test_the_help_of_the_group_has_an_example() -> None:
-    assert "Example: densing techniques" in densing("--help").stdout
-
-
 def test_a_report_never_replaces_what_was_read(model: Path) -> None:
     before = model.read_bytes()
     done = densing(
