@@ -11,6 +11,7 @@ from .errors import DensingError as DensingError
 from .errors import DomainError as DomainError
 from .errors import FitError as FitError
 from .errors import InputError as InputError
+from .errors import StoppedError as StoppedError
 from .errors import TableError as TableError
 from .errors import UnavailableError as UnavailableError
 from .errors import UnknownNameError as UnknownNameError

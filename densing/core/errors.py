@@ -9,7 +9,8 @@
     │   └── UnknownNameError    a name that does not exist (with the nearest that does)
     ├── UnavailableError        something real that is not published or not installed
     ├── DomainError             a value outside the domain of a law (also a ValueError)
-    └── FitError                no fit is possible with these data
+    ├── FitError                no fit is possible with these data
+    └── StoppedError            the user stopped the work (Ctrl-C)
 
 Every message says where, what value, and which remedy.
 """
@@ -189,3 +190,7 @@ class DomainError(DensingError, ValueError):
 
 class FitError(DensingError):
     """The data do not allow the fit that was asked for."""
+
+
+class StoppedError(DensingError):
+    """The user stopped the work; the message says how it goes on."""

@@ -6,28 +6,14 @@ import inspect
 import re
 import shlex
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
 import typer
 
-from densing.cli import build
-from tests.support.command import densing
+from tests.support.command import commands, densing
 
 WIDTHS = (60, 80, 200)
-
-
-@cache
-def commands() -> dict[tuple[str, ...], Any]:
-    """Every command and group of commands by what calls it."""
-
-    def walk(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-        yield path, command
-        for name, each in getattr(command, "commands", {}).items():
-            yield from walk((*path, name), each)
-
-    return dict(walk((), typer.main.get_command(build())))
 
 
 def squeezed(text: str) -> str:

@@ -158,7 +158,12 @@ def test_what_is_said_to_fit_fits_as_said(monkeypatch: pytest.MonkeyPatch, capsy
 @pytest.mark.slow
 def test_the_helps_own_example_fits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = in_process(monkeypatch, capsys, "compare", "--help")
-    words = " ".join(out.split()).partition("Example: densing techniques ")[2].split("--json")[0].split()
+    words = (
+        " ".join(out.replace("\\\n", "").split())
+        .partition("Example: densing techniques ")[2]
+        .split("--json")[0]
+        .split()
+    )
     assert words[:3] == ["compare", "--model", "llama3-70b"]
     code, out, _ = in_process(monkeypatch, capsys, *words, "--json")
     found = json.loads(out)
