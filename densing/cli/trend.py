@@ -45,6 +45,7 @@ def trend(
     ] = None,
     seed: o.Seed = 0,
     out: o.Out = None,
+    verbose: o.Verbose = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Estimate the doubling time of density side by side, with the checks that belong to it.
@@ -100,9 +101,11 @@ def trend(
         title = f"{result.title}; {reference} on {o.curve_name(benchmark, combine)}, months"
         emit_table(result.estimates[SHOWN], title)
         say("\n".join([f"Models: {selection.describe()}.", result.why, *result.sentences()]))
+        if verbose:
+            say("\n".join([result.record, *result.details()]))
         for question in answers:
             say(_sentence(*question))
-        show_notes(notes)
+        show_notes(notes, verbose)
     finish(notes)
 
 
