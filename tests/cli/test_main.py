@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -269,3 +270,11 @@ def test_import_and_help_stay_light() -> None:
     code = f"import sys, densing, densing.cli; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    for words, expected in (("densing tech", "techniques"), ("densing techniques compare --clus", "--cluster")):
+        asked = {"_DENSING_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        command = [sys.executable, "-c", "import sys; sys.argv = ['densing']; from densing.cli import main; main()"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **asked})
+        assert done.stdout.split() == [expected]
