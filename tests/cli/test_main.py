@@ -130,6 +130,17 @@ def test_benchmarks_combine_either_way() -> None:
 
 
 @pytest.mark.slow
+def test_trend_keeps_its_details_behind_verbose() -> None:
+    quick = ("trend", "-b", "mmlu", "--permutations", "19", "--bootstrap", "50")
+    brief, full = densing(*quick), densing(*quick, "--verbose")
+    assert brief.stdout == full.stdout
+    assert [line[:18] for line in brief.stderr.splitlines()].count("Why this estimator") == 1
+    more = set(full.stderr.splitlines()) - set(brief.stderr.splitlines())
+    assert set(brief.stderr.splitlines()) < set(full.stderr.splitlines())
+    assert any(line.startswith("In simulations with a true 3.5 months") for line in more)
+
+
+@pytest.mark.slow
 def test_trend_says_when_a_score_fits_in_a_size() -> None:
     found = answer("trend", "-b", "mmlu", "--permutations", "19", "--bootstrap", "50", "--when", "0.7:3e9")
     assert found["when"][0]["score"] == 0.7
