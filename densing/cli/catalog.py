@@ -11,7 +11,10 @@ from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, save, say, show_notes
 from densing.core import UnknownNameError, worst
 
-app = typer.Typer(no_args_is_help=True, help="Models and published scores, a source on every row.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Models and published scores, a source on every row.\n\nExample: densing catalog show Llama-3-8B",
+)
 MODEL_COLUMNS = ["model", "params_total_b", "released", "stratum", "family", "kind", "architecture"]
 # Six columns fit a terminal; the others are in --json and --out.
 SOURCE_COLUMNS = ["evaluator", "role", "models", "benchmarks", "scores", "first", "last", "flagged", "languages"]

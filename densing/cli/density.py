@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
-from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
+from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes, timed_bar
 from densing.core import Note, once, words
 
 if TYPE_CHECKING:
@@ -184,9 +184,11 @@ def density(
             ruler = load_reference(reference, benchmark, tokens=options.pop("tokens"))
             result = table_densities(scores, ruler, **options)
         else:
-            _, result = o.read_densities(
-                merged, (reference, benchmark), combine=combine, pool=pool, selection=selection, **options
-            )
+            # The first fit of the joint scale takes half a minute.
+            with timed_bar(json, "densities"):
+                _, result = o.read_densities(
+                    merged, (reference, benchmark), combine=combine, pool=pool, selection=selection, **options
+                )
         table, notes = result.table, result.notes
         columns, title = [column for column in SHOWN if column in table], o.curve_name(benchmark, combine)
     hits = check_densities(table, fail_if) if fail_if else {}
@@ -206,7 +208,8 @@ def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path |
     names = None if rulers == "all" else [name for name in rulers.split(",") if name]
     if names == []:
         raise typer.BadParameter("names no reference; write `all` or names with commas", param_hint="--rulers")
-    comparison = compare_rulers(references=names, benchmark=benchmark, **options)
+    with timed_bar(json, "densities"):
+        comparison = compare_rulers(references=names, benchmark=benchmark, **options)
     order = comparison.wide().index
     rows = {str(model): group for model, group in comparison.table.groupby("model")}
     of_model = ["released", "n_params", "stratum"]

@@ -12,7 +12,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, say, show_notes, timed_bar, visible
-from densing.core import InputError, parse_json, parse_pairs, read_text
+from densing.core import InputError, StoppedError, parse_json, parse_pairs, read_text
 
 if TYPE_CHECKING:
     from densing.scores.evals import Plan, Progress, RunSummary, Stopped
@@ -205,8 +205,7 @@ def eval_(
         else:
             _evaluate(request, out, executor, executor_arg or [], json)
     except KeyboardInterrupt:
-        say(f"stopped; the same command goes on from {out}")
-        raise typer.Exit(130) from None
+        raise StoppedError(f"stopped; the same command goes on from {out}") from None
 
 
 def plan_of_flags(

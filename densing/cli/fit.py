@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
-from densing.cli.output import emit_json, emit_table, finish, say, show_notes, visible
+from densing.cli.output import emit_json, emit_table, finish, say, show_notes, timed_bar, visible
 from densing.core import InputError, write_text
 from densing.scores.laws import law_names
 
@@ -83,7 +83,8 @@ def fit(
     chosen = get_law(law, **{name: value for name, value in ends.items() if value is not None})
     options: dict[str, Any] = {"loss": loss, "delta": delta, "bootstrap": bootstrap, "scheme": scheme, "seed": seed}
     runs = read_runs(table, chosen, cluster)
-    result = fit_runs(runs, chosen, cluster=cluster, **options)
+    with timed_bar(json, "fit and draws"):
+        result = fit_runs(runs, chosen, cluster=cluster, **options)
     if parts is not None:
         result = dataclasses.replace(result, meta={**result.meta, "protocol": parts.to_dict()})
     extra = checklist(result) if explain else {}

@@ -12,7 +12,10 @@ from densing.cli.output import emit_json, emit_table, finish, progress, save, sa
 if TYPE_CHECKING:
     from densing.scores.catalog import Selection
 
-app = typer.Typer(help="Forecast the density of models to come, by the forecaster that won its back-test.")
+app = typer.Typer(
+    help="Forecast the density of models to come, by the forecaster that won its back-test.\n\n"
+    "Example: densing forecast show --months 6",
+)
 
 SKILL = ["origin", "target", "forecaster", "n", "families", "unit", "crps", "mae", "bias", "cover50", "cover90"]
 AGAINST = ["vs_still", "vs_still_lo", "vs_still_hi", "vs_nearest", "vs_nearest_lo", "vs_nearest_hi"]

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from densing.scores.joint import Cells, JointScale
 
 app = typer.Typer(
-    no_args_is_help=True, help="One scale for all scores: abilities, offsets of evaluators, links, checks."
+    no_args_is_help=True,
+    help="One scale for all scores: abilities, offsets of evaluators, links, checks.\n\n"
+    "Example: densing joint abilities",
 )
 Evaluators = Annotated[
     list[str] | None, typer.Option("--evaluator", help="Scores of this evaluator only; may be repeated.")

@@ -16,7 +16,11 @@ from densing.core import InputError, UnavailableError, install_command
 if TYPE_CHECKING:
     from densing.scores.ladder import Run
 
-app = typer.Typer(no_args_is_help=True, help="A reference ladder of your own: train small models, measure, fit.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="A reference ladder of your own: train small models, measure, fit.\n\n"
+    "Example: densing ladder train --preset tiny --out ladders/tiny",
+)
 Folder = Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A ladder's folder (`ladder train --out`).")]
 Workers = Annotated[
     int | None, typer.Option("--workers", min=1, help="Processes.  [one per core; 1 on other devices than the CPU]")

@@ -36,7 +36,22 @@ def finite(value: float) -> float:
     return value
 
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout and nothing else.")]
+JsonFlag = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print one JSON document to stdout and nothing else; where the command fails, what went wrong: "
+        '{"error": {"kind", "message", ...}, "exit_code"}.',
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        help="Also say how the estimators did in simulations, what tests found that have no power on these data, and "
+        "what is only worth knowing.",
+    ),
+]
 Reference = Annotated[
     str,
     typer.Option(

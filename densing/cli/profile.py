@@ -14,7 +14,7 @@ import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.output import MOST_NOTES, columns, emit_plain, finish, say, show_notes, timed_bar, visible, width
-from densing.core import InputError, Note, UnknownNameError, doubts, of_part, severest_first, words
+from densing.core import InputError, Note, StoppedError, UnknownNameError, doubts, of_part, severest_first, words
 
 if TYPE_CHECKING:
     from densing.core import Hit
@@ -264,9 +264,9 @@ def profile(
     try:
         _answer(read_run(source), source, outputs)
     except KeyboardInterrupt:
-        if out is not None:
-            say(f"stopped; the same command goes on from {out}")
-        raise typer.Exit(130) from None
+        if out is None:
+            raise
+        raise StoppedError(f"stopped; the same command goes on from {out}") from None
 
 
 def _check_flags(source: Source, outputs: Outputs) -> None:

@@ -14,7 +14,10 @@ from densing.core import DensingError
 if TYPE_CHECKING:
     from densing.scores.references import Reference
 
-app = typer.Typer(no_args_is_help=True, help="Reference families: the rulers that turn scores into parameters.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Reference families: the rulers that turn scores into parameters.\n\nExample: densing refs list",
+)
 
 
 @app.command("list")

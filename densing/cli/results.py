@@ -11,7 +11,10 @@ from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes
 from densing.core import InputError
 
-app = typer.Typer(no_args_is_help=True, help="Runs of `densing eval`, and results of other harnesses.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Runs of `densing eval`, and results of other harnesses.\n\nExample: densing results show results/mine",
+)
 COLUMNS = ["model", "task", "metric", "value", "stderr", "unit", "n_items", "n_shot", "filter", "benchmark", "file"]
 ITEM_COLUMNS = [
     "model",

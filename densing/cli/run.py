@@ -54,6 +54,7 @@ def run(
         typer.Option(help="Also evaluate a real model (SmolLM2-135M, minutes the first time; needs densing[evals])."),
     ] = True,
     fast: Annotated[bool, typer.Option("--fast", help="Evaluate it on a quarter of the items.")] = False,
+    verbose: o.Verbose = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Do the main job: catalog, one scale, densities, doubling time, a model measured here, HTML report.
@@ -94,13 +95,13 @@ def run(
     if json:
         emit_json(_payload(study, report, against, ladders))
     else:
-        show_notes(study.notes, verbose=False)
-        say("\n".join(_headline(study)))
+        show_notes(study.notes, verbose)
+        say("\n".join([*_headline(study, verbose), "Report:"]))
         typer.echo(str(report))
     finish(study.notes)
 
 
-def _headline(study: Study) -> list[str]:
+def _headline(study: Study, verbose: bool) -> list[str]:
     from densing.scores.trend import sentences
 
     head = study.trend.headline
@@ -108,7 +109,9 @@ def _headline(study: Study) -> list[str]:
         f"{study.trend.title}; {len(study.density)} models, {head['clusters']} families, "
         f"ruler {study.reference.name} on {study.reference.benchmark}.",
         f"Models: {study.selection}.",
+        study.trend.why,
         *study.trend.sentences(),
+        *([study.trend.record, *study.trend.details()] if verbose else []),
     ]
     if study.precision:
         lines.append(study.precision)
@@ -134,7 +137,7 @@ def _headline(study: Study) -> list[str]:
             f"{row.status}."
             for row in table[table["benchmark"].eq("combined")].itertuples()
         ]
-    return [*lines, "Report:"]
+    return lines
 
 
 def _payload(study: Study, report: Path, against: Frontier, ladders: Sequence[GainRecord]) -> dict[str, Any]:

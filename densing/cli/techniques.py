@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from densing.cli.options import JsonFlag
-from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar, visible
+from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar, visible, width
 from densing.core import InputError, Note, words
 
 if TYPE_CHECKING:
@@ -46,11 +47,10 @@ def list_(json: JsonFlag = False) -> None:
     if json:
         emit_plain([_brief(technique) for technique in loaded])
     else:
-        rows = [
-            (each.name, each.role, _runs(each), words.cut(each.paper, 44), words.cut(each.summary, 70))
-            for each in loaded
-        ]
-        typer.echo("\n".join(columns(("technique", "role", "runs", "paper", "summary"), rows, left=5)))
+        rows = [(each.name, each.role, _runs(each).partition(":")[0], each.summary, each.paper) for each in loaded]
+        lines = columns(("technique", "role", "runs", "summary", "paper"), rows, left=5)
+        wide = width(sys.maxsize)
+        typer.echo("\n".join(words.cut(line, wide) if wide else line for line in lines))
     show_notes(notes)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densing.cli import options as o
-from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes
+from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes, timed_bar
 
 if TYPE_CHECKING:
     from densing.scores.trend import Answer, Arrival
@@ -45,6 +45,7 @@ def trend(
     ] = None,
     seed: o.Seed = 0,
     out: o.Out = None,
+    verbose: o.Verbose = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Estimate the doubling time of density side by side, with the checks that belong to it.
@@ -64,19 +65,20 @@ def trend(
     questions = [_question(text) for text in when or []]
     merged = load_catalog(*(catalog or []))
     selection = selection_of(include)
-    ruler, densities = o.read_densities(
-        merged,
-        (reference, benchmark),
-        combine=combine,
-        tokens=tokens,
-        pool=pool,
-        selection=selection,
-        denominator=denominator,
-        guard=guard,
-        seed=seed,
-    )
-    models = TrendData.from_density(densities.headline)
-    result = estimate_trend(models.window(since, until), seed=seed, permutations=permutations, bootstrap=bootstrap)
+    with timed_bar(json, "densities, estimators, tests"):
+        ruler, densities = o.read_densities(
+            merged,
+            (reference, benchmark),
+            combine=combine,
+            tokens=tokens,
+            pool=pool,
+            selection=selection,
+            denominator=denominator,
+            guard=guard,
+            seed=seed,
+        )
+        models = TrendData.from_density(densities.headline)
+        result = estimate_trend(models.window(since, until), seed=seed, permutations=permutations, bootstrap=bootstrap)
     later = models.window(since=pd.Timestamp(result.data.released.max()) + pd.Timedelta(days=1))
     today = pd.Timestamp.today().normalize()
     answers = [
@@ -100,9 +102,11 @@ def trend(
         title = f"{result.title}; {reference} on {o.curve_name(benchmark, combine)}, months"
         emit_table(result.estimates[SHOWN], title)
         say("\n".join([f"Models: {selection.describe()}.", result.why, *result.sentences()]))
+        if verbose:
+            say("\n".join([result.record, *result.details()]))
         for question in answers:
             say(_sentence(*question))
-        show_notes(notes)
+        show_notes(notes, verbose)
     finish(notes)
 
 

@@ -15,9 +15,11 @@ from .errors import DensingError as DensingError
 from .errors import DomainError as DomainError
 from .errors import FitError as FitError
 from .errors import InputError as InputError
+from .errors import StoppedError as StoppedError
 from .errors import TableError as TableError
 from .errors import UnavailableError as UnavailableError
 from .errors import UnknownNameError as UnknownNameError
+from .errors import nearest as nearest
 from .files import LFS_POINTER as LFS_POINTER
 from .files import cache_folder as cache_folder
 from .files import move as move

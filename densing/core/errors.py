@@ -9,7 +9,8 @@
     │   └── UnknownNameError    a name that does not exist (with the nearest that does)
     ├── UnavailableError        something real that is not published or not installed
     ├── DomainError             a value outside the domain of a law (also a ValueError)
-    └── FitError                no fit is possible with these data
+    ├── FitError                no fit is possible with these data
+    └── StoppedError            the user stopped the work (Ctrl-C)
 
 Every message says where, what value, and which remedy.
 """
@@ -17,7 +18,9 @@ Every message says where, what value, and which remedy.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from typing import Any
 
 # What a message lists before it only counts.
 SHOWN_PROBLEMS = 20
@@ -40,6 +43,16 @@ class DensingError(Exception):
     ...     print(type(error).__name__)
     UnknownNameError
     """
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a program reads of it: its kind, its message, and what the error knows apart.
+
+        Examples
+        --------
+        >>> InputError("a.json: no such file; check the path").to_dict()
+        {'kind': 'InputError', 'message': 'a.json: no such file; check the path'}
+        """
+        return {"kind": type(self).__name__, "message": str(self)}
 
 
 class InputError(DensingError):
@@ -70,26 +83,101 @@ class TableError(InputError):
             lines.append(f"{where}: ... and {len(self.problems) - SHOWN_PROBLEMS} more problems")
         super().__init__("\n".join(lines))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return also where it is, and every problem: the message holds the first of them.
+
+        Examples
+        --------
+        >>> TableError("a.csv", ["row 2, column score: 45 is above 1; write 0.45"]).to_dict()["where"]
+        'a.csv'
+        """
+        return {**super().to_dict(), "where": self.where, "problems": list(self.problems)}
+
 
 class ArtefactError(InputError):
     """A stored artefact (a fit, a result) is damaged or of an unknown version."""
 
 
+def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """Return the names that one may have meant: those it is short for, otherwise the one it is most like.
+
+    Neither case counts nor what stands between words.
+
+    Parameters
+    ----------
+    name : str
+        What was written.
+    known : iterable of str
+        The names there are.
+    most : int
+        How many are returned at most.
+
+    Examples
+    --------
+    >>> nearest("h100", ["a100x8-tcp", "h100x8-nvlink", "h100x8-nop2p"])
+    ['h100x8-nop2p', 'h100x8-nvlink']
+    >>> nearest("TCP", ["a100x8-tcp", "h100x8-nvlink"])
+    ['a100x8-tcp']
+    >>> nearest("Chinchila", ["chinchilla", "power"]), nearest("quadratic", ["chinchilla", "power"])
+    (['chinchilla'], [])
+    """
+    key = "".join(_words(name))
+    tails = {each: ["".join(words[at:]) for at in range(len(words))] for each in known if (words := _words(each))}
+    short = [each for each, letters in tails.items() if key and any(tail.startswith(key) for tail in letters)]
+    if short:
+        # Whole names before later words of them, and what adds least before what adds more.
+        return sorted(short, key=lambda each: (not tails[each][0].startswith(key), len(each), each))[:most]
+    close = difflib.get_close_matches(key, [letters[0] for letters in tails.values()], n=1)
+    return [each for each, letters in tails.items() if letters[0] in close][:most]
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[^\W_]+", name.lower())
+
+
 class UnknownNameError(InputError):
     """A name that is not one of the known ones.
+
+    Parameters
+    ----------
+    kind : str
+        What it is a name of.
+    name : str
+        What was written.
+    known : iterable of str
+        The names there are.
+    instead : str, optional
+        What else could have been given.
 
     Examples
     --------
     >>> print(UnknownNameError("law", "chinchila", ["chinchilla", "power"]))
     unknown law 'chinchila'; did you mean 'chinchilla'? (known: chinchilla, power)
+    >>> print(UnknownNameError("cluster", "mine", ["cpu2"], "a .toml file"))
+    unknown cluster 'mine' (known: cpu2; or give a .toml file)
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        choices = sorted(known)
-        near = difflib.get_close_matches(name, choices, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ";"
-        more = f", ... {len(choices)} in all" if len(choices) > SHOWN_NAMES else ""
-        super().__init__(f"unknown {kind} {name!r}{hint} (known: {', '.join(choices[:SHOWN_NAMES])}{more})")
+    def __init__(self, kind: str, name: str, known: Iterable[str], instead: str = "") -> None:
+        self.name = name
+        self.known = sorted(known)
+        self.suggestions = nearest(name, self.known)
+        hint = f"; did you mean {' or '.join(map(repr, self.suggestions))}?" if self.suggestions else ""
+        names = "known: " + ", ".join(self.known[:SHOWN_NAMES])
+        if len(self.known) > SHOWN_NAMES:
+            # Pages of names would hide what was most likely meant.
+            names = f"{len(self.known)} are known" if hint else f"{names}, ... {len(self.known)} in all"
+        other = f"; or give {instead}" if instead else ""
+        super().__init__(f"unknown {kind} {name!r}{hint} ({names}{other})")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return also the name, those it may stand for, and all there are.
+
+        Examples
+        --------
+        >>> UnknownNameError("law", "chinchila", ["chinchilla", "power"]).to_dict()["suggestions"]
+        ['chinchilla']
+        """
+        return {**super().to_dict(), "name": self.name, "suggestions": self.suggestions, "known": self.known}
 
 
 class UnavailableError(DensingError):
@@ -102,3 +190,7 @@ class DomainError(DensingError, ValueError):
 
 class FitError(DensingError):
     """The data do not allow the fit that was asked for."""
+
+
+class StoppedError(DensingError):
+    """The user stopped the work; the message says how it goes on."""

@@ -80,7 +80,7 @@ def ruler(draws: int = 20) -> LawFit:
 )
 def test_every_wrong_cell_has_its_remedy(densing: Call, row: str, words: str) -> None:
     code, out, err = densing("density", "-b", "mmlu", "--scores", table(row + "\n"), "--json")
-    assert (code, out) == (1, "")
+    assert (code, json.loads(out)["error"]["where"]) == (1, "mine.csv")
     assert "mine.csv: row 2" in err and words in err
 
 

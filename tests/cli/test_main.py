@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from densing.cli import COMMANDS, build
 from densing.scores.catalog import load_catalog
 from tests.support import folders
 from tests.support.command import answer, densing
@@ -43,16 +41,6 @@ def runs(tmp_path: Path) -> Path:
         lines += [f"{params:g},{t:g},{1.7 + 400 * params**-0.34 + 410 * t**-0.28:.8f}" for t in (1e9, 1e10, 1e11)]
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_every_command_has_an_example(command: str) -> None:
-    tree = build(command)
-    group = typer.main.get_command(tree).commands[command]  # type: ignore[attr-defined]
-    for path in [(command, name) for name in getattr(group, "commands", ())] or [(command,)]:
-        done = CliRunner().invoke(tree, [*path, "--help"])
-        assert done.exit_code == 0, path
-        assert "Example: densing " + " ".join(path) in " ".join(done.output.split()), path
 
 
 def test_version_and_both_shims_agree() -> None:
@@ -139,6 +127,17 @@ def test_benchmarks_combine_either_way() -> None:
     assert trend["combine"] == "per-benchmark"
     assert densing("trend", "-b", "mmlu", "--combine", "per-benchmark").returncode == 1
     assert "mean-score" in densing("trend", "--combine", "both").stderr
+
+
+@pytest.mark.slow
+def test_trend_keeps_its_details_behind_verbose() -> None:
+    quick = ("trend", "-b", "mmlu", "--permutations", "19", "--bootstrap", "50")
+    brief, full = densing(*quick), densing(*quick, "--verbose")
+    assert brief.stdout == full.stdout
+    assert [line[:18] for line in brief.stderr.splitlines()].count("Why this estimator") == 1
+    more = set(full.stderr.splitlines()) - set(brief.stderr.splitlines())
+    assert set(brief.stderr.splitlines()) < set(full.stderr.splitlines())
+    assert any(line.startswith("In simulations with a true 3.5 months") for line in more)
 
 
 @pytest.mark.slow
@@ -282,3 +281,11 @@ def test_import_and_help_stay_light() -> None:
     code = f"import sys, densing, densing.cli; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    for words, expected in (("densing tech", "techniques"), ("densing techniques compare --clus", "--cluster")):
+        asked = {"_DENSING_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        command = [sys.executable, "-c", "import sys; sys.argv = ['densing']; from densing.cli import main; main()"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **asked})
+        assert done.stdout.split() == [expected]

@@ -13,12 +13,28 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 from unittest import mock
 
-from densing.cli import main
+import typer
+
+from densing.cli import build, main
+
+
+@cache
+def commands() -> dict[tuple[str, ...], Any]:
+    """Return every command and group of commands by the words that call it."""
+
+    def walk(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+        yield path, command
+        for name, each in getattr(command, "commands", {}).items():
+            yield from walk((*path, name), each)
+
+    return dict(walk((), typer.main.get_command(build())))
 
 
 def densing(*arguments: object, cwd: Path | None = None, columns: int = 200) -> CompletedProcess[str]:

@@ -244,7 +244,7 @@ def load_cluster(name: str | Path, *, n: int | None = None) -> Cluster:
     if str(name) in cluster_names():
         cluster = _preset(str(name))
     elif path.suffix != ".toml" and len(path.parts) < 2:
-        raise UnknownNameError("cluster (nor a .toml file)", str(name), cluster_names())
+        raise UnknownNameError("cluster", str(name), cluster_names(), "a .toml file")
     else:
         cluster = cluster_of(read_toml(path), str(path), _file()["devices"])
     if n is None:

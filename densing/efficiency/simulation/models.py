@@ -75,7 +75,7 @@ def load_workload(name: str | Path, **overrides: Any) -> Workload:
     if preset is None:
         path = Path(name)
         if path.suffix != ".json" and len(path.parts) < 2 and not path.is_dir():
-            raise UnknownNameError("model (nor a config.json)", str(name), workload_names())
+            raise UnknownNameError("model", str(name), workload_names(), "a config.json")
         preset = Workload(read_config(path), **(OWN if train else {}))
     for key in options:
         if key not in (*STEP, *SPLIT):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from densing.core import UnknownNameError
 from densing.efficiency.simulation.cluster import read_toml
 from densing.efficiency.simulation.convex import Convex, convex_names, load_convex
 from densing.efficiency.simulation.gather import Gather, gather_names, load_gather
+from densing.efficiency.simulation.models import workload_names
 from densing.efficiency.simulation.served import Served, load_served, served_names
 
 
@@ -17,6 +19,8 @@ def load_other(name: str) -> Gather | Convex | Served | None:
 
     Raises
     ------
+    UnknownNameError
+        For a name that no step has, one of a transformer neither.
     InputError
         For a file that cannot be read, and for numbers that do not go together.
 
@@ -25,7 +29,11 @@ def load_other(name: str) -> Gather | Convex | Served | None:
     >>> type(load_other("film-words")).__name__, load_other("llama-8b")
     ('Convex', None)
     """
-    of_file = Path(name).suffix == ".toml"
+    path = Path(name)
+    steps = (*workload_names(), *gather_names(), *convex_names(), *served_names())
+    if name not in steps and not path.suffix and len(path.parts) < 2 and not path.is_dir():
+        raise UnknownNameError("model", name, steps, "a config.json or a .toml file")
+    of_file = path.suffix == ".toml"
     if name in convex_names() or (of_file and "partitions" in read_toml(Path(name))):
         return load_convex(name)
     if name in served_names() or (of_file and "device_s" in read_toml(Path(name))):

@@ -75,7 +75,7 @@ class Presets(Generic[Step]):
         path = Path(name)
         if (step := self.steps.get(str(name))) is None:
             if path.suffix != ".toml":
-                raise UnknownNameError(f"{self.what} (nor a .toml file)", str(name), self.steps)
+                raise UnknownNameError(self.what, str(name), self.steps, "a .toml file")
             step = _step(self.kind, {"name": path.stem, **read_toml(path)}, str(path))
         self.check(step)
         return step

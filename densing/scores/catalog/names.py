@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 
 import pandas as pd
 
-from densing.core import InputError, Note, once
+from densing.core import InputError, Note, nearest, once
 from densing.scores.catalog.catalog import Catalog
 from densing.scores.catalog.tables import load_catalog
 
@@ -167,8 +166,7 @@ def _count(value: object, unit: float = 1.0) -> float | None:
 
 
 def _unsized(name: str, rows: pd.Index) -> Note:
-    short = {_normalised(str(row)): str(row) for row in rows}
-    near = [short[key] for key in difflib.get_close_matches(_normalised(name), list(short), n=3)]
+    near = nearest(_normalised(name), map(str, rows))
     hint = f" (its names near this one: {', '.join(near)})" if near else ""
     message = (
         f"model {name}: the results state no size and no name in the catalog is this one{hint}; "

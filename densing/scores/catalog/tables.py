@@ -11,7 +11,6 @@ the month's middle stands for it, and ``released_precision`` says so.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from densing.core import (
     TableLike,
     UnknownNameError,
     cell_text,
+    nearest,
     read_cells,
     read_table,
     text_cells,
@@ -801,5 +801,5 @@ def _unknown_sources(rows: pd.DataFrame, column: str, catalog: Catalog) -> list[
 def _strangers(cells: pd.Series, known: set[str]) -> Iterator[tuple[int, str, str]]:
     """Yield row, value and the nearest known name; a search through all names only for problems that are shown."""
     for i, (number, value) in enumerate(cells.items()):
-        near = difflib.get_close_matches(source_id(value), sorted(known), n=1) if i < SHOWN_PROBLEMS else []
+        near = nearest(source_id(value), known, most=1) if i < SHOWN_PROBLEMS else []
         yield number, value, f" (nearest: {near[0]!r})" if near else ""

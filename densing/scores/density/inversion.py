@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, InputError, Note, Readable, named_stream, words
+from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, named_stream, words
 from densing.scores.fit import GUARD, get_loss
 from densing.scores.references import Reference, family_names, get_family
 
@@ -249,7 +249,7 @@ def estimate_density(
 def check_options(denominator: str, guard: float) -> None:
     """Refuse a denominator or a guard that means nothing; raises :class:`~densing.core.InputError`."""
     if denominator not in DENOMINATORS:
-        raise InputError(f"denominator {denominator!r} is not one of {', '.join(DENOMINATORS)}")
+        raise UnknownNameError("denominator", denominator, DENOMINATORS)
     if not guard >= 1:
         raise InputError(f"guard {guard} is below 1; give the factor by which the size range may be exceeded, e.g. 3")
     if MAX_GUARD < guard < np.inf:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable, UnavailableError, words
+from densing.core import Card, InputError, Note, Readable, UnavailableError, UnknownNameError, words
 from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, worst
 from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
 from densing.scores.density.targets import protocol_notes
@@ -258,7 +258,7 @@ def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:
         return benchmarks
     known = [name for name in available_benchmarks(reference) if name != "mean"]
     if only is not None and only not in known:
-        raise InputError(f"reference {reference} has no ruler for {only!r}; it has {', '.join(known)}")
+        raise UnknownNameError(f"benchmark of reference {reference}:", only, known)
     return known if only is None else [only]
 
 

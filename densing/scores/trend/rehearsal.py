@@ -362,6 +362,9 @@ def rehearse_forecasts(
     if not 0 < months <= FURTHEST:
         raise InputError(f"a horizon of {months} months: give a number above zero, {FURTHEST:g} at most")
     basket = GENERAL if basket == "mean" else basket
+    if basket != GENERAL:
+        # A basket that the full scale has not is a slip of the caller: this raises, before minutes of fits.
+        scale(catalog).basket(basket)
     full: _Full | None = None
     rows, cases, unlinked = [], [], set[str]()
     for turn, origin in enumerate(dates):
@@ -394,9 +397,6 @@ def rehearse_forecasts(
         )
         notes.append(Note("unlinked", "warning", message, {"models": sorted(unlinked)}))
     if not filled:
-        if basket != GENERAL:
-            # A basket that the full scale has not either is a slip of the caller: this raises.
-            scale(catalog).basket(basket)
         message = "no forecast could be tested: " + "; ".join(f"{row[0].date()}: {row[-1]}" for row in rows)
         notes.append(Note("no-backtest", "error", message))
     few = [words.day(row[0]) for row in rows if row[1] == "few families"]
@@ -461,7 +461,7 @@ def best_forecaster(result: Rehearsal, target: str = "density", seed: int = 0) -
     rehearse_forecasts
     """
     if target not in TARGETS:
-        raise InputError(f"target {target!r}: choose {', '.join(TARGETS)}")
+        raise UnknownNameError("target", target, TARGETS)
     cases = result.cases[result.cases["target"].eq(target)] if len(result.cases) else result.cases
     names = list(result.forecasters)
     if cases.empty:

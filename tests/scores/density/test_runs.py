@@ -140,7 +140,7 @@ def test_a_run_without_any_of_the_rulers_benchmarks_is_refused() -> None:
     measurements, models = run_of({"winogrande": 1.0}, {})
     with pytest.raises(InputError, match=r"none of its benchmarks .* was measured; the run has olmo_ladder_winogrande"):
         run_densities(measurements, models)
-    with pytest.raises(InputError, match="no ruler for 'winogrande'"):
+    with pytest.raises(InputError, match=r"unknown benchmark of reference .*: 'winogrande'"):
         run_densities(measurements, models, benchmark="winogrande")
     with pytest.raises(UnknownNameError):
         run_densities(measurements, models, "no-such-ladder")

@@ -68,7 +68,7 @@ def test_passages_and_files_are_texts(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"holds no \.txt"):
         find_texts(str(tmp_path / "empty"), 10)
-    with pytest.raises(InputError, match="--text nowhere: no such file or folder, and none of passages, films"):
+    with pytest.raises(InputError, match=r"unknown text 'nowhere' .*passages.*or give a file or folder"):
         find_texts("nowhere", 10)
 
 

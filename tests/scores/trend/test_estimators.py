@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,13 +21,16 @@ from densing.scores.trend.estimators import (
     HEADLINE,
     envelope,
     envelope_slopes,
+    measured_coverage,
     mixed,
     ols_crv3,
     quantile_lines,
     quantile_slope,
+    record,
     record_mask,
     running_max,
     theil_sen,
+    why,
 )
 from densing.scores.trend.sentences import doubling_text
 from tests.support import folders
@@ -171,6 +176,15 @@ def test_methods_that_cannot_run_say_so_in_their_row() -> None:
 
 
 # --- what no estimator may do -------------------------------------------------------------------------------------
+
+
+def test_why_the_headline_leads_is_three_lines_and_its_record_has_the_figures() -> None:
+    table = measured_coverage()
+    own = 100 * table.loc[table["method"] == HEADLINE.name, "coverage"]
+    assert len(textwrap.wrap(why(HEADLINE.name), 80)) == 3
+    for sentence in (why(HEADLINE.name), record(HEADLINE.name)):
+        assert f"{own.min():.0f} to {own.max():.0f} %" in sentence
+    assert table.loc[own.idxmin(), "scenario"] in record(HEADLINE.name)
 
 
 def test_one_estimator_is_the_headline() -> None:

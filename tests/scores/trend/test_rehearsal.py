@@ -206,7 +206,7 @@ def test_one_family_decides_nothing() -> None:
 def test_the_best_of_no_back_test_is_the_simplest_and_says_so() -> None:
     empty = replace(toy({"simple": []}), cases=pd.DataFrame())
     assert "simplest" in best_forecaster(empty).sentence
-    with pytest.raises(InputError, match="choose score"):
+    with pytest.raises(InputError, match="unknown target 'mmlu'"):
         best_forecaster(empty, "mmlu")
 
 

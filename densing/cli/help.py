@@ -1,0 +1,95 @@
+"""How help is written: as plain text that says every word, fits the terminal, and has examples that can be copied."""
+
+from __future__ import annotations
+
+import re
+from operator import itemgetter
+from textwrap import TextWrapper
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+WIDE = 100
+"""Columns that help takes at most."""
+EXAMPLE = "Example: "
+TERM_WIDTH = 26
+"""Columns of an option's names; longer ones have a line of their own."""
+
+
+def copyable(command: str, width: int) -> list[str]:
+    r"""Break a command before options and ``name=value``, so that the shell still reads what is copied as one command.
+
+    Examples
+    --------
+    >>> copyable("densing density --results results/mine --reference olmo-ladder", 44)
+    ['densing density --results results/mine \\', '  --reference olmo-ladder']
+    >>> copyable("densing doctor --json", 40)
+    ['densing doctor --json']
+    """
+    name, *options = re.split(r" (?=-|\w+=)", command)
+    lines = [name]
+    for option in options:
+        # Room for what says that the command goes on.
+        if len(f"{lines[-1]} {option} \\") > width:
+            lines.append(f"  {option}")
+        else:
+            lines[-1] += f" {option}"
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    # Names of options and files stay whole.
+    return TextWrapper(width, break_long_words=False, break_on_hyphens=False).wrap(text)
+
+
+def _paragraphs(text: str | None) -> list[str]:
+    return [" ".join(part.split()) for part in (text or "").split("\n\n")]
+
+
+def _short(command: Any, limit: int = 0) -> str:
+    """Return a command's first sentence whole, whatever room there is."""
+    return _paragraphs(command.help)[0]
+
+
+def _text(command: Any, ctx: Any, formatter: Any) -> None:
+    before = ""
+    for paragraph in _paragraphs(command.help):
+        if paragraph.startswith(EXAMPLE):
+            title = [] if before.startswith(EXAMPLE) else ["", EXAMPLE.strip()]
+            example = copyable(paragraph.removeprefix(EXAMPLE), formatter.width - 4)
+            lines = [*title, *(f"  {line}" for line in example)]
+        else:
+            lines = ["", *_wrapped(paragraph, formatter.width - 2)]
+        formatter.write("".join(f"  {line}".rstrip() + "\n" for line in lines))
+        before = paragraph
+
+
+def _options(command: Any, ctx: Any, formatter: Any) -> None:
+    sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+    for parameter in command.get_params(ctx):
+        if record := parameter.get_help_record(ctx):
+            sections["Arguments" if parameter.param_type_name == "argument" else "Options"].append(record)
+    for name, each in getattr(command, "commands", {}).items():
+        sections.setdefault(each.rich_help_panel or "Commands", []).append((name, _short(each)))
+    for title, rows in filter(itemgetter(1), sections.items()):
+        terms = min(max(len(term) for term, _ in rows), TERM_WIDTH)
+        with formatter.section(title):
+            for term, meaning in rows:
+                names = _wrapped(term, formatter.width - 2)
+                lines = _wrapped(meaning, formatter.width - terms - 4)
+                if len(term) <= terms and lines:
+                    names = [f"{term:<{terms}}  {lines.pop(0)}"]
+                formatter.write("".join(f"  {line}\n" for line in names))
+                formatter.write("".join(f"{'':{terms + 4}}{line}\n" for line in lines))
+
+
+class Command(TyperCommand):
+    """A command whose help is written here."""
+
+    get_short_help_str, format_help_text, format_options = _short, _text, _options
+
+
+class Group(TyperGroup):
+    """A group of commands whose help is written here."""
+
+    get_short_help_str, format_help_text, format_options = _short, _text, _options
