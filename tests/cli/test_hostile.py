@@ -20,7 +20,7 @@ from densing.cli import main
 from densing.cli.density import SHOWN
 from densing.core.errors import DensingError
 from densing.core.files import write_csv
-from densing.core.tables import read_cells
+from densing.core.sheets import read_cells
 from densing.scores.density import table_densities
 from densing.scores.fit import LawFit, fit_law, fit_runs, read_runs
 from densing.scores.laws import get_law
@@ -248,7 +248,7 @@ def test_any_table_of_runs_is_read_or_refused(tmp_path: Path, law: str, rows: li
     try:
         write_csv(pd.DataFrame(rows, columns=["params", "tokens", "loss", "score"]), path)
         options: dict[str, Any] = {"loss": None, "delta": 1e-3, "bootstrap": 3, "scheme": "case", "seed": 0}
-        json.loads(fit_runs(read_runs(path, get_law(law)), get_law(law), **options).to_json())
+        json.loads(fit_runs(read_runs(path, get_law(law))[0], get_law(law), **options).to_json())
     except DensingError as error:
         assert str(error)
 

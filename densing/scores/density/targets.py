@@ -13,6 +13,7 @@ from densing.core import InputError, Note, TableLike, words
 from densing.scores.catalog import (
     DIFFERS,
     IN_MEMORY,
+    MAX_MODELS,
     OTHER_PROTOCOL,
     SAME,
     UNKNOWN,
@@ -45,8 +46,6 @@ from densing.scores.references import (
 )
 
 USER = "user"
-# A thousand draws of each stay in memory.
-MAX_MODELS = 10_000
 # Models or rows that a note names before it counts the rest.
 NAMED = 5
 _CARRIED = ("family", "organisation", "released", "kind", "architecture")
