@@ -157,9 +157,7 @@ def text_cells(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame
         rows = rows.reset_index()
     header = [str(column) for column in rows.columns]
     _refuse_repeated(header, "the table")
-    return _frame(
-        {title: _texts(rows.iloc[:, at]) for at, title in enumerate(header)}, pd.RangeIndex(2, 2 + len(rows))
-    )
+    return _frame({title: _texts(rows.iloc[:, at]) for at, title in enumerate(header)}, pd.RangeIndex(2, 2 + len(rows)))
 
 
 def _texts(column: pd.Series) -> list[str]:
@@ -171,9 +169,7 @@ def _texts(column: pd.Series) -> list[str]:
 
 def _record_cells(records: Mapping[int, Mapping[Any, Any]]) -> pd.DataFrame:
     names = dict.fromkeys(key for record in records.values() for key in record)
-    columns = {
-        str(name): [cell_text(record.get(name), times=True) for record in records.values()] for name in names
-    }
+    columns = {str(name): [cell_text(record.get(name), times=True) for record in records.values()] for name in names}
     return _frame(columns, pd.Index(list(records), dtype="int64"))
 
 

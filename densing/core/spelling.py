@@ -1,8 +1,8 @@
 """How people spell headers, numbers and dates, read where only one reading is possible and always with a note.
 
-A declaration (:mod:`densing.core.tables`) knows one spelling of everything: ``params``, ``0.62``, ``2024-02-29``. People
-write ``# Params (B)``, ``0,62`` and ``29.02.2024``. :func:`as_declared` turns the second into the first. What could be
-read in two ways (``1,234``; ``03/04/2024`` in a column without a 13th) stays as it is, and the declaration refuses it.
+A declaration (:mod:`densing.core.tables`) knows one spelling of everything: ``params``, ``0.62``, ``2024-02-29``.
+People write ``# Params (B)``, ``0,62`` and ``29.02.2024``. :func:`as_declared` turns the second into the first. What
+could be read in two ways (``1,234``; ``03/04/2024`` in a column without a 13th) stays, and the declaration refuses it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _PLACES: dict[str, dict[str, int]] = {
     "trillions": {unit: places - 12 for unit, places in _THOUSANDS.items()},
 }
 _NUMBER = re.compile(
-    r"(?P<sign>[-+]?)(?P<digits>[.,]?\d(?:[\d.,]|[ '’_\u00a0\u202f](?=\d))*)(?P<power>[eE][-+]?\d+)?\s*(?P<unit>%|[a-z]*)",
+    r"(?P<sign>[-+]?)(?P<digits>[.,]?\d(?:[\d.,]|[ '’_\u00a0\u202f](?=\d))*)"
+    r"(?P<power>[eE][-+]?\d+)?\s*(?P<unit>%|[a-z]*)",
     re.IGNORECASE,
 )
 _GROUPS = {sign: re.compile(rf"\d{{1,3}}(?:\{sign}\d{{3}})+") for sign in ",."}
@@ -46,7 +47,9 @@ _SPACED = re.compile(r"\d{1,3}(?:[ '’_\u00a0\u202f]\d{3})+(?=[.,]|$)")
 _MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october",
            "november", "december")  # fmt: skip
 _MIDNIGHT = r"(?:[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+]00:?00)?)?"
-_YEAR_FIRST = re.compile(rf"(?P<y>\d{{4}})(?:(?P<s>[-/.])(?P<m>\d{{1,2}})(?P=s)(?P<d>\d{{1,2}})|(?P<c>\d{{4}})){_MIDNIGHT}")
+_YEAR_FIRST = re.compile(
+    rf"(?P<y>\d{{4}})(?:(?P<s>[-/.])(?P<m>\d{{1,2}})(?P=s)(?P<d>\d{{1,2}})|(?P<c>\d{{4}})){_MIDNIGHT}"
+)
 _DAY_FIRST = re.compile(r"(?P<d>\d{1,2})\.\s?(?P<m>\d{1,2})\.\s?(?P<y>\d{4})")
 _EITHER = re.compile(r"(?P<one>\d{1,2})(?P<s>[/-])(?P<two>\d{1,2})(?P=s)(?P<y>\d{4})")
 _MONTH_ONLY = re.compile(r"(?P<m>\d{1,2})[/.](?P<y>\d{4})|(?P<y2>\d{4})/(?P<m2>\d{1,2})")
@@ -235,7 +238,7 @@ def _numbers(texts: Sequence[str], kind: str, unit: str, where: _Where) -> tuple
     if kind == "share" and unit and spelled and all(abs(float(number)) <= 0.01 for number in spelled.values()):
         raise TableError(
             where.file,
-            [f"column {where.header}: the header says per cent, and no cell is above 1; leave the unit out of the header"],
+            [f"column {where.header}: the header says per cent and no cell is above 1; take the unit out"],
         )
     return spelled | _absent(odd, what), sorted(what)
 

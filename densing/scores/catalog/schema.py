@@ -33,8 +33,8 @@ ROLES = ("harness", "vendor", "collected", "user")
 _BILLIONS = "billions: write 7 for 7e9 parameters"
 ALSO: dict[str, tuple[str, ...]] = {
     "model": ("model name", "model id", "llm"),
-    "params": ("parameters", "n params", "num params", "num parameters", "param count", "parameter count", "params count",
-               "number of parameters", "model size", "size"),
+    "params": ("parameters", "n params", "num params", "num parameters", "param count", "parameter count",
+               "params count", "number of parameters", "model size", "size"),
     "released": ("release", "release date", "released on", "date released", "date of release"),
     "organisation": ("organization", "developer", "vendor"),
     "benchmark": ("task", "tasks", "dataset", "benchmark name"),

@@ -320,7 +320,7 @@ def add_score(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: A
     ...     add_score(folder, model="Llama-3-8B", benchmark="mmlu", score=66)
     Traceback (most recent call last):
         ...
-    densing.core.errors.TableError: ...scores.csv: row 2, column score: 66 is above 1.0; write 0.66 for 66 % (divide by 100)
+    densing.core.errors.TableError: ...scores.csv: row 2, column score: 66 is above 1.0; write 0.66 ...
 
     See Also
     --------
@@ -890,7 +890,9 @@ def _unknown_sources(rows: pd.DataFrame, column: str, catalog: Catalog) -> list[
     return [
         f"row {number}, column {column}: {value!r} names no known source{hint}; "
         "declare it in sources.csv beside the table"
-        for number, value, hint in _strangers(cells[~cells.map({cell: source_id(cell) for cell in cells.unique()}).isin(names)], names)
+        for number, value, hint in _strangers(
+            cells[~cells.map({cell: source_id(cell) for cell in cells.unique()}).isin(names)], names
+        )
     ]
 
 
