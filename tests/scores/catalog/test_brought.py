@@ -16,6 +16,7 @@ import densing
 from densing.cli import main
 from densing.core.errors import InputError, TableError
 from densing.scores.catalog import MAX_MODELS, load_catalog
+from densing.scores.joint import joint_cells
 
 ROWS = [
     {"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.62},
@@ -164,3 +165,13 @@ def test_a_file_given_twice_changes_nothing_and_a_second_value_is_refused_by_row
     changed = rows.assign(score=rows["score"].where(rows.index != 5, 0.9))
     with pytest.raises(TableError, match=r"row 7, column score: 0\.9 for m5 mmlu user, where the table has"):
         load_catalog(rows, changed)
+
+
+def test_a_trend_and_the_joint_scale_name_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pd.DataFrame({"model": [f"m{n}" for n in range(1001)], "params": 1e9, "released": "2024-06-01"})
+    densities = densing.table_densities(rows.assign(benchmark="mmlu", score=0.6), RULER)
+    with pytest.raises(InputError, match="1001 models are more than the 1000 that a trend takes"):
+        densing.estimate_trend(densities)
+    monkeypatch.setattr("densing.scores.joint.cells.MAX_SCORES", 10)
+    with pytest.raises(InputError, match=r"scores are more than the 10 that the joint scale takes.*--reference"):
+        joint_cells(load_catalog())
