@@ -82,9 +82,10 @@ def fit(
     ends = {"floor": floor, "ceiling": ceiling}
     chosen = get_law(law, **{name: value for name, value in ends.items() if value is not None})
     options: dict[str, Any] = {"loss": loss, "delta": delta, "bootstrap": bootstrap, "scheme": scheme, "seed": seed}
-    runs = read_runs(table, chosen, cluster)
+    runs, notes = read_runs(table, chosen, cluster)
     with timed_bar(json, "fit and draws"):
         result = fit_runs(runs, chosen, cluster=cluster, **options)
+    result = dataclasses.replace(result, notes=(*notes, *result.notes))
     if parts is not None:
         result = dataclasses.replace(result, meta={**result.meta, "protocol": parts.to_dict()})
     extra = checklist(result) if explain else {}

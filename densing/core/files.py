@@ -5,6 +5,7 @@ Loads the standard library only: a command that answers in a fraction of a secon
 
 from __future__ import annotations
 
+import codecs
 import csv
 import importlib.util
 import io
@@ -22,8 +23,60 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_BYTES = 64 * 1024 * 1024
+GZIP = b"\x1f\x8b"
 # Source: Git LFS specification, https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 LFS_POINTER = "version https://git-lfs.github.com/spec/"
+
+
+def read_bytes(path: Path | str, name: str) -> bytes:
+    """Read a file whole, and inflate it where it is gzip.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, is larger than ``MAX_BYTES`` (inflated), a named pipe or a Git LFS pointer.
+    """
+    import gzip
+    import zlib
+
+    try:
+        refuse_no_file(Path(path), name)
+        with Path(path).open("rb") as stream:
+            # Devices and pipes have no size to ask for.
+            data = stream.read(MAX_BYTES + 1)
+        if data.startswith(GZIP):
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MAX_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{name}: damaged gzip ({error}); compress the file again") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{name}: cannot read ({reason}); check the path") from error
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the file")
+    if data.startswith(LFS_POINTER.encode()):
+        raise InputError(f"{name}: a Git LFS pointer, not the file that it stands for; run `git lfs pull` there")
+    return data
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """Return the text of a file: UTF-8, or UTF-16 with its mark, as spreadsheets write it.
+
+    Raises
+    ------
+    InputError
+        When it is neither; says at which byte.
+
+    Examples
+    --------
+    >>> decode_text("0,62".encode("utf-16"), "excel.csv")
+    '0,62'
+    """
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        encoding = "UTF-16" if wide else "UTF-8"
+        raise InputError(f"{name}: byte {error.start} is not {encoding}; save the file as UTF-8") from error
 
 
 def read_text(source: Path | str | io.TextIOBase, name: str) -> str:
@@ -32,26 +85,14 @@ def read_text(source: Path | str | io.TextIOBase, name: str) -> str:
     Raises
     ------
     InputError
-        When it cannot be read, is not UTF-8, is larger than ``MAX_BYTES``, a named pipe or a Git LFS pointer.
+        When it cannot be read or is no text; see :func:`read_bytes` and :func:`decode_text`.
     """
+    if not isinstance(source, io.TextIOBase):
+        return decode_text(read_bytes(source, name), name)
     try:
-        if isinstance(source, io.TextIOBase):
-            return source.read()
-        refuse_no_file(Path(source), name)
-        with Path(source).open("rb") as stream:
-            # Devices and pipes have no size to ask for.
-            data = stream.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the file")
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+        return source.read()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{name}: cannot read ({reason}); check the path") from error
-    if text.startswith(LFS_POINTER):
-        raise InputError(f"{name}: a Git LFS pointer, not the file that it stands for; run `git lfs pull` there")
-    return text
+        raise InputError(f"{name}: cannot read ({error}); check the path") from error
 
 
 def parse_json(text: str, name: str) -> Any:

@@ -6,24 +6,23 @@ and one validator serve every CSV file, and their messages name file, row, colum
 
 from __future__ import annotations
 
-import csv
 import io
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
-from densing.core.errors import InputError, TableError
-from densing.core.files import read_text
+from densing.core.errors import TableError
+from densing.core.sheets import cell_text, read_cells
 
 Kind = Literal["text", "number", "integer", "date", "flag"]
-MAX_FIELD = 32 * 1024
-TableLike: TypeAlias = Path | str | pd.DataFrame | Sequence[Mapping[str, Any]]
-"""What functions take for a table: a file, a DataFrame, or records."""
+Unit = Literal["", "share", "count", "billions", "trillions"]
 
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 
@@ -50,6 +49,9 @@ class Column:
         Cell value where the column or the cell is missing.
     remedy : str
         What to do about a value outside the range.
+    unit : {"", "share", "count", "billions", "trillions"}
+        What a number counts: decides how ``45 %`` and ``7B`` are read (:func:`densing.core.as_declared`), and what is
+        said of a share outside 0 to 1.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Column:
     choices: tuple[str, ...] = ()
     default: str | None = None
     remedy: str = ""
+    unit: Unit = ""
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,13 @@ class Table:
 
 
 def read_table(source: Path | str | io.TextIOBase, table: Table, where: str | None = None) -> pd.DataFrame:
-    """Read a CSV file against its declaration.
+    """Read a table against its declaration.
 
     Parameters
     ----------
     source : path or text stream
-        A CSV file in UTF-8 with a header row.
+        A table with a header row, see :func:`densing.core.read_sheet`. Its columns and cells are spelled as declared;
+        what people spell otherwise goes through :func:`densing.core.as_declared`.
     table : Table
         What the file must look like. Unknown columns are kept as text.
     where : str, optional
@@ -116,123 +120,9 @@ def read_table(source: Path | str | io.TextIOBase, table: Table, where: str | No
     return validate(read_cells(source, name), table, name)
 
 
-def read_cells(source: Path | str | io.TextIOBase, where: str | None = None) -> pd.DataFrame:
-    """Read a CSV file as text cells, indexed by row number in the file (the header is row 1).
-
-    Parameters
-    ----------
-    source, where
-        As in :func:`read_table`.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be read or is not a rectangular CSV table.
-
-    Examples
-    --------
-    >>> read_cells(io.StringIO("a,b\\n\\n1,2\\n"), "toy.csv").to_dict("index")
-    {3: {'a': '1', 'b': '2'}}
-    """
-    name = where or str(source)
-    header, rows = parse_csv(read_text(source, name), name)
-    return pd.DataFrame(list(rows.values()), index=list(rows), columns=header, dtype=object)
-
-
-def text_cells(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return a table in memory as text cells, indexed as a CSV file of it would be (the header is row 1).
-
-    What is missing (None, NaN, NaT, a key that a record lacks) becomes an empty cell, and a date is written without
-    its time, so that a table gives the same result as the file that it would be written to.
-
-    Parameters
-    ----------
-    rows : pandas.DataFrame or sequence of mapping
-        A table, or records with the columns as keys.
-
-    Raises
-    ------
-    InputError
-        When it is neither.
-
-    Examples
-    --------
-    >>> text_cells([{"model": "a", "params": 7e9}, {"model": "b"}]).to_dict("index")
-    {2: {'model': 'a', 'params': '7000000000.0'}, 3: {'model': 'b', 'params': ''}}
-    """
-    if not isinstance(rows, pd.DataFrame):
-        if not isinstance(rows, Sequence) or not all(isinstance(row, Mapping) for row in rows):
-            raise InputError("a table is a path, a DataFrame, or a list of records ({'model': ..., 'params': ...})")
-        rows = pd.DataFrame(list(rows))
-    text = rows.astype(object).map(lambda cell: cell_text(cell, times=True))
-    text.columns = [str(column) for column in rows.columns]
-    text.index = pd.RangeIndex(2, 2 + len(rows))
-    return text
-
-
-def cell_text(cell: Any, *, times: bool = False) -> str:
-    """Return a cell as messages and files write it: a missing one empty, a date without a time.
-
-    Parameters
-    ----------
-    cell : object
-        Text, a number, a date, or what stands for nothing (None, NaN, NaT).
-    times : bool
-        Whether a timestamp's time of day is written where it is not midnight, so that a table's check sees it.
-
-    Examples
-    --------
-    >>> cell_text(pd.Timestamp("2024-02-29")), cell_text(7.2), cell_text(None)
-    ('2024-02-29', '7.2', '')
-    """
-    if isinstance(cell, str):
-        return str(cell)
-    if cell is None or (pd.api.types.is_scalar(cell) and pd.isna(cell)):
-        return ""
-    # A column of timestamps holds days; a single datetime that states an hour means it.
-    day = isinstance(cell, pd.Timestamp) and not times
-    if isinstance(cell, datetime) and (day or cell.time() == datetime.min.time()):
-        return str(cell.date())
-    return str(cell)
-
-
-def parse_csv(text: str, name: str) -> tuple[list[str], dict[int, list[str]]]:
-    """Split a CSV text into its header and its filled rows by row number in the file.
-
-    Raises
-    ------
-    InputError, TableError
-        When the text is no table; the message names the row and the remedy.
-    """
-    if "\x00" in text:
-        raise InputError(f"{name}: holds a NUL byte; it is not a CSV file")
-    limit = csv.field_size_limit(MAX_FIELD)
-    try:
-        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except csv.Error as error:
-        raise InputError(f"{name}: not readable as CSV ({error}); check quotes and length of cells") from error
-    finally:
-        csv.field_size_limit(limit)
-    filled = {n: line for n, line in enumerate(lines, start=1) if any(cell.strip() for cell in line)}
-    if not filled:
-        raise InputError(f"{name}: empty; a header row and at least one data row are needed")
-    header = [cell.strip() for cell in filled.pop(next(iter(filled)))]
-    repeated = {cell for cell in header if header.count(cell) > 1}
-    if repeated:
-        raise InputError(f"{name}: header repeats {', '.join(sorted(repeated))}; rename one of them")
-    if not filled:
-        raise InputError(f"{name}: has a header but no data row")
-    ragged = [
-        f"row {number}: {len(line)} cells where the header has {len(header)}; quote cells that hold commas"
-        for number, line in filled.items()
-        if len(line) != len(header)
-    ]
-    if ragged:
-        raise TableError(name, ragged)
-    return header, filled
-
-
-def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) -> pd.DataFrame:
+def validate(
+    raw: pd.DataFrame, table: Table, where: str, first_row: int = 0, titles: Mapping[str, str] | None = None
+) -> pd.DataFrame:
     """Check a table of raw cells and return it typed.
 
     Parameters
@@ -245,6 +135,8 @@ def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) ->
         Name used in messages.
     first_row : int
         Added to the index of ``raw`` to give row numbers in messages (2 for an index from 0 below a header).
+    titles : mapping of str to str, optional
+        What messages call a column, where the file calls it otherwise.
 
     Raises
     ------
@@ -264,10 +156,11 @@ def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) ->
     typed: dict[str, pd.Series] = {}
     for column in table.columns:
         if column.name in raw.columns:
-            typed[column.name] = _typed_column(raw[column.name].tolist(), column, numbers, problems)
+            title = (titles or {}).get(column.name, column.name)
+            typed[column.name] = _typed_column(raw[column.name].tolist(), column, title, numbers, problems)
         else:
             value = None if column.default is None else _CONVERTERS[column.kind](column.default)
-            typed[column.name] = pd.Series([value] * len(raw), dtype=_DTYPES[column.kind])
+            typed[column.name] = pd.Series(value, index=range(len(raw)), dtype=_DTYPES[column.kind])
     for extra in raw.columns:
         if extra not in typed:
             typed[str(extra)] = raw[extra].reset_index(drop=True)
@@ -278,13 +171,15 @@ def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) ->
     return frame
 
 
-def _typed_column(cells: Sequence[Any], column: Column, numbers: Sequence[int], problems: list[str]) -> pd.Series:
-    texts = [cell_text(cell).strip() for cell in cells]
+def _typed_column(
+    cells: Sequence[Any], column: Column, title: str, numbers: Sequence[int], problems: list[str]
+) -> pd.Series:
+    texts = [(cell if isinstance(cell, str) else cell_text(cell)).strip() for cell in cells]
     # Columns repeat themselves: every distinct text is converted and checked once.
     checked = {text: _typed_cell(text, column) for text in dict.fromkeys(texts)}
     if any(problem for _, problem in checked.values()):
         problems += [
-            f"row {number}, column {column.name}: {checked[text][1]}"
+            f"row {number}, column {title}: {checked[text][1]}"
             for number, text in zip(numbers, texts, strict=True)
             if checked[text][1]
         ]
@@ -300,7 +195,7 @@ def _typed_cell(text: str, column: Column) -> tuple[Any, str | None]:
     try:
         value = _CONVERTERS[column.kind](text)
     except ValueError:
-        expected = "; ".join(filter(None, (_EXPECTED[column.kind], column.remedy)))
+        expected = "; ".join(filter(None, (_EXPECTED[column.kind], _reading(text, column.kind), column.remedy)))
         return None, f"{text[:60]!r} is not {expected}"
     return value, _range_problem(value, text, column)
 
@@ -314,28 +209,49 @@ def _range_problem(value: Any, text: str, column: Column) -> str | None:
             continue
         limit = pd.Timestamp(bound) if column.kind == "date" else bound
         if (value < limit) if below else (value > limit):
-            return f"{text} is {'below' if below else 'above'} {bound}{remedy}"
+            remedy = f"; {_of_share(value)}" if column.unit == "share" else remedy
+            return f"{text[:60]} is {'below' if below else 'above'} {bound}{remedy}"
     return None
 
 
+def _of_share(value: float) -> str:
+    """Return what a number outside 0 to 1 may be, in a column of shares."""
+    if value < 0:
+        return "a score is a share of the full score, 0 to 1; a loss or a log-likelihood is none and has no place here"
+    if value <= 100:
+        return f"write {value / 100:.6g} for {value:.6g} % (divide by 100)"
+    return "a score is a share of the full score, 0 to 1; this is no percentage either"
+
+
+def _reading(text: str, kind: Kind) -> str:
+    """Return how to write a cell that may be read in two ways, or that a spreadsheet wrote in its own."""
+    if kind in ("number", "integer") and re.fullmatch(r"[-+]?[\d.,]+", text) and "," in text:
+        return "write a decimal point and no separator of thousands"
+    if kind == "date" and re.fullmatch(r"\d{1,2}([/.-])\d{1,2}\1(\d{2}|\d{4})", text):
+        return "day, month and year cannot be told apart; write the year first"
+    if kind == "date" and re.fullmatch(r"[34]\d{4}", text):
+        return "it looks like a spreadsheet's count of days; format the column as a date"
+    return ""
+
+
 def _check_key(frame: pd.DataFrame, table: Table, where: str, numbers: Sequence[int]) -> None:
-    if not table.key:
+    key = list(table.key)
+    if not key or not (again := frame.duplicated(key)).any():
         return
-    identities = list(zip(*(frame[name].map(str) for name in table.key), strict=True))
-    if len(set(identities)) == len(identities):
-        return
-    cells = frame.astype(str)
-    content = cells.groupby(list(cells.columns), sort=False, dropna=False).ngroup().to_numpy()
-    first: dict[tuple[str, ...], int] = {}
-    problems = []
-    for position, identity in enumerate(identities):
-        at = first.setdefault(identity, position)
-        if at == position:
-            continue
-        label = ", ".join(f"{name} {value}" for name, value in zip(table.key, identity, strict=True))
-        differs = "the same row again" if content[at] == content[position] else "a second row with other values"
-        problems.append(f"row {numbers[position]}: {differs} for {label}, first in row {numbers[at]}; delete one")
-    raise TableError(where, problems)
+    groups = frame.groupby(key, sort=False, dropna=False).ngroup().to_numpy()
+    at = again.to_numpy().nonzero()[0]
+    first = np.unique(groups, return_index=True)[1][groups[at]]
+    rows, before = (frame.iloc[which].reset_index(drop=True) for which in (at, first))
+    same = ((rows == before) | (rows.isna() & before.isna())).all(axis="columns")
+    raise TableError(
+        where,
+        [
+            f"row {numbers[row]}: {'the same row again' if equal else 'a second row with other values'} for "
+            f"{', '.join(f'{name} {value}' for name, value in zip(key, values, strict=True))}, "
+            f"first in row {numbers[start]}; delete one"
+            for row, start, equal, *values in zip(at, first, same, *(rows[name] for name in key), strict=True)
+        ],
+    )
 
 
 def _to_number(text: str) -> float:

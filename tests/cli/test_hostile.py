@@ -20,7 +20,7 @@ from densing.cli import main
 from densing.cli.density import SHOWN
 from densing.core.errors import DensingError
 from densing.core.files import write_csv
-from densing.core.tables import read_cells
+from densing.core.sheets import read_cells
 from densing.scores.density import table_densities
 from densing.scores.fit import LawFit, fit_law, fit_runs, read_runs
 from densing.scores.laws import get_law
@@ -67,14 +67,15 @@ def ruler(draws: int = 20) -> LawFit:
     ("row", "words"),
     [
         ("M,7,2024-01-01,mmlu,0.5", "write 7e9"),
-        ("M,7B,2024-01-01,mmlu,0.5", "write 7e9"),
+        ("M,8x7B,2024-01-01,mmlu,0.5", "write 7e9"),
         ("M,-7e9,2024-01-01,mmlu,0.5", "write 7e9"),
-        ("M,7e9,29/02/2024,mmlu,0.5", "as 2024-02-29"),
+        ("M,7e9,01/02/2024,mmlu,0.5", "cannot be told apart"),
         ("M,7e9,2023-02-29,mmlu,0.5", "as 2024-02-29"),
         ("M,7e9,2999-01-01,mmlu,0.5", "and today"),
-        ("M,7e9,2024-01-01,mmlu,45%", "write 0.45"),
+        ("M,7e9,2024-01-01,mmlu,62", "write 0.62 for 62 % (divide by 100)"),
+        ("M,7e9,2024-01-01,mmlu,-0.62", "a loss or a log-likelihood is none"),
         ("M,7e9,2024-01-01,mmlu,1e400", "write 0.45"),
-        ("M,7e9,2024-01-01,MMLU,0.5", "benchmarks.csv"),
+        ("M,7e9,2024-01-01,MNLU,0.5", "benchmarks.csv"),
         ("M,7e9,2024-01-01,mmlu", "4 cells"),
     ],
 )
@@ -248,7 +249,7 @@ def test_any_table_of_runs_is_read_or_refused(tmp_path: Path, law: str, rows: li
     try:
         write_csv(pd.DataFrame(rows, columns=["params", "tokens", "loss", "score"]), path)
         options: dict[str, Any] = {"loss": None, "delta": 1e-3, "bootstrap": 3, "scheme": "case", "seed": 0}
-        json.loads(fit_runs(read_runs(path, get_law(law)), get_law(law), **options).to_json())
+        json.loads(fit_runs(read_runs(path, get_law(law))[0], get_law(law), **options).to_json())
     except DensingError as error:
         assert str(error)
 

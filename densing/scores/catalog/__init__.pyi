@@ -27,6 +27,7 @@ from .recall import PARTS as PARTS
 from .recall import TIERS as TIERS
 from .recall import FactualRecall as FactualRecall
 from .recall import load_recall as load_recall
+from .schema import ALSO as ALSO
 from .scores import DECIMALS as DECIMALS
 from .scores import OTHER_PROTOCOL as OTHER_PROTOCOL
 from .scores import WRONG as WRONG
@@ -42,6 +43,7 @@ from .scores import sampling_variance as sampling_variance
 from .scores import score_table as score_table
 from .scores import series_list as series_list
 from .tables import IN_MEMORY as IN_MEMORY
+from .tables import MAX_MODELS as MAX_MODELS
 from .tables import add_model as add_model
 from .tables import add_score as add_score
 from .tables import load_catalog as load_catalog

@@ -31,11 +31,35 @@ SKILLS = ("knowledge", "reasoning", "mathematics", "code", "language", "other")
 PRECISIONS = ("day", "month")
 ROLES = ("harness", "vendor", "collected", "user")
 _BILLIONS = "billions: write 7 for 7e9 parameters"
+ALSO: dict[str, tuple[str, ...]] = {
+    "model": ("model name", "model id", "llm"),
+    "params": ("parameters", "n params", "num params", "num parameters", "param count", "parameter count",
+               "params count", "number of parameters", "model size", "size"),
+    "released": ("release", "release date", "released on", "date released", "date of release"),
+    "organisation": ("organization", "developer", "vendor"),
+    "benchmark": ("task", "tasks", "dataset", "benchmark name"),
+    "score": ("acc", "accuracy", "value", "result"),
+    "shots": ("n shot", "n shots", "num fewshot", "few shot"),
+    "items": ("n items", "num items", "n samples", "num samples"),
+    "tokens": ("n tokens", "num tokens", "training tokens", "train tokens"),
+    "loss": ("val loss", "valid loss", "validation loss", "eval loss", "test loss", "cross entropy"),
+}  # fmt: skip
+"""What people call a column of the user's tables, whatever the case and the signs between the words."""
+BENCHMARKS_ALSO: dict[str, tuple[str, ...]] = {
+    "arc_challenge": ("arc c",),
+    "arc_easy": ("arc e",),
+    "bbh": ("big bench hard",),
+    "commonsense_qa": ("csqa",),
+    "openbookqa": ("obqa",),
+    "truthfulqa": ("truthfulqa mc2",),
+    "winogrande": ("wino",),
+}
+"""What people call a benchmark besides its id and its name."""
 
 
 def size_column(name: str, meaning: str) -> Column:
     """Return a column of parameter counts in billions, with their range and what to write."""
-    return Column(name, "number", meaning, low=1e-5, high=1e4, remedy=_BILLIONS)
+    return Column(name, "number", meaning, low=1e-5, high=1e4, remedy=_BILLIONS, unit="billions")
 
 
 def _text(name: str, meaning: str, **options: object) -> Column:
@@ -71,6 +95,7 @@ MODELS = Table(
             low=1e-6,
             high=1e3,
             remedy="trillions: write 15 for 15e12 tokens",
+            unit="trillions",
         ),
         _text("tokens_source", "source of the tokens, id#place"),
         _text("architecture", "dense or mixture of experts", choices=ARCHITECTURES, default="dense"),
@@ -109,6 +134,7 @@ SCORES = Table(
             low=0.0,
             high=1.0,
             remedy="write 0.45 for 45 %",
+            unit="share",
         ),
         _text("metric", "what was counted"),
         Column("shots", "integer", "examples in the prompt", low=0, high=1000),

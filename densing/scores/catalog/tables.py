@@ -5,7 +5,9 @@ A user's tables may have several forms: a folder with ``models.csv`` and/or ``sc
 score that also states the model's size (``params`` as a count, or ``params_b`` in billions) and release date. What they
 leave out is filled in (source, series, family, active size of dense models); repeated rows are dropped, other values
 refused or taken instead; and everything that a row refers to must exist. A release date may name a month (``2026-03``):
-the month's middle stands for it, and ``released_precision`` says so.
+the month's middle stands for it, and ``released_precision`` says so. Scores may stand in one column per benchmark
+(``model, params, MMLU, GSM8K``), and headers, benchmarks, numbers and dates be spelled as people do
+(:data:`densing.scores.catalog.schema.ALSO`, :func:`densing.core.as_declared`); notes say what was read as what.
 """
 
 from __future__ import annotations
@@ -23,25 +25,37 @@ import pandas as pd
 
 from densing.core import (
     SHOWN_PROBLEMS,
+    SUFFIXES,
     Column,
     DensingError,
     InputError,
     Note,
+    Sheet,
     Table,
     TableError,
     TableLike,
     UnknownNameError,
+    as_declared,
     cell_text,
     nearest,
-    read_cells,
+    once,
+    plain_name,
+    read_sheet,
     read_table,
-    text_cells,
     validate,
     words,
     write_csv,
 )
 from densing.scores.catalog.catalog import DATA, FRAMES, Catalog
-from densing.scores.catalog.schema import BENCHMARKS, EVALUATORS, MODELS, SCORES, SOURCES
+from densing.scores.catalog.schema import (
+    ALSO,
+    BENCHMARKS,
+    BENCHMARKS_ALSO,
+    EVALUATORS,
+    MODELS,
+    SCORES,
+    SOURCES,
+)
 from densing.scores.catalog.scores import measurements
 
 IN_MEMORY = "the table"
@@ -78,6 +92,8 @@ ROUNDING = 1.02
 # Two evaluators that differ by more than this about one model deserve a second look.
 WIDE_SPREAD = 0.10
 FIRST_ROW = 2  # below the header
+# A thousand draws of each stay in memory, and nobody has so many.
+MAX_MODELS = 10_000
 _MONTH = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])")
 _SIZE_COLUMNS = ("params", "params_b", "params_total_b")
 _SIZES = Table(
@@ -90,6 +106,7 @@ _SIZES = Table(
             low=1e5,
             high=1e13,
             remedy="params is a count: write 7e9, or use params_b",
+            unit="count",
         ),
         Column(
             "params_b",
@@ -98,9 +115,13 @@ _SIZES = Table(
             low=1e-5,
             high=1e4,
             remedy="billions: write 7 for 7e9 parameters",
+            unit="billions",
         ),
     ),
 )
+_SCORE = next(column for column in SCORES.columns if column.name == "score")
+_STATED = {column.name: column for table in (SCORES, MODELS, _SIZES) for column in table.columns}
+"""Columns of the tables that people bring, each once."""
 _FORMS = (
     "a table of models (model, released, params_b, ...), of scores (model, benchmark, score, ...) "
     "or both in one (model, params, released, benchmark, score)"
@@ -299,7 +320,7 @@ def add_score(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: A
     ...     add_score(folder, model="Llama-3-8B", benchmark="mmlu", score=66)
     Traceback (most recent call last):
         ...
-    densing.core.errors.TableError: ...scores.csv: row 2, column score: 66 is above 1.0; write 0.45 for 45 %
+    densing.core.errors.TableError: ...scores.csv: row 2, column score: 66 is above 1.0; write 0.66 ...
 
     See Also
     --------
@@ -315,8 +336,13 @@ def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str],
     row = {column: cell_text(value) or str(value) for column, value in fields.items() if value is not None}
     cells: dict[str, list[Any]] = {}
     if file.exists():
-        raw = read_cells(file)
-        cells = {str(column): raw[column].tolist() for column in raw.columns}
+        sheet = read_sheet(file)
+        if otherwise := as_declared(sheet, _STATED.values(), ALSO).notes:
+            raise InputError(
+                "a row is added only to a table with commas and declared spellings, because it is written anew: "
+                + otherwise[0].message
+            )
+        cells = {str(column): sheet.cells[column].tolist() for column in sheet.cells.columns}
     for column in row:
         if column not in allowed and column not in cells:
             raise UnknownNameError(f"column of {name}", column, allowed)
@@ -327,18 +353,19 @@ def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str],
     # The other tables of the folder; models first, because scores refer to them.
     siblings = [] if folder is None else [folder / "models.csv", folder / "scores.csv"]
     catalog = load_catalog(*extra, *(other for other in siblings if other != file and other.exists()))
-    merged = merge(catalog, parts_of(table, str(file)))
+    merged = merge(catalog, parts_of(Sheet(str(file), table)))
     write_csv(table, file)
     return list(merged.notes)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One table of a user: rows indexed by row number, and the columns that the file states."""
+    """One table of a user: rows indexed by row number, the columns that the file states, and how it was read."""
 
     title: str
     rows: pd.DataFrame
     stated: tuple[str, ...]
+    notes: tuple[Note, ...] = ()
 
 
 def read_extra(source: TableLike) -> dict[str, Part]:
@@ -347,7 +374,7 @@ def read_extra(source: TableLike) -> dict[str, Part]:
     Parameters
     ----------
     source : path, DataFrame or records
-        A folder, a CSV file or a table in memory, in one of the accepted forms.
+        A folder, a file or a table in memory, in one of the accepted forms.
 
     Raises
     ------
@@ -355,8 +382,9 @@ def read_extra(source: TableLike) -> dict[str, Part]:
         When nothing readable is there or a cell is wrong; the message names file, row, column, value and
         remedy.
     """
+    known = _embedded().benchmarks
     if not isinstance(source, (str, Path)):
-        return parts_of(text_cells(source), IN_MEMORY)
+        return parts_of(_understood(read_sheet(source, IN_MEMORY), known))
     path = Path(source)
     try:
         is_folder = path.is_dir()
@@ -364,72 +392,134 @@ def read_extra(source: TableLike) -> dict[str, Part]:
         # Reading it says what is wrong with the name.
         is_folder = False
     if not is_folder:
-        return parts_of(read_cells(path), str(path))
-    files = {name: path / f"{name}.csv" for name in FRAMES if (path / f"{name}.csv").is_file()}
+        return parts_of(_understood(read_sheet(path), known))
+    files: dict[str, Path] = {}
+    for file in sorted(path.iterdir()):
+        name, _, suffix = file.name.partition(".")
+        if name in FRAMES and f".{suffix}".removesuffix(".gz") in SUFFIXES:
+            if name in files:
+                raise InputError(f"{file}: {files[name].name} holds {name} too; keep one")
+            files[name] = file
     if not files:
         raise InputError(f"{path}: holds neither models.csv nor scores.csv; put {_FORMS} there")
     parts: dict[str, Part] = {}
-    for name, file in files.items():
-        raw = read_cells(file)
+    # Benchmarks that the folder declares may be columns of its scores.
+    for name in sorted(files, key=("sources", "evaluators", "benchmarks", "models", "scores").index):
+        sheet, table = read_sheet(files[name]), _TABLES[name]
         if name in ("models", "scores"):
-            of_file = parts_of(raw, str(file))
+            of_file = parts_of(_understood(sheet, known))
         else:
-            table = {"benchmarks": BENCHMARKS, "evaluators": EVALUATORS, "sources": SOURCES}[name]
-            of_file = {name: Part(str(file), _checked(raw, table, str(file)), tuple(map(str, raw.columns)))}
+            sheet = as_declared(sheet, table.columns)
+            rows = _checked(sheet.cells, table, sheet)
+            of_file = {name: Part(sheet.name, rows, tuple(map(str, sheet.cells.columns)), sheet.notes)}
+            known = pd.concat([known, rows[["id", "name"]]]) if name == "benchmarks" else known
         if set(of_file) & set(parts) or (name == "models" and "scores" in of_file):
-            raise InputError(f"{file}: repeats what another file of the folder holds; keep models and scores apart")
+            raise InputError(
+                f"{sheet.name}: repeats what another file of the folder holds; keep models and scores apart"
+            )
         parts |= of_file
     return parts
 
 
-def parts_of(raw: pd.DataFrame, title: str) -> dict[str, Part]:
-    """Return the parts of a table of raw cells, told apart by its columns.
+def _understood(sheet: Sheet, benchmarks: pd.DataFrame) -> Sheet:
+    """Return a sheet in declared columns, one row per score, benchmarks by their ids; refuse too many models early."""
+    sheet = as_declared(sheet, _STATED.values(), ALSO)
+    cells, notes = sheet.cells, list(sheet.notes)
+    if "model" in cells and (count := cells["model"].nunique()) > MAX_MODELS:
+        raise InputError(
+            f"{sheet.name}: {count} models are more than the {MAX_MODELS} that one table may hold; split the table, or "
+            "leave out those that are not wanted"
+        )
+    ids = dict.fromkeys(benchmarks["id"])
+    also: dict[str, list[str]] = {name: list(BENCHMARKS_ALSO.get(name, ())) for name in ids}
+    for row in benchmarks.dropna(subset="name").itertuples():
+        also[row.id].append(row.name)
+    if "benchmark" in cells:
+        spelled = {plain_name(other): name for name, others in also.items() for other in (*others, name)}
+        distinct = [text for text in pd.unique(cells["benchmark"].str.strip()) if text not in ids]
+        if changed := {text: spelled[plain_name(text)] for text in distinct if plain_name(text) in spelled}:
+            renamed = words.listed(f"{text} as {name}" for text, name in changed.items())
+            notes.append(Note("benchmarks-matched", "info", f"{sheet.name}: benchmarks read by their ids: {renamed}"))
+            cells = cells.assign(benchmark=cells["benchmark"].str.strip().replace(changed))
+        sheet = dataclasses.replace(sheet, cells=cells)
+    elif "model" in cells:
+        shares = [dataclasses.replace(_SCORE, name=name, required=False) for name in ids if name not in _STATED]
+        wide = as_declared(sheet, shares, also)
+        # Words may be names of benchmarks too (drop, include): a column without any number holds no scores.
+        held = [name for name in wide.cells if name in ids and wide.cells[name].str.contains(r"\d").any()]
+        if held:
+            sheet = _long(wide, Table("scores", tuple(share for share in shares if share.name in held)))
+            notes = list(sheet.notes)
+    if unread := [name for name in map(str, sheet.cells.columns) if name not in _STATED]:
+        near = {name: nearest(plain_name(name), _STATED, most=1) for name in unread}
+        shown = words.listed(f"{name} (near {near[name][0]})" if near[name] else repr(name) for name in unread)
+        notes.append(Note("columns-not-read", "info", f"{sheet.name}: columns that are not read: {shown}"))
+    return dataclasses.replace(sheet, notes=tuple(notes))
+
+
+def _long(wide: Sheet, scores: Table) -> Sheet:
+    """Return a sheet with a row per score of one with a column per benchmark; an empty cell is no score."""
+    names, cells = scores.names, wide.cells
+    # Checked as they stand, so that messages name their columns.
+    validate(cells[names], scores, wide.name, titles=wide.titles)
+    texts = cells[names].apply(lambda column: column.str.strip()).to_numpy(dtype=object)
+    row, column = np.nonzero(texts != "")
+    # A model without any score keeps its row for the message that says so.
+    rest = cells.drop(columns=[name for name in (*names, "score") if name in cells])
+    long = rest.iloc[row].assign(benchmark=np.array(names, dtype=object)[column], score=texts[row, column])
+    shown = words.listed(wide.titles.get(name, name) for name in names)
+    message = f"{wide.name}: one column per benchmark ({shown}) is read as one row per score, {len(long)} in all"
+    note = Note("wide-table", "info", message, {"benchmarks": names, "scores": len(long)})
+    return dataclasses.replace(wide, cells=long, notes=(*wide.notes, note))
+
+
+def parts_of(sheet: Sheet) -> dict[str, Part]:
+    """Return the parts of a table, told apart by its columns.
 
     Parameters
     ----------
-    raw : pandas.DataFrame
-        Cells as text, indexed by row number (:func:`densing.core.read_cells`).
-    title : str
-        Name of the table in messages.
+    sheet : Sheet
+        Cells as text in declared columns, indexed by row number (:func:`densing.core.read_sheet`).
 
     Examples
     --------
-    >>> raw = pd.DataFrame({"model": ["tiny"], "params": ["7e8"], "benchmark": ["mmlu"], "score": ["0.3"]})
-    >>> {name: len(part.rows) for name, part in parts_of(raw, "mine.csv").items()}
+    >>> sheet = read_sheet([{"model": "tiny", "params": "7e8", "benchmark": "mmlu", "score": "0.3"}], "mine.csv")
+    >>> {name: len(part.rows) for name, part in parts_of(sheet).items()}
     {'models': 1, 'scores': 1}
     """
-    if "n_shot" in raw.columns and "shots" not in raw.columns:
-        # Harnesses' name of the column.
-        raw = raw.rename(columns={"n_shot": "shots"})
-    columns = set(raw.columns)
+    cells = sheet.cells
+    columns = set(cells.columns)
     sized = bool(columns & set(_SIZE_COLUMNS))
     if "model" in columns and {"benchmark", "score"} <= columns:
-        own = raw[[column for column in raw.columns if column in SCORES.names]]
-        scores = {"scores": Part(title, _checked(own, SCORES, title), tuple(map(str, own.columns)))}
-        return {"models": _models_part(raw, title, repeated=True), **scores} if sized else scores
+        own = cells[[column for column in cells.columns if column in SCORES.names]]
+        rows = _checked(own, SCORES, sheet)
+        scores = {"scores": Part(sheet.name, rows, tuple(map(str, own.columns)), sheet.notes)}
+        return {"models": _models_part(sheet, repeated=True), **scores} if sized else scores
     if "model" in columns and (sized or "released" in columns):
-        return {"models": _models_part(raw, title, repeated=False)}
-    raise InputError(f"{title}: columns {', '.join(map(str, raw.columns))} fit no known form; give {_FORMS}")
+        return {"models": _models_part(sheet, repeated=False)}
+    raise InputError(f"{sheet.name}: columns {', '.join(map(str, cells.columns))} fit no known form; give {_FORMS}")
 
 
-def _models_part(raw: pd.DataFrame, title: str, repeated: bool) -> Part:
-    table = models_table()
-    sized = _with_days(_with_total(raw, title), title)
-    own = sized[[column for column in sized.columns if column in table.names]]
+def _models_part(sheet: Sheet, repeated: bool) -> Part:
+    table, title = models_table(), sheet.name
+    names = {*table.names, *_SIZE_COLUMNS} - ({"notes", "licence"} if repeated else set())
+    own = sheet.cells[[column for column in sheet.cells.columns if column in names]]
     if repeated:
-        own = own[[column for column in own.columns if column not in ("notes", "licence")]]
         table = dataclasses.replace(table, key=())
-    rows = _checked(own, table, title)
-    return Part(title, _one_per_model(rows, title) if repeated else rows, tuple(map(str, own.columns)))
+        own = own.drop_duplicates()
+    own = _with_days(_with_total(own, sheet), title)
+    rows = _checked(own, table, sheet)
+    return Part(title, _one_per_model(rows, title) if repeated else rows, tuple(map(str, own.columns)), sheet.notes)
 
 
-def _with_total(raw: pd.DataFrame, title: str) -> pd.DataFrame:
+def _with_total(raw: pd.DataFrame, sheet: Sheet) -> pd.DataFrame:
     stated = [column for column in _SIZE_COLUMNS if column in raw.columns]
     if len(stated) > 1:
-        raise TableError(title, [f"columns {' and '.join(stated)} both give the size; keep one"])
+        shown = " and ".join(sheet.titles.get(column, column) for column in stated)
+        raise TableError(sheet.name, [f"columns {shown} both give the size; keep one"])
     if stated in ([], ["params_total_b"]):
         return raw
-    sizes = validate(raw[stated], _SIZES, title)[stated[0]]
+    sizes = validate(raw[stated], _SIZES, sheet.name, titles=sheet.titles)[stated[0]]
     billions = sizes / 1e9 if stated == ["params"] else sizes
     return raw.drop(columns=stated).assign(params_total_b=billions.to_numpy())
 
@@ -474,8 +564,8 @@ def _one_per_model(rows: pd.DataFrame, title: str) -> pd.DataFrame:
     return filled
 
 
-def _checked(raw: pd.DataFrame, table: Table, title: str) -> pd.DataFrame:
-    return validate(raw, table, title).set_axis(raw.index, axis=0)
+def _checked(raw: pd.DataFrame, table: Table, sheet: Sheet) -> pd.DataFrame:
+    return validate(raw, table, sheet.name, titles=sheet.titles).set_axis(raw.index, axis=0)
 
 
 def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Catalog:
@@ -500,6 +590,9 @@ def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Ca
     TableError
         For a second value under an existing key, or a reference to something unknown.
     """
+    # Models and scores of one file bring the same notes.
+    notes = once(note for part in parts.values() for note in part.notes)
+    catalog = dataclasses.replace(catalog, notes=(*catalog.notes, *notes))
     for name in ("sources", "evaluators", "benchmarks"):
         if name in parts:
             catalog = _join(catalog, name, parts[name], replace)
@@ -545,61 +638,79 @@ def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
     old: pd.DataFrame = getattr(catalog, name)
     key = list(_TABLES[name].key)
     positions = {identity: i for i, identity in enumerate(old[key].itertuples(index=False, name=None))}
-    identities = list(part.rows[key].itertuples(index=False, name=None))
-    at = [positions.get(identity) for identity in identities]
-    new = part.rows[[position is None for position in at]]
+    identities = part.rows[key].itertuples(index=False, name=None)
+    at = np.array([positions.get(identity, -1) for identity in identities], dtype=int)
+    new, mine, at = part.rows[at < 0], part.rows[at >= 0], at[at >= 0]
+    before = old.iloc[at].set_axis(mine.index, axis=0)
     facts = [column for column in _FACTS[name] if column in part.stated and column in old.columns]
-    problems: list[str] = []
-    repeated: list[str] = []
-    replaced: list[str] = []
-    result = old.copy()
-    for number, position, identity in zip(part.rows.index, at, identities, strict=True):
-        if position is None:
-            continue
-        row, before = part.rows.loc[number], old.iloc[position]
-        label = " ".join(map(str, identity))
-        differing = [
-            column
-            for column in facts
-            if not (_blank(before[column]) or _blank(row[column]) or _same(before[column], row[column]))
-            and not (column == "released" and _same_month(before, row))
-        ]
-        if differing and not replace:
-            problems += [_refusal(number, column, row, before, label, name) for column in differing]
-            continue
-        if differing:
-            pairs = (f"{column} {cell_text(before[column])} → {cell_text(row[column])}" for column in differing)
-            replaced.append(f"{label} ({', '.join(pairs)})")
-        else:
-            repeated.append(label)
-        _update(result, position, row, part.stated if differing else ())
-    if problems:
-        raise TableError(part.title, problems)
+    differs = pd.DataFrame({column: _differs(before, mine, column) for column in facts}, index=mine.index)
+    changed = differs.any(axis="columns").to_numpy(dtype=bool)
+    labels = mine[key[0]].astype(str).str.cat([mine[column].astype(str) for column in key[1:]], sep=" ")
+    changes = [
+        (number, label, row, one, [column for column, differing in cells.items() if differing])
+        for number, label, row, one, cells in zip(
+            mine.index[changed],
+            labels[changed],
+            *(frame[changed].to_dict("records") for frame in (mine, before, differs)),
+            strict=True,
+        )
+    ]
+    if changes and not replace:
+        raise TableError(
+            part.title,
+            [
+                _refusal(number, column, row, one, label, name)
+                for number, label, row, one, columns in changes
+                for column in columns
+            ],
+        )
     notes = list(catalog.notes)
-    if repeated:
+    if repeated := labels[~changed].tolist():
         message = f"{part.title}: {len(repeated)} rows repeat the catalog's {name} and change nothing"
         notes.append(Note("repeated-rows", "info", message, {"table": name, "rows": repeated}))
-    if replaced:
-        changes = words.listed(replaced, joint="; ")
-        message = f"{part.title}: {len(replaced)} rows replace the catalog's {name}: {changes}"
+    if changes:
+        replaced = []
+        for _, label, row, one, columns in changes:
+            pairs = (f"{column} {cell_text(one[column])} → {cell_text(row[column])}" for column in columns)
+            replaced.append(f"{label} ({', '.join(pairs)})")
+        message = (
+            f"{part.title}: {len(replaced)} rows replace the catalog's {name}: {words.listed(replaced, joint='; ')}"
+        )
         notes.append(Note("replaced-rows", "warning", message, {"table": name, "rows": replaced}))
+    result = _updated(old, mine, at, changed, part.stated) if len(mine) else old
     return dataclasses.replace(catalog, **{name: _append(result, new)}, notes=tuple(notes))
 
 
-def _update(result: pd.DataFrame, position: int, row: pd.Series, stated: tuple[str, ...]) -> None:
-    """Fill blank cells from the user's row; overwrite the stated ones (and the sources that go with them)."""
-    for column in result.columns:
-        if column not in row.index or _blank(row[column]):
-            continue
-        cell = result.columns.get_loc(column)
-        overwrite = column in stated or (
-            bool(stated) and (column == "source" or column.endswith(("_source", "_basis", "_precision")))
-        )
-        if overwrite or _blank(result.iloc[position, cell]):
-            result.iloc[position, cell] = row[column]
+def _differs(before: pd.DataFrame, mine: pd.DataFrame, column: str) -> pd.Series:
+    """Return in which rows both sides state a fact, and not the same."""
+    one, two = before[column], mine[column]
+    if one.dtype.kind == "f" and two.dtype.kind == "f":
+        same = pd.Series(np.isclose(one, two, rtol=1e-9, atol=0.0), index=mine.index)
+    else:
+        same = one.eq(two)
+    if column == "released":
+        # One of the dates names a month and the other lies in it: no contradiction.
+        by_month = before["released_precision"].eq("month") | mine["released_precision"].eq("month")
+        same |= by_month & one.dt.to_period("M").eq(two.dt.to_period("M"))
+    return one.notna() & two.notna() & ~same
 
 
-def _refusal(number: int, column: str, row: pd.Series, old: pd.Series, label: str, name: str) -> str:
+def _updated(
+    old: pd.DataFrame, mine: pd.DataFrame, at: np.ndarray, changed: np.ndarray, stated: tuple[str, ...]
+) -> pd.DataFrame:
+    """Fill blank cells from the user's rows; in changed ones the stated cells and their sources are overwritten."""
+    result = old.copy()
+    for column in result.columns.intersection(mine.columns):
+        with_facts = column == "source" or column.endswith(("_source", "_basis", "_precision"))
+        overwritten = changed & (column in stated or with_facts)
+        cells = result[column].to_numpy(dtype=object, copy=True)
+        take = mine[column].notna().to_numpy() & (overwritten | pd.isna(cells[at]))
+        cells[at[take]] = mine[column].to_numpy(dtype=object)[take]
+        result[column] = pd.Series(cells, index=result.index, dtype=result[column].dtype)
+    return result
+
+
+def _refusal(number: int, column: str, row: dict[Any, Any], old: dict[Any, Any], label: str, name: str) -> str:
     source = str(old.get("source") or old.get("params_source") or "")
     origin = source_id(source).removeprefix("user:") if source.startswith("user:") else "the embedded catalog"
     remedies = {
@@ -618,26 +729,13 @@ def _append(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
         return old.reset_index(drop=True)
     columns = {}
     for name in old.columns:
-        cells = new[name] if name in new.columns else [None] * len(new)
-        values = [*old[name], *(None if _blank(cell) else cell for cell in cells)]
-        columns[name] = pd.Series(values, dtype=old[name].dtype)
+        cells = np.full(len(new), None, dtype=object)
+        if name in new.columns:
+            known = new[name].notna().to_numpy()
+            cells[known] = new[name].to_numpy(dtype=object)[known]
+        both = np.concatenate([old[name].to_numpy(dtype=object), cells])
+        columns[name] = pd.Series(both, dtype=old[name].dtype)
     return pd.DataFrame(columns)
-
-
-def _blank(cell: Any) -> bool:
-    return cell is None or bool(pd.isna(cell))
-
-
-def _same_month(before: pd.Series, row: pd.Series) -> bool:
-    """Return whether one of two dates names a month and the other lies in it: no contradiction."""
-    precisions = {before["released_precision"], row["released_precision"]}
-    return "month" in precisions and before["released"].to_period("M") == row["released"].to_period("M")
-
-
-def _same(one: Any, two: Any) -> bool:
-    if isinstance(one, float) and isinstance(two, float):
-        return bool(np.isclose(one, two, rtol=1e-9, atol=0.0))
-    return bool(one == two)
 
 
 def user_source(title: str) -> str:
@@ -681,14 +779,12 @@ def complete_models(part: Part, catalog: Catalog) -> Part:
 def _sources(cells: pd.Series, part: Part, catalog: Catalog) -> pd.Series:
     """Put the file's own id before every source that does not start with a known id."""
     mine, known = user_source(part.title), set(catalog.sources["id"])
-    texts = [cell if isinstance(cell, str) else None for cell in cells]
-    full = [mine if cell is None else cell if source_id(cell) in known else f"{mine}#{cell}" for cell in texts]
-    return pd.Series(full, index=cells.index, dtype=object)
+    full = {cell: cell if source_id(cell) in known else f"{mine}#{cell}" for cell in cells.dropna().unique()}
+    return pd.Series([full.get(cell, mine) for cell in cells], index=cells.index, dtype=object)
 
 
 def _filled(cells: pd.Series, default: Any) -> pd.Series:
-    values = [new if _blank(old) else old for old, new in zip(cells, default, strict=True)]
-    return pd.Series(values, index=cells.index, dtype=object)
+    return cells.astype(object).where(cells.notna(), pd.Series(list(default), index=cells.index, dtype=object))
 
 
 def check_models(rows: pd.DataFrame, catalog: Catalog, title: str) -> None:
@@ -794,7 +890,9 @@ def _unknown_sources(rows: pd.DataFrame, column: str, catalog: Catalog) -> list[
     return [
         f"row {number}, column {column}: {value!r} names no known source{hint}; "
         "declare it in sources.csv beside the table"
-        for number, value, hint in _strangers(cells[~cells.map(source_id).isin(names)], names)
+        for number, value, hint in _strangers(
+            cells[~cells.map({cell: source_id(cell) for cell in cells.unique()}).isin(names)], names
+        )
     ]
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import InputError, Note, TableLike, words
+from densing.core import InputError, Note, TableLike, once, words
 from densing.scores.catalog import (
     DIFFERS,
     IN_MEMORY,
+    MAX_MODELS,
     OTHER_PROTOCOL,
     SAME,
     UNKNOWN,
@@ -45,8 +46,6 @@ from densing.scores.references import (
 )
 
 USER = "user"
-# A thousand draws of each stay in memory.
-MAX_MODELS = 10_000
 # Models or rows that a note names before it counts the rest.
 NAMED = 5
 _CARRIED = ("family", "organisation", "released", "kind", "architecture")
@@ -167,14 +166,16 @@ def table_densities(
     """
     if isinstance(reference, JointRuler):
         # A user's models stand on the scale beside all others: it is fitted anew with their scores.
-        merged = merge(load_catalog(), read_extra(table))
+        parts = read_extra(table)
+        merged = merge(load_catalog(), parts)
         own = joint_ruler(merged, reference.benchmark, seed=seed)
         everyone = joint_densities(merged, own, denominator=denominator, guard=guard, level=level, seed=seed)
         mine = set(merged.scores.loc[_from_user(merged.scores), "model"])
         everyone = held_densities(everyone, mine)
         result = everyone.subset(everyone.table["model"].isin(mine).to_numpy(dtype=bool))
         if len(result):
-            return result
+            read = (note for part in parts.values() for note in part.notes)
+            return dataclasses.replace(result, notes=tuple(once((*result.notes, *read))))
         raise InputError(next(note.message for note in result.notes if note.code == "not-placed"))
     parts, source = read_extra(table), table if isinstance(table, (str, Path)) else IN_MEMORY
     if "models" not in parts:

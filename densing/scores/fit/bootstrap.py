@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
 from densing.core import Array, FitError, Note
 from densing.scores.fit.solver import Fitter
@@ -137,7 +138,8 @@ def resample_cases(
             "one group cannot be resampled: every draw is the same; name at least two, or use scheme='residual'"
         )
     counts = _counts(rng, groups, draws)[:, labels]
-    member = np.equal.outer(points, np.unique(points)).astype(float)
+    # Sparse: every run is at one point, and a square of a hundred thousand runs fits into no memory.
+    member = csr_array((np.ones(len(points)), (np.arange(len(points)), points)))
     redrawn = 0
     for _ in range(MAX_REDRAWS):
         thin = np.flatnonzero(((counts > 0) @ member > 0).sum(axis=1) < needed)

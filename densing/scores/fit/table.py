@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import Array, Column, FitError, InputError, Table, read_table
+from densing.core import (
+    Array,
+    Column,
+    FitError,
+    InputError,
+    Note,
+    Table,
+    TableLike,
+    as_declared,
+    read_sheet,
+    validate,
+)
+from densing.scores.catalog import ALSO
 from densing.scores.laws import Law, TwoStep
 
+MAX_RUNS = 100_000
 _COLUMNS = {
     "params": Column("params", "number", "number of parameters, a count", required=True, low=1.0, high=1e15,
-                     remedy="params is a count: write 7e9 for 7 billion"),
+                     remedy="params is a count: write 7e9 for 7 billion", unit="count"),
     "tokens": Column("tokens", "number", "training tokens, a count", required=True, low=1.0, high=1e18,
-                     remedy="tokens is a count: write 1e12 for one trillion"),
+                     remedy="tokens is a count: write 1e12 for one trillion", unit="count"),
     "loss": Column("loss", "number", "loss, nats per token or bits per byte", required=True, low=1e-9, high=1e3,
                    remedy="a loss is positive; check the column"),
     "score": Column("score", "number", "share of the full score, 0 to 1", required=True, low=0.0, high=1.0,
-                    remedy="write 0.45 for 45 %"),
+                    remedy="write 0.45 for 45 %", unit="share"),
 }  # fmt: skip
 
 
@@ -119,35 +131,47 @@ def _refuse(bad: NDArray[np.bool_], values: Array, name: str, problem: str) -> N
         raise InputError(f"row {row}, {name}: {values[row]:g} {problem}")
 
 
-def read_runs(path: Path | str, law: Law, cluster: str | None = None) -> pd.DataFrame:
+def read_runs(source: TableLike, law: Law, cluster: str | None = None) -> tuple[pd.DataFrame, tuple[Note, ...]]:
     """Read a table of runs with the columns that a law needs.
 
     Parameters
     ----------
-    path : path
-        A CSV file, one row per run.
+    source : path, DataFrame or records
+        One row per run, spelled as people do (:func:`densing.core.as_declared`).
     law : Law
         Its inputs and output are columns; ``two-step`` needs ``loss`` too. Sizes and tokens are counts.
     cluster : str, optional
         A further column, of groups of rows.
 
+    Returns
+    -------
+    runs : pandas.DataFrame
+        The law's columns, typed, and the others as text.
+    notes : tuple of Note
+        What was read otherwise than it stands there.
+
     Raises
     ------
     InputError
-        When a column is missing or a cell out of range.
+        When a column is missing or a cell out of range, or there are more than :data:`MAX_RUNS` rows.
 
     Examples
     --------
-    >>> import tempfile
     >>> from densing.scores.laws import get_law
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "runs.csv"
-    ...     _ = path.write_text("params,loss,note\\n7e9,2.1,x\\n")
-    ...     read_runs(path, get_law("power"))[["params", "loss"]].to_numpy().tolist()
-    [[7000000000.0, 2.1]]
+    >>> runs, notes = read_runs([{"Parameters": "7B", "loss": 2.1, "note": "x"}], get_law("power"))
+    >>> runs[["params", "loss"]].to_numpy().tolist(), notes[0].code
+    ([[7000000000.0, 2.1]], 'columns-matched')
     """
     needed = [*law.inputs, *(["loss"] if isinstance(law, TwoStep) else []), law.output]
     columns = [_COLUMNS[name] for name in dict.fromkeys(needed)]
     if cluster:
         columns.append(Column(cluster, "text", "group of the row", required=True))
-    return read_table(Path(path), Table(f"runs for law {law.name}", tuple(columns)))
+    sheet = read_sheet(source)
+    if len(sheet.cells) > MAX_RUNS:
+        raise InputError(
+            f"{sheet.name}: {len(sheet.cells)} rows are more than the {MAX_RUNS} runs that a fit takes; "
+            "give one row per run or checkpoint, or a random part of them"
+        )
+    sheet = as_declared(sheet, columns, ALSO)
+    table = Table(f"runs for law {law.name}", tuple(columns))
+    return validate(sheet.cells, table, sheet.name, titles=sheet.titles), sheet.notes

@@ -22,6 +22,8 @@ ENGLISH = "en"
 ABROAD = "other languages"
 MIN_MODELS = 3
 """A benchmark that fewer models share says nothing of one model that another does not."""
+MAX_SCORES = 100_000
+"""A scale of ten thousand scores takes seconds to fit; its time and memory grow with their number."""
 COLUMNS = ["model", "benchmark", "evaluator", "test", "score", "se", "floor", "skill", "language", "trait"]
 
 
@@ -123,7 +125,7 @@ def joint_cells(catalog: Catalog, *, own_vendors: bool = False, evaluators: Sequ
     Raises
     ------
     InputError
-        When nothing is left.
+        When nothing is left, or there are more than :data:`MAX_SCORES`.
 
     See Also
     --------
@@ -136,6 +138,11 @@ def joint_cells(catalog: Catalog, *, own_vendors: bool = False, evaluators: Sequ
     False
     """
     scores = catalog.scores if evaluators is None else catalog.scores[catalog.scores["evaluator"].isin(evaluators)]
+    if len(scores) > MAX_SCORES:
+        raise InputError(
+            f"{len(scores)} scores are more than the {MAX_SCORES} that the joint scale takes; give fewer models, or "
+            "read them on a reference family (--reference qwen1.5, --benchmark mmlu)"
+        )
     benchmarks = catalog.benchmarks.set_index("id")
     roles = scores["evaluator"].map(catalog.evaluators.set_index("id")["role"])
     reason = pd.Series("", index=scores.index, dtype=object)

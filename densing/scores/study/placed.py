@@ -21,6 +21,8 @@ YOURS = "yours"
 SIZE_FACTOR = 2.0
 """Models of about the same size: up to this factor smaller or larger."""
 NEIGHBOURS = 2
+MAX_PLACED = 1000
+"""Each is ranked on its own, among all, those of its size and those of its year."""
 COLUMNS = [
     "model",
     "density",
@@ -114,12 +116,15 @@ def place_scores(
         result = _on_joint(scores, catalog, ruler, options)
     else:
         result = table_densities(scores, ruler, **options)
+    if len(result) > MAX_PLACED:
+        raise InputError(f"{len(result)} models are more than the {MAX_PLACED} placed at once; split the table")
     result = replace(result, table=result.table.assign(stratum=YOURS))
     return Placed(result, _ranks(result, among), tuple(once(result.notes)))
 
 
 def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: dict[str, Any]) -> DensityResult:
-    merged = merge(catalog, read_extra(scores))
+    parts = read_extra(scores)
+    merged = merge(catalog, parts)
     keys = ["model", "benchmark", "evaluator"]
     known = pd.MultiIndex.from_frame(catalog.scores[keys])
     added = merged.scores[~pd.MultiIndex.from_frame(merged.scores[keys]).isin(known)]
@@ -162,6 +167,7 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
     if sizeless:
         message = f"{words.listed(sizeless)}: without a size or a score on the joint scale, not placed"
         notes.append(Note("not-placed", "warning", message, {"models": sizeless}))
+    notes += [note for part in parts.values() for note in part.notes]
     return replace(result, notes=tuple(notes))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, Note, Readable, plain
+from densing.core import Array, Card, InputError, Note, Readable, plain
 from densing.scores.catalog import family_groups
 from densing.scores.trend import sentences
 from densing.scores.trend.checks import FEW_FAMILIES, Checks, check_headline
@@ -19,6 +19,7 @@ from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, estimates_tabl
 from densing.scores.trend.headline import Headline, fit_headline
 
 SHOWN = 3
+MAX_MODELS = 1000
 COLUMNS = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
 """Of the estimates, those that are shown."""
 
@@ -206,6 +207,8 @@ def estimate_trend(
 
     Raises
     ------
+    InputError
+        With more than :data:`MAX_MODELS` rows.
     FitError
         With fewer than three observed rows, fewer than two families or a single release date.
 
@@ -221,6 +224,11 @@ def estimate_trend(
     TrendData, forecast, when
     """
     data = data if isinstance(data, TrendData) else TrendData.from_density(data)
+    if len(data) > MAX_MODELS:
+        raise InputError(
+            f"{len(data)} models are more than the {MAX_MODELS} that a trend takes: its quantile line tries every pair "
+            "on every model; narrow the window (--since, --until), or keep fewer models"
+        )
     rows = data.ordered()
     fit = fit_headline(rows, level, cluster=cluster, seed=seed)
     options = {"cluster": cluster, "bootstrap": bootstrap, "seed": seed}

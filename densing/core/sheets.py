@@ -1,0 +1,360 @@
+"""Tables as they come: a file of any usual form, a DataFrame or records become text cells by row number.
+
+Read are text separated by commas, semicolons or tabs (UTF-8, or UTF-16 as spreadsheets write it), JSON lines, a JSON
+list of records, and Parquet; each of them also compressed with gzip. What a cell may hold is not decided here: see
+:mod:`densing.core.tables`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from densing.core.errors import InputError, TableError
+from densing.core.files import decode_text, parse_json, read_bytes, read_text
+from densing.core.notes import Note
+
+TableLike: TypeAlias = Path | str | pd.DataFrame | Sequence[Mapping[str, Any]]
+"""What functions take for a table: a file, a DataFrame, or records."""
+MAX_FIELD = 32 * 1024
+# A small Parquet file may stand for a table that fits into no memory.
+MAX_CELLS = 100_000_000
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+JSON, JSON_LINES = (".json",), (".jsonl", ".ndjson")
+SUFFIXES = (".csv", ".tsv", ".parquet", *JSON_LINES, *JSON)
+"""How names of tables end, with ``.gz`` behind them or not; a name that ends otherwise is read as text in columns."""
+_LEADING = 64 * 1024
+_TOLD_BY_ITSELF = re.compile(r"sep=([^\r\n])\r?\n")
+_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table as somebody wrote it.
+
+    Parameters
+    ----------
+    name : str
+        What messages call it.
+    cells : pandas.DataFrame
+        Text, indexed by row number in the file (the header is row 1).
+    notes : tuple of Note
+        How it was read, where that was not plain.
+    titles : mapping of str to str
+        What the file calls a column that bears another name here, for messages.
+    """
+
+    name: str
+    cells: pd.DataFrame
+    notes: tuple[Note, ...] = ()
+    titles: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_sheet(source: TableLike | io.TextIOBase, where: str | None = None) -> Sheet:
+    """Read a table of any accepted form as text.
+
+    Parameters
+    ----------
+    source : path, text stream, DataFrame or records
+        The form of a file is told by its content and, for JSON, by the end of its name (:data:`SUFFIXES`).
+    where : str, optional
+        Name used in messages; the path, or "the table", by default.
+
+    Raises
+    ------
+    InputError, TableError
+        When it cannot be read or is no table; the message names the row and the remedy.
+
+    Examples
+    --------
+    >>> sheet = read_sheet(io.StringIO("model;score\\ntiny;0,31\\n"), "mine.csv")
+    >>> sheet.cells.to_dict("index"), sheet.notes[0].message
+    ({2: {'model': 'tiny', 'score': '0,31'}}, 'mine.csv: cells are separated by semicolons')
+    """
+    if not isinstance(source, (str, Path, io.TextIOBase)):
+        return Sheet(where or "the table", text_cells(source))
+    name = where or str(source)
+    if isinstance(source, io.TextIOBase):
+        return _of_text(read_text(source, name), name)
+    data = read_bytes(source, name)
+    if data.startswith(b"PAR1"):
+        return Sheet(name, _parquet_cells(data, name))
+    if data.startswith(_WORKBOOKS):
+        raise InputError(f"{name}: a workbook or another archive, not text; save its sheet as CSV (UTF-8), give that")
+    text = decode_text(data, name)
+    suffix = Path(str(source).lower().removesuffix(".gz")).suffix
+    if suffix in JSON_LINES:
+        # Lines end at line feeds alone: texts may hold other separators.
+        lines = {n: line for n, line in enumerate(text.split("\n"), start=1) if line.strip()}
+        return Sheet(name, _json_cells({n: parse_json(line, f"{name}, line {n}") for n, line in lines.items()}, name))
+    if suffix in JSON:
+        records = parse_json(text, name)
+        if not isinstance(records, list):
+            kind = "an object" if isinstance(records, dict) else f"a {type(records).__name__}"
+            raise InputError(f"{name}: holds {kind}; a table in JSON is a list of records: [{{'model': ...}}, ...]")
+        return Sheet(name, _json_cells(dict(enumerate(records, start=2)), name))
+    return _of_text(text, name)
+
+
+def read_cells(source: TableLike | io.TextIOBase, where: str | None = None) -> pd.DataFrame:
+    """Read a table as text cells, indexed by row number in the file (the header is row 1).
+
+    Parameters
+    ----------
+    source, where
+        As in :func:`read_sheet`.
+
+    Raises
+    ------
+    InputError, TableError
+        As :func:`read_sheet`.
+
+    Examples
+    --------
+    >>> read_cells(io.StringIO("a,b\\n\\n1,2\\n"), "toy.csv").to_dict("index")
+    {3: {'a': '1', 'b': '2'}}
+    """
+    return read_sheet(source, where).cells
+
+
+def text_cells(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a table in memory as text cells, indexed as a CSV file of it would be (the header is row 1).
+
+    What is missing (None, NaN, NaT, a key that a record lacks) becomes an empty cell, and a date is written without
+    its time, so that a table gives the same result as the file that it would be written to. An index with a name is a
+    column.
+
+    Parameters
+    ----------
+    rows : pandas.DataFrame or sequence of mapping
+        A table, or records with the columns as keys.
+
+    Raises
+    ------
+    InputError
+        When it is neither, or two columns have one name.
+
+    Examples
+    --------
+    >>> text_cells([{"model": "a", "params": 7e9}, {"model": "b"}]).to_dict("index")
+    {2: {'model': 'a', 'params': '7000000000.0'}, 3: {'model': 'b', 'params': ''}}
+    """
+    if not isinstance(rows, pd.DataFrame):
+        if not isinstance(rows, Sequence) or not all(isinstance(row, Mapping) for row in rows):
+            raise InputError("a table is a path, a DataFrame, or a list of records ({'model': ..., 'params': ...})")
+        return _record_cells(dict(enumerate(rows, start=2)))
+    if any(name is not None for name in rows.index.names):
+        rows = rows.reset_index()
+    header = [str(column) for column in rows.columns]
+    _refuse_repeated(header, "the table")
+    return _frame({title: _texts(rows.iloc[:, at]) for at, title in enumerate(header)}, pd.RangeIndex(2, 2 + len(rows)))
+
+
+def _texts(column: pd.Series) -> list[str]:
+    # Short floats are written as they are, not as what they become in eight bytes.
+    short = column.dtype.kind == "f" and column.dtype.itemsize < 8
+    values = list(np.asarray(column)) if short else column.astype(object).tolist()
+    return [cell_text(value, times=True) for value in values]
+
+
+def _record_cells(records: Mapping[int, Mapping[Any, Any]]) -> pd.DataFrame:
+    names = dict.fromkeys(key for record in records.values() for key in record)
+    columns = {str(name): [cell_text(record.get(name), times=True) for record in records.values()] for name in names}
+    return _frame(columns, pd.Index(list(records), dtype="int64"))
+
+
+def _frame(columns: dict[str, list[str]], index: pd.Index) -> pd.DataFrame:
+    return pd.DataFrame({name: pd.Series(cells, index=index, dtype=object) for name, cells in columns.items()}, index)
+
+
+def _json_cells(records: Mapping[int, Any], name: str) -> pd.DataFrame:
+    """Return records of a JSON file by row number; a cell is text, a number, true, false or null."""
+    problems = [
+        f"row {number}: {'a list' if isinstance(record, list) else repr(record)[:60]} where a record is expected; "
+        "write {'model': ..., ...}"
+        for number, record in records.items()
+        if not isinstance(record, dict)
+    ]
+    problems = problems or [
+        f"row {number}, field {key[:60]}: holds {'a list' if isinstance(cell, list) else 'an object'}; "
+        "a cell is text, a number, true, false or null"
+        for number, record in records.items()
+        for key, cell in record.items()
+        if isinstance(cell, list | dict)
+    ]
+    if problems:
+        raise TableError(name, problems)
+    if not any(records.values()):
+        raise InputError(f"{name}: empty; at least one record with the columns as keys is needed")
+    return _record_cells(records)
+
+
+def _parquet_cells(data: bytes, name: str) -> pd.DataFrame:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        about = pq.read_metadata(io.BytesIO(data))
+        if about.num_rows * about.num_columns > MAX_CELLS:
+            raise InputError(
+                f"{name}: {about.num_rows} rows of {about.num_columns} columns are more than {MAX_CELLS} cells; "
+                "leave out columns, or split the file"
+            )
+        rows = pd.read_parquet(io.BytesIO(data), engine="pyarrow")
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{name}: not readable as Parquet ({str(error)[:200]}); write the file again") from error
+    if rows.empty:
+        raise InputError(f"{name}: has columns but no data row")
+    return text_cells(rows)
+
+
+def cell_text(cell: Any, *, times: bool = False) -> str:
+    """Return a cell as messages and files write it: a missing one empty, a date without a time.
+
+    Parameters
+    ----------
+    cell : object
+        Text, a number, a date, or what stands for nothing (None, NaN, NaT).
+    times : bool
+        Whether a timestamp's time of day is written where it is not midnight, so that a table's check sees it.
+
+    Examples
+    --------
+    >>> cell_text(pd.Timestamp("2024-02-29")), cell_text(7.2), cell_text(None)
+    ('2024-02-29', '7.2', '')
+    """
+    if isinstance(cell, str):
+        return str(cell)
+    if cell is None:
+        return ""
+    if isinstance(cell, float | int):
+        return "" if cell != cell else str(cell)
+    if pd.api.types.is_scalar(cell) and pd.isna(cell):
+        return ""
+    # A column of timestamps holds days; a single datetime that states an hour means it.
+    day = isinstance(cell, pd.Timestamp) and not times
+    if isinstance(cell, datetime) and (day or cell.time() == datetime.min.time()):
+        return str(cell.date())
+    return str(cell)
+
+
+def _of_text(text: str, name: str) -> Sheet:
+    separator = _separator(text, name)
+    header, rows = parse_csv(text, name, separator)
+    columns = dict(zip(header, map(list, zip(*rows.values(), strict=True)), strict=True))
+    notes = []
+    if separator != ",":
+        kind = SEPARATORS.get(separator, repr(separator))
+        notes = [Note("separator", "info", f"{name}: cells are separated by {kind}", {"separator": separator})]
+    return Sheet(name, _frame(columns, pd.Index(list(rows), dtype="int64")), tuple(notes))
+
+
+def _separator(text: str, name: str) -> str:
+    """Return the sign that divides the first rows into equally many cells, and into most.
+
+    Raises
+    ------
+    InputError
+        When two of them do it equally well.
+    """
+    if stated := _TOLD_BY_ITSELF.match(text):
+        return stated[1]
+    widths: dict[str, list[int]] = {}
+    for sign in SEPARATORS:
+        lines = csv.reader(io.StringIO(text[:_LEADING], newline=""), delimiter=sign)
+        try:
+            widths[sign] = [len(line) for line in islice(lines, 50) if any(cell.strip() for cell in line)]
+        except csv.Error:
+            widths[sign] = []
+        if len(text) > _LEADING and len(widths[sign]) < 50:
+            # The last line was cut in the middle.
+            widths[sign] = widths[sign][:-1]
+    several = {sign: found for sign, found in widths.items() if found and found[0] > 1}
+    even = {sign: found for sign, found in several.items() if len(set(found)) == 1}
+    candidates = even or several
+    most = max((found[0] for found in candidates.values()), default=1)
+    best = [sign for sign, found in candidates.items() if found[0] == most]
+    if len(best) > 1:
+        raise InputError(
+            f"{name}: {' and '.join(SEPARATORS[sign] for sign in best)} both divide its rows into {most} cells; "
+            "quote cells that hold such signs, or begin the file with the line sep=, (or sep=;)"
+        )
+    return best[0] if best else ","
+
+
+def parse_csv(text: str, name: str, separator: str = ",") -> tuple[list[str], dict[int, list[str]]]:
+    """Split a CSV text into its header and its filled rows by row number in the file.
+
+    Columns without a name and without content, as spreadsheets leave behind, are dropped.
+
+    Parameters
+    ----------
+    text : str
+        The content of the file.
+    name : str
+        Name used in messages.
+    separator : str
+        What stands between cells.
+
+    Raises
+    ------
+    InputError, TableError
+        When the text is no table; the message names the row and the remedy.
+
+    Examples
+    --------
+    >>> parse_csv("a;b;\\n1;2;\\n", "toy.csv", ";")
+    (['a', 'b'], {2: ['1', '2']})
+    """
+    if "\x00" in text:
+        row = text.count("\n", 0, text.index("\x00")) + 1
+        raise InputError(f"{name}: row {row} holds a NUL byte: not a CSV file, or one in UTF-16; save it as UTF-8")
+    limit = csv.field_size_limit(MAX_FIELD)
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True))
+    except csv.Error as error:
+        raise InputError(f"{name}: not readable as CSV ({error}); check quotes and length of cells") from error
+    finally:
+        csv.field_size_limit(limit)
+    stated = 1 if _TOLD_BY_ITSELF.match(text) else 0
+    filled = {n: line for n, line in enumerate(lines[stated:], start=1 + stated) if "".join(line).strip()}
+    if not filled:
+        raise InputError(f"{name}: empty; a header row and at least one data row are needed")
+    header = [cell.strip() for cell in filled.pop(next(iter(filled)))]
+    width = len(header)
+    if any(len(line) > width for line in filled.values()):
+        filled = {n: line[:width] if not "".join(line[width:]).strip() else line for n, line in filled.items()}
+    kind = SEPARATORS.get(separator, repr(separator))
+    ragged = [
+        f"row {number}: {len(line)} cells where the header has {width}; quote cells that hold {kind}"
+        for number, line in filled.items()
+        if len(line) != width
+    ]
+    if ragged:
+        raise TableError(name, ragged)
+    if nameless := [
+        at for at in range(width) if not header[at] and not any(line[at].strip() for line in filled.values())
+    ]:
+        kept = [at for at in range(width) if at not in nameless]
+        header, filled = [header[at] for at in kept], {n: [line[at] for at in kept] for n, line in filled.items()}
+    _refuse_repeated(header, name)
+    if not filled:
+        raise InputError(f"{name}: has a header but no data row")
+    return header, filled
+
+
+def _refuse_repeated(header: Sequence[str], name: str) -> None:
+    if len(set(header)) < len(header):
+        repeated = sorted({cell for cell in header if header.count(cell) > 1})
+        shown = ", ".join(cell or "a column without a name" for cell in repeated)
+        raise InputError(f"{name}: header repeats {shown}; rename one of them")

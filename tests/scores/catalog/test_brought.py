@@ -1,0 +1,177 @@
+"""Tables that people bring: one content in every form and spelling gives the same densities, and notes say how."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import densing
+from densing.cli import main
+from densing.core.errors import InputError, TableError
+from densing.scores.catalog import MAX_MODELS, load_catalog
+from densing.scores.joint import joint_cells
+
+ROWS = [
+    {"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.62},
+    {"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "gsm8k", "score": 0.5},
+    {"model": "yours", "params": 7_000_000_000, "released": None, "benchmark": "mmlu", "score": 0.71},
+]
+FORMS = [".csv", ".tsv", ".csv.gz", ".parquet", ".jsonl", ".json", ".utf16.csv"]
+RULER = densing.load_reference("qwen1.5", "mmlu")
+# As people write the same rows.
+GERMAN = (
+    "Modell-Nr;Model;Parameters;Release date;Benchmark;Score\n"
+    "1;mine;3B;01.06.2024;MMLU;0,62\n2;mine;3B;01.06.2024;GSM-8K;0,5\n3;yours;7 000 000 000;;MMLU;0,71\n"
+)
+WIDE = "Model,Params (B),Release date,MMLU (%),GSM8K,Average\nmine,3,Jun 1 2024,62,50 %,0.6\nyours,7,,71,-,\n"
+
+
+def put(folder: Path, suffix: str, rows: pd.DataFrame) -> Path:
+    path = folder / f"mine{suffix}"
+    if suffix == ".parquet":
+        rows.to_parquet(path)
+    elif suffix in (".jsonl", ".json"):
+        rows.to_json(path, orient="records", lines=suffix == ".jsonl", double_precision=15)
+    else:
+        encoding = "utf-16" if suffix == ".utf16.csv" else "utf-8"
+        rows.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",", encoding=encoding)
+    return path
+
+
+def density_of(table: object) -> pd.DataFrame:
+    result = densing.table_densities(table, RULER)  # type: ignore[arg-type]
+    # A file's rows name it as their source.
+    return result.table.drop(columns="source")
+
+
+def text(folder: Path, content: str, name: str = "mine.csv") -> Path:
+    (folder / name).write_text(content, encoding="utf-8")
+    return folder / name
+
+
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    monkeypatch.setattr(sys, "argv", ["densing", *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("suffix", FORMS)
+def test_every_form_gives_the_densities_of_the_frame(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.DataFrame(ROWS)
+    path = put(tmp_path, suffix, frame)
+    ours = density_of(frame)
+    pd.testing.assert_frame_equal(density_of(path), ours)
+    pd.testing.assert_frame_equal(density_of(frame.set_index("model")), ours)
+    out, _ = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", str(path), "--json")
+    assert [row["density"] for row in json.loads(out)] == ours["density"].tolist()
+
+
+SIZES, SCORES = st.integers(10**8, 10**11), st.integers(30, 80).map(lambda hundredths: hundredths / 100)
+
+
+@given(st.lists(st.tuples(SIZES, SCORES), min_size=1, max_size=3))
+def test_any_rows_give_the_same_in_every_form(tmp_path: Path, rows: list[tuple[int, float]]) -> None:
+    frame = pd.DataFrame(rows, columns=["params", "score"]).assign(
+        benchmark="mmlu", released=pd.Timestamp("2024-06-01")
+    )
+    frame = frame.assign(model=[f"m{at}" for at in range(len(frame))])
+    ours = density_of(frame)
+    for suffix in (".csv", ".parquet", ".jsonl"):
+        dated = frame if suffix == ".parquet" else frame.assign(released="2024-06-01")
+        pd.testing.assert_frame_equal(density_of(put(tmp_path, suffix, dated)), ours)
+
+
+@pytest.mark.parametrize("content", [GERMAN, WIDE], ids=["german", "wide"])
+def test_people_s_spellings_give_the_same_densities(tmp_path: Path, content: str) -> None:
+    theirs = density_of(text(tmp_path, content))
+    columns = theirs.columns.drop("params_source", errors="ignore")
+    pd.testing.assert_frame_equal(theirs[columns], density_of(ROWS)[columns])
+
+
+def test_notes_say_what_was_read_as_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, err = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", str(text(tmp_path, GERMAN)))
+    for words in (
+        "cells are separated by semicolons",
+        "Release date as released",
+        "decimal commas are read as points (row 2: '0,62' is 0.62)",
+        "dates begin with the day (row 2: '01.06.2024' is 2024-06-01)",
+        "MMLU as mmlu",
+        "columns that are not read: 'Modell-Nr'",
+    ):
+        assert words in err
+    _, err = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", str(text(tmp_path, WIDE)))
+    assert "one column per benchmark (MMLU (%), GSM8K) is read as one row per score, 3 in all" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("Model,Params,MMLU,mmlu\na,7B,0.5,0.6\n", "columns 'MMLU' and 'mmlu' both mean mmlu"),
+        ("Model,Params,MMLU\na,7B,62\n", "row 2, column MMLU: 62 is above 1.0; write 0.62 for 62 %"),
+        ("Model,Params,MMLU\na,7B,-0.62\n", "row 2, column MMLU: -0.62 is below 0.0; a score is a share"),
+        ("Model,Params,MMLU\na,7,0.5\n", "row 2, column Params: 7 is below"),
+        ("Model,Params,Params (B),MMLU\na,7e9,7,0.5\n", "columns Params and Params (B) both give the size"),
+        ("model,params,mmlu\na,7e9,high\n", "fit no known form"),
+    ],
+)
+def test_what_is_wrong_in_a_wide_table_is_told_by_its_own_headers(tmp_path: Path, content: str, words: str) -> None:
+    with pytest.raises((TableError, InputError)) as caught:
+        if "fit no" in words:
+            content = content.replace("params,", "odd,")
+        load_catalog(text(tmp_path, content))
+    assert words in str(caught.value) and "mine.csv" in str(caught.value)
+
+
+def test_a_folder_may_hold_other_forms_and_columns_of_its_own_benchmarks(tmp_path: Path) -> None:
+    text(tmp_path, "id,name,chance,items\nours,Our Test,0.5,200\n", "benchmarks.csv")
+    (tmp_path / "scores.jsonl").write_text('{"Model": "Llama-3-8B", "Our Test": 0.75}\n')
+    assert load_catalog(tmp_path).scores["benchmark"].tolist()[-1] == "ours"
+    text(tmp_path, "model,benchmark,score\nLlama-3-8B,ours,0.75\n", "scores.csv")
+    with pytest.raises(InputError, match=r"scores\.jsonl: scores\.csv holds scores too; keep one"):
+        load_catalog(tmp_path)
+
+
+def test_rows_are_added_only_to_tables_as_declared(tmp_path: Path) -> None:
+    path = text(tmp_path, "model;benchmark;score\nLlama-3-8B;mmlu;0.5\n")
+    with pytest.raises(InputError, match=r"commas and declared spellings.*semicolons"):
+        densing.add_score(path, model="Llama-3-70B", benchmark="mmlu", score=0.7)
+
+
+def test_more_models_than_one_table_may_hold_are_refused_with_the_limit(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"model": [f"m{at}" for at in range(MAX_MODELS + 1)], "params": 1e9, "score": 0.5})
+    with pytest.raises(InputError, match=f"{MAX_MODELS + 1} models are more than the {MAX_MODELS}"):
+        densing.load_catalog(rows.assign(benchmark="mmlu"))
+
+
+def test_a_file_given_twice_changes_nothing_and_a_second_value_is_refused_by_row(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"model": [f"m{at}" for at in range(2000)], "params": 1e9, "benchmark": "mmlu"})
+    rows["score"] = rng.uniform(0.3, 0.8, len(rows)).round(4)
+    once, twice = load_catalog(rows), load_catalog(rows, rows)
+    pd.testing.assert_frame_equal(once.scores, twice.scores)
+    pd.testing.assert_frame_equal(once.models, twice.models)
+    changed = rows.assign(score=rows["score"].where(rows.index != 5, 0.9))
+    with pytest.raises(TableError, match=r"row 7, column score: 0\.9 for m5 mmlu user, where the table has"):
+        load_catalog(rows, changed)
+
+
+def test_a_trend_and_the_joint_scale_name_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pd.DataFrame({"model": [f"m{n}" for n in range(1001)], "params": 1e9, "released": "2024-06-01"})
+    densities = densing.table_densities(rows.assign(benchmark="mmlu", score=0.6), RULER)
+    with pytest.raises(InputError, match="1001 models are more than the 1000 that a trend takes"):
+        densing.estimate_trend(densities)
+    monkeypatch.setattr("densing.scores.joint.cells.MAX_SCORES", 10)
+    with pytest.raises(InputError, match=r"scores are more than the 10 that the joint scale takes.*--reference"):
+        joint_cells(load_catalog())

@@ -1,0 +1,59 @@
+"""Tables of runs that people bring to a fit: forms, spellings, and how many rows it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from densing.core.errors import InputError, TableError
+from densing.scores.fit import fit_runs, read_runs
+from densing.scores.fit.bootstrap import resample_cases
+from densing.scores.fit.table import MAX_RUNS
+from densing.scores.laws import get_law
+
+LAW = get_law("power")
+PLAIN = "params,loss\n1e8,3.16\n1e9,2.51\n7e9,2.05\n"
+SPELLED = "Model size;Validation loss;run\n100M;3,16;a\n1 000 000 000;2,51;b\n7B;2,05;c\n"
+
+
+def runs(folder: Path, text: str, name: str = "runs.csv") -> pd.DataFrame:
+    (folder / name).write_text(text, encoding="utf-8")
+    return read_runs(folder / name, LAW)[0]
+
+
+def test_spelled_runs_and_plain_ones_are_the_same(tmp_path: Path) -> None:
+    plain, spelled = runs(tmp_path, PLAIN), runs(tmp_path, SPELLED)
+    pd.testing.assert_frame_equal(plain, spelled[["params", "loss"]])
+    notes = read_runs(tmp_path / "runs.csv", LAW)[1]
+    assert [note.code for note in notes] == ["separator", "columns-matched", "numbers-read", "numbers-read"]
+
+
+def test_a_frame_records_and_files_give_the_same_fit(tmp_path: Path) -> None:
+    frame = runs(tmp_path, PLAIN)
+    frame.to_parquet(tmp_path / "runs.parquet")
+    frame.to_json(tmp_path / "runs.jsonl", orient="records", lines=True)
+    whole = fit_runs(frame, LAW, bootstrap=0).to_json()
+    for source in (frame, frame.to_dict("records"), tmp_path / "runs.parquet", tmp_path / "runs.jsonl"):
+        assert fit_runs(read_runs(source, LAW)[0], LAW, bootstrap=0).to_json() == whole
+
+
+def test_a_wrong_cell_is_told_by_its_own_header(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"runs\.csv: row 2, column Validation loss: -3\.16 is below"):
+        runs(tmp_path, SPELLED.replace("3,16", "-3,16"))
+
+
+def test_more_runs_than_a_fit_takes_are_refused_before_their_cells_are_read() -> None:
+    rows = pd.DataFrame({"params": np.full(MAX_RUNS + 1, "x"), "loss": "y"})
+    with pytest.raises(InputError, match=f"{MAX_RUNS + 1} rows are more than the {MAX_RUNS} runs"):
+        read_runs(rows, LAW)
+
+
+def test_resamples_of_many_runs_fit_into_memory() -> None:
+    """A table of runs by points would hold 30,000 x 30,000 numbers here."""
+    rows = 30_000
+    label = np.arange(rows)
+    drawn = resample_cases(np.random.default_rng(0), np.ones(rows), np.ones(rows), label, label, 4, 5)
+    assert drawn.weights.shape == (4, rows) and (drawn.weights.sum(axis=1) == rows).all() and not drawn.redrawn
