@@ -21,6 +21,7 @@ from typer.cli import get_docs_for_click
 
 from densing import __version__
 from densing.cli import app
+from densing.cli.help import copyable
 from densing.efficiency.profile import joint, run
 
 HERE = Path(__file__).parent
@@ -98,9 +99,14 @@ def write_commands(sphinx: Sphinx) -> None:
         page = get_docs_for_click(
             obj=command, ctx=typer.Context(command, info_name=name, parent=root), name=name, call_prefix="densing"
         )
-        page = re.sub(r"^Example: (.*)$", r"```console\n$ \1\n```", page, flags=re.MULTILINE)
+        page = re.sub(r"^Example: (.+(?:\n.+)*)", _console, page, flags=re.MULTILINE)
         page += f"\nWorked examples: [{name}](../../how-to/{name}.md).\n"
         (folder / f"{name}.md").write_text(page, encoding="utf-8")
+
+
+def _console(example: re.Match[str]) -> str:
+    lines = copyable(" ".join(example[1].split()), 88)
+    return "\n".join(["```console", f"$ {lines[0]}", *lines[1:], "```"])
 
 
 def visit_math(translator: HTMLTranslator, node: Element) -> None:
