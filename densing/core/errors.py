@@ -98,6 +98,10 @@ class ArtefactError(InputError):
     """A stored artefact (a fit, a result) is damaged or of an unknown version."""
 
 
+SLIP = 0.85
+"""Likeness of a name with a letter too many or wrong."""
+
+
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """Return the names that one may have meant: those it is short for, otherwise the one it is most like.
 
@@ -120,14 +124,21 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     ['a100x8-tcp']
     >>> nearest("Chinchila", ["chinchilla", "power"]), nearest("quadratic", ["chinchilla", "power"])
     (['chinchilla'], [])
+    >>> nearest("mmluu", ["mmlu", "global_mmlu_uk"])
+    ['mmlu']
     """
     key = "".join(_words(name))
     tails = {each: ["".join(words[at:]) for at in range(len(words))] for each in known if (words := _words(each))}
+    whole = [letters[0] for letters in tails.values()]
+    # Of whole names a slip of one letter comes before being short for later words: "mmluu" is mmlu, not global_mmlu_uk.
+    slip = difflib.get_close_matches(name.lower(), [each.lower() for each in tails], n=1, cutoff=SLIP)
     short = [each for each, letters in tails.items() if key and any(tail.startswith(key) for tail in letters)]
-    if short:
+    if short and (not slip or any(each.startswith(key) for each in whole)):
         # Whole names before later words of them, and what adds least before what adds more.
         return sorted(short, key=lambda each: (not tails[each][0].startswith(key), len(each), each))[:most]
-    close = difflib.get_close_matches(key, [letters[0] for letters in tails.values()], n=1)
+    if slip:
+        return [each for each in tails if each.lower() in slip][:most]
+    close = difflib.get_close_matches(key, whole, n=1)
     return [each for each, letters in tails.items() if letters[0] in close][:most]
 
 

@@ -250,10 +250,10 @@ def test_doctor_finds_a_healthy_installation() -> None:
         (b"model,params,released,benchmark,score\na,7,2024-01-01,mmlu,0.5\n", "write 7e9"),
         (b"model,params,released,benchmark,score\na,7e9,2999-01-01,mmlu,0.5\n", "2999-01-01"),
         (b"model,params,released,benchmark,score\na,7e9,2024-01-01,mmlu,45\n", "write 0.45"),
-        (b"model,params,released,benchmark,score\na,7e9,2024-01-01,mmlu,nan\n", "finite number"),
+        (b"model,params,released,benchmark,score\na,7e9,2024-01-01,mmlu,nan\n", "column score: empty"),
         (b"model,params,released,benchmark,score\na,7e9,2024-01-01,arc,0.5\n", "arc"),
-        (b"model;params\n1;2\n", "columns"),
-        (b"\xff\xfe\x00\x01", "UTF-8"),
+        (b"model;params\n1;2\n", "row 2, column params: 2 is below"),
+        (b"model,params\n\xff\xfe,1\n", "UTF-8"),
         (b"a,b\n1,2,3\n", "cells"),
     ],
 )
