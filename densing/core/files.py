@@ -58,8 +58,8 @@ def read_bytes(path: Path | str, name: str) -> bytes:
     return data
 
 
-def decode_text(data: bytes, name: str) -> str:
-    """Return the text of a file: UTF-8, or UTF-16 with its mark, as spreadsheets write it.
+def decode_text(data: bytes, name: str, *, utf16: bool = False) -> str:
+    """Return the text of a file in UTF-8, or where asked in UTF-16 with its mark, as spreadsheets write it.
 
     Raises
     ------
@@ -68,10 +68,10 @@ def decode_text(data: bytes, name: str) -> str:
 
     Examples
     --------
-    >>> decode_text("0,62".encode("utf-16"), "excel.csv")
+    >>> decode_text("0,62".encode("utf-16"), "excel.csv", utf16=True)
     '0,62'
     """
-    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    wide = utf16 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         return data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:

@@ -91,7 +91,7 @@ def read_sheet(source: TableLike | io.TextIOBase, where: str | None = None) -> S
         return Sheet(name, _parquet_cells(data, name))
     if data.startswith(_WORKBOOKS):
         raise InputError(f"{name}: a workbook or another archive, not text; save its sheet as CSV (UTF-8), give that")
-    text = decode_text(data, name)
+    text = decode_text(data, name, utf16=True)
     suffix = Path(str(source).lower().removesuffix(".gz")).suffix
     if suffix in JSON_LINES:
         # Lines end at line feeds alone: texts may hold other separators.

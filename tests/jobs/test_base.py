@@ -65,5 +65,5 @@ def test_slurm_needs_its_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_slurm_needs_submitit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UnavailableError, match=r"densing\[slurm\]"):
+    with pytest.raises(UnavailableError, match=r"pip install .*\[slurm\]"):
         get_executor("slurm")

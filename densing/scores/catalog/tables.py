@@ -13,6 +13,7 @@ the month's middle stands for it, and ``released_precision`` says so. Scores may
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -451,7 +452,7 @@ def _understood(sheet: Sheet, benchmarks: pd.DataFrame) -> Sheet:
             sheet = _long(wide, Table("scores", tuple(share for share in shares if share.name in held)))
             notes = list(sheet.notes)
     if unread := [name for name in map(str, sheet.cells.columns) if name not in _STATED]:
-        near = {name: nearest(plain_name(name), _STATED, most=1) for name in unread}
+        near = {name: difflib.get_close_matches(plain_name(name), _STATED, n=1, cutoff=0.8) for name in unread}
         shown = words.listed(f"{name} (near {near[name][0]})" if near[name] else repr(name) for name in unread)
         notes.append(Note("columns-not-read", "info", f"{sheet.name}: columns that are not read: {shown}"))
     return dataclasses.replace(sheet, notes=tuple(notes))

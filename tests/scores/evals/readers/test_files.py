@@ -72,8 +72,7 @@ def test_folder_without_results(tmp_path: Path) -> None:
     [
         (b"", "not JSON"),
         (b'{"results": {"a": {"acc,none": 0.1}}, "configs"', "line 1, column 48: not JSON .*ends too early"),
-        (b"{\xff\xfe}", "byte 1 is not UTF-8"),
-        (b"\xff\xfe{}", "not JSON"),
+        (b"\xff\xfe{}", "byte 0 is not UTF-8"),
         (b'{"results": {}, "results": {}}', "key 'results' stands twice"),
         (b"[1, 2]", "holds a list; expected lm-eval"),
         (b'{"hidden_size": 8}', "an object with hidden_size; expected lm-eval"),
