@@ -186,7 +186,7 @@ def test_a_teacher_that_cannot_teach_is_refused(teacher: Path, tmp_path: Path) -
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="transformers cannot load it"):
         Teacher(tmp_path / "empty")
-    with pytest.raises(InputError, match="unknown teacher .nobody.*or give a folder"):
+    with pytest.raises(InputError, match=r"unknown teacher .nobody.*or give a folder"):
         Teacher("nobody")
     with pytest.raises(InputError, match="needs a teacher"):
         make_lesson(parse_arm("kd"), get_preset("tiny").shapes[0], CORPUS, 0)
