@@ -201,7 +201,7 @@ def test_heads_must_share_the_width() -> None:
 
 def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(launch, "find_spec", lambda name: None)
-    with pytest.raises(UnavailableError, match=r"densing\[train\]"):
+    with pytest.raises(UnavailableError, match=r"pip install .*\[train\]"):
         launch.launch(RunSpec("ddp", out=str(tmp_path / "run")))
 
 
