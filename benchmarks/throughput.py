@@ -20,7 +20,7 @@ from overlap import densing
 from densing.core import Array, words
 from densing.efficiency.techniques import validate
 from densing.efficiency.throughput import NAMES, Throughput, check_throughput, freeze, frozen, read_runs, step
-from densing.efficiency.throughput.check import FEATURES, KINDS
+from densing.efficiency.throughput.check import configuration_distances
 from densing.efficiency.throughput.fit import error_quantiles, unseen_errors
 from densing.plots import plot_throughput
 from densing.report import markdown
@@ -102,8 +102,7 @@ def ranges_table(table: Path) -> str:
     errors = unseen_errors(measured, frozen().without)
     known = np.isfinite(errors)
     errors, runs, about = errors[known], measured.runs.take(known), measured.about[known].reset_index(drop=True)
-    logs = np.log(np.stack([getattr(runs, name) for name in FEATURES]))
-    kinds = np.stack([getattr(runs, name) for name in KINDS])
+    distances = configuration_distances(runs)
     rows, levels = [], (0.1, 0.9)
 
     def held(others: Array, which: Array) -> float:
@@ -116,9 +115,7 @@ def ranges_table(table: Path) -> str:
         for at in np.nonzero(own)[0]:
             alike = others[about.generation[others] == about.generation[at]]
             generation.append(held(alike, np.array([at])))
-            distance = np.abs(logs[:, others] - logs[:, [at]]).sum(axis=0)
-            distance += (kinds[:, others] != kinds[:, [at]]).sum(axis=0)
-            near.append(held(others[np.argsort(distance, kind="stable")[:NEAREST]], np.array([at])))
+            near.append(held(others[np.argsort(distances[at, others], kind="stable")[:NEAREST]], np.array([at])))
         rows.append((source, int(own.sum()), held(others, own), float(np.mean(generation)), float(np.mean(near))))
     means = np.array([row[2:] for row in rows]).mean(axis=0)
     body = [

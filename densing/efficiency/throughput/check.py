@@ -330,17 +330,32 @@ def _constant(share: Array, generation: Array) -> Array:
     return said
 
 
+def configuration_distances(runs: Runs) -> Array:
+    """Return how unlike configurations are: sums of differences of logarithms, and 1 for every other kind.
+
+    Parameters
+    ----------
+    runs : Runs
+
+    Returns
+    -------
+    float64 (runs, runs)
+        By :data:`FEATURES` and :data:`KINDS`.
+    """
+    from scipy.spatial.distance import cdist
+
+    logs = np.log(np.stack([getattr(runs, name) for name in FEATURES], axis=1))
+    kinds = (getattr(runs, name) for name in KINDS)
+    return np.asarray(cdist(logs, logs, "cityblock") + sum(kind[:, None] != kind for kind in kinds))
+
+
 def _nearest(runs: Runs, share: Array) -> Array:
     """The MFU of the most similar other row."""
-    logs = np.log(np.stack([getattr(runs, name) for name in FEATURES]))
-    kinds = np.stack([getattr(runs, name) for name in KINDS])
-    said = np.full(len(share), np.nan)
-    for at in range(len(share)):
-        distance = np.abs(logs - logs[:, [at]]).sum(axis=0) + (kinds != kinds[:, [at]]).sum(axis=0)
-        distance[at] = np.inf
-        if np.isfinite(distance).any():
-            said[at] = share[np.argmin(distance)]
-    return said
+    if len(share) < 2:
+        return np.full(len(share), np.nan)
+    distances = configuration_distances(runs)
+    np.fill_diagonal(distances, np.inf)
+    return np.asarray(share[distances.argmin(axis=1)])
 
 
 def _sweeps(runs: Runs, predicted: Array, seen: Array) -> dict[str, Any]:
