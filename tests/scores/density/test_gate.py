@@ -7,7 +7,7 @@ import pytest
 
 from densing.core import UnknownNameError, worst
 from densing.scores.density.gate import check_densities, notes_on
-from densing.scores.density.runs import run_densities
+from densing.scores.density.runs import RunDensities, run_densities
 
 
 def row(model: str, benchmark: str, quantity: str, ends: tuple[float, float], status: str = "ok") -> dict[str, object]:
@@ -81,16 +81,18 @@ def test_a_limit_is_decided_by_its_open_interval_and_named() -> None:
     assert [hit.verdict for hit in check_densities(ceiling, ["density>120"])["high"]] == ["undecided"]
 
 
+def run_of(**losses: float) -> RunDensities:
+    """Densities of one model by its loss on each of the ladder's benchmarks."""
+    rows = [
+        {"model": "mine", "task": f"olmo_ladder_{name}", "benchmark": name, "metric": "bits_per_byte",
+         "value": value, "stderr": 0.01, "n_items": 1800}
+        for name, value in losses.items()
+    ]  # fmt: skip
+    return run_densities(pd.DataFrame(rows), pd.DataFrame([{"model": "mine", "params_non_embedding": 3e8}]))
+
+
 def test_the_gate_reads_the_table_of_a_run() -> None:
-    losses = pd.DataFrame(
-        [
-            {"model": "mine", "task": f"olmo_ladder_{name}", "benchmark": name, "metric": "bits_per_byte",
-             "value": value, "stderr": 0.01, "n_items": 1800}
-            for name, value in (("piqa", 1.1), ("csqa", 1.0))
-        ]
-    )  # fmt: skip
-    sizes = pd.DataFrame([{"model": "mine", "params_non_embedding": 3e8}])
-    table = run_densities(losses, sizes).table
+    table = run_of(piqa=1.1, csqa=1.0).table
     combined = table[table["benchmark"].eq("combined")].iloc[0]
     low, high = combined["density_lo"], combined["density_hi"]
     conditions = [f"density<{low * 0.99}", f"density<{(low + high) / 2}", f"density<{high * 1.01}"]
@@ -99,14 +101,7 @@ def test_the_gate_reads_the_table_of_a_run() -> None:
 
 def test_doubts_about_what_no_condition_reads_are_left_out() -> None:
     """The ladder's curve of HellaSwag does not fit: an error for that benchmark, none for the combined density."""
-    losses = pd.DataFrame(
-        [
-            {"model": "mine", "task": f"olmo_ladder_{name}", "benchmark": name, "metric": "bits_per_byte",
-             "value": value, "stderr": 0.01, "n_items": 1800}
-            for name, value in (("piqa", 1.1), ("hellaswag", 0.9))
-        ]
-    )  # fmt: skip
-    result = run_densities(losses, pd.DataFrame([{"model": "mine", "params_non_embedding": 3e8}]))
+    result = run_of(piqa=1.1, hellaswag=0.9)
     assert worst(result.notes) == worst(notes_on(result, ["hellaswag.density<1"])) == "error"
     for condition in ("density<1", "piqa.density<1", "combined.loss.density_hi<1"):
         assert worst(notes_on(result, [condition])) != "error"

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PAPER = "Niu et al., arXiv 2201.02968, abstract"
-SETUP = "SmolLM2-135M, tokens stay on the device, deadline 3/4 of the busy device's time, 10 traces, 5 seeds"
+SETUP = (
+    "SmolLM2-135M-Instruct, 4 bits; tokens stay on the device, deadline 3/4 of the busy device's time, 10 traces, "
+    "5 seeds"
+)
 RECORD = Path(__file__).with_name("recorded.json")
 FIXED = ("fixed", "device-only", "random")
 SHARE = 0.75
@@ -114,6 +117,6 @@ CLAIMS: tuple[Claim, ...] = (
           _asked(_beside("last")), slow=True, grade="own measurement"),
     Claim("SAC-3b", "reward beside enumeration over what followed before", SETUP, "better", "", "measured", "ours",
           _asked(_beside("expected")), slow=True, grade="own measurement"),
-    Claim("SAC-4", "predicted latency of real requests", "SmolLM2-135M over a shaped link, two processes",
+    Claim("SAC-4", "predicted latency of real requests", "SmolLM2-135M-Instruct over a shaped link, two processes",
           "within 20 %", "", "measured", "ours", _latency, grade="own measurement"),
 )  # fmt: skip
