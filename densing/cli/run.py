@@ -52,7 +52,8 @@ def run(
     measure: Annotated[
         bool,
         typer.Option(
-            help="Also evaluate a real model (SmolLM2-135M-Instruct in 4 bits, minutes the first time; needs densing[evals])."
+            help="Also evaluate a real model (SmolLM2-135M-Instruct in 4 bits, minutes the first time; needs "
+            "densing[evals])."
         ),
     ] = True,
     fast: Annotated[bool, typer.Option("--fast", help="Evaluate it on a quarter of the items.")] = False,
