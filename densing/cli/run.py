@@ -99,6 +99,9 @@ def run(
         emit_json(_payload(study, report, against, ladders))
     else:
         show_notes(study.notes, verbose)
+        if study.placed is not None:
+            # How a table of one's own was read is worth a line, however quiet.
+            show_notes(study.placed.notes)
         say("\n".join([*_headline(study, verbose), "Report:"]))
         typer.echo(str(report))
     finish(study.notes)
@@ -182,5 +185,5 @@ def _payload(study: Study, report: Path, against: Frontier, ladders: Sequence[Ga
         "gains": [ladder.to_dict() for ladder in ladders],
         "versions": study.versions,
         "hashes": study.hashes,
-        "notes": list(study.notes),
+        "notes": [*study.notes, *(() if study.placed is None else study.placed.notes)],
     }

@@ -156,7 +156,8 @@ def test_run_writes_its_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(multiverse, "specs", lambda catalog, joint: iter(few))
     mine = tmp_path / "mine.csv"
     rows = ["Mine-3B,3e9,2025-06-01,mmlu,0.66", "Mine-3B,3e9,2025-06-01,gsm8k,0.70", "Mine-3B,3e9,2025-06-01,bbh,0.55"]
-    mine.write_text("\n".join(["model,params,released,benchmark,score", *rows]), encoding="utf-8")
+    lines = ["Model,params,released,benchmark,score", *rows]
+    mine.write_text("\n".join(lines).replace(",", ";"), encoding="utf-8")
     gain = written(tmp_path, record(arm("co2:tau=8", 0.5, 125.0)))
     found = answer("run", "--no-measure", "--scores", mine, "--gain", gain, "--out", tmp_path / "out")
     for name in ("report.html", "density.csv", "trend.csv"):
@@ -177,6 +178,7 @@ def test_run_writes_its_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (place,) = found["yours"]
     assert 1 <= place["rank"] <= place["of"] == found["headline"]["n"] + 1
     assert place["density_lo"] < place["density"] < place["density_hi"]
+    assert {"separator", "columns-matched"} <= {note["code"] for note in found["notes"]}, "how the table was read"
 
 
 @pytest.mark.slow
