@@ -37,7 +37,7 @@ SLOW = (
     "densing doctor",
     "densing techniques compare",
 )
-# What these read is written by a command before them.
+# What these read is written by a command before them, which is run with them.
 AFTER = {"densing density --results": "densing eval", "densing profile runs": "densing train"}
 
 
@@ -47,7 +47,7 @@ def _case(command: Any) -> Any:
 
 
 def _elsewhere(command: Any) -> bool:
-    return not command.python and command.text.startswith(tuple(ELSEWHERE))
+    return not command.python and command.text.startswith((*ELSEWHERE, *AFTER.values()))
 
 
 @pytest.fixture

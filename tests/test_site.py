@@ -50,7 +50,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
     # Kernels of notebooks write below the home folder; the test leaves no trace there.
     done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E", "-j", "2", "-b", "html", DOCS, out / "html",
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E", "-b", "html", DOCS, out / "html",
          "-d", out / "doctrees"],
         capture_output=True, text=True, timeout=800, env=os.environ | {"IPYTHONDIR": str(out / "ipython")},
     )  # fmt: skip
