@@ -35,6 +35,10 @@ from densing.core import InputError, Note, Severity, UnavailableError
 from densing.efficiency.timeline import MARK, RECORDER
 from densing.efficiency.traces.source import gzip_module
 
+_Method = Callable[..., Any]
+SETTLE_S = 30.0
+"""Longest wait for what is under way at the end of a recording; a peer may need a later step of ours to answer."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -158,6 +162,7 @@ class Recorder:
         self._destination: Destination | None = None
         self._profiler: Any = None
         self._stack = ExitStack()
+        self._under_way: weakref.WeakSet[Any] = weakref.WeakSet()
         self._calls = self._cycles = 0
 
     def __enter__(self) -> Recorder:
@@ -186,13 +191,21 @@ class Recorder:
         except ImportError as error:
             raise UnavailableError("recording needs PyTorch; pip install torch") from error
         self._destination = find_destination(self.out, self._rank, numbered=self.schedule.repeat != 1)
+        schedule = torch.profiler.schedule(
+            wait=self.schedule.wait,
+            warmup=self.schedule.warmup,
+            active=self.schedule.active,
+            repeat=self.schedule.repeat,
+        )
+
+        def until_settled(step: int) -> Any:
+            # torch asks between the end of a step's mark and the end of a recording.
+            if step and schedule(step - 1) == torch.profiler.ProfilerAction.RECORD_AND_SAVE:
+                self._settle()
+            return schedule(step)
+
         profiler = torch.profiler.profile(
-            schedule=torch.profiler.schedule(
-                wait=self.schedule.wait,
-                warmup=self.schedule.warmup,
-                active=self.schedule.active,
-                repeat=self.schedule.repeat,
-            ),
+            schedule=until_settled,
             on_trace_ready=self._write,
             **self._options,
             **_sync_events(torch),
@@ -200,7 +213,7 @@ class Recorder:
         if (known := self._destination.to_metadata()) is not None:
             profiler.preset_metadata_json("distributedInfo", known)
         profiler.preset_metadata_json(RECORDER, json.dumps(__version__))
-        self._stack.enter_context(waits_marked())
+        self._stack.enter_context(gloo_followed(self._under_way))
         profiler.start()
         self._profiler = profiler
         Recorder._running = weakref.ref(self)
@@ -233,7 +246,7 @@ class Recorder:
         if self._profiler is None:
             return
         before = self._cycles
-        self._close()
+        self._close(failed=failed)
         if self._cycles > before:
             message = (
                 f"{self.out}: the loop ended before {self.schedule.active} steps were recorded; the last ProfilerStep "
@@ -256,7 +269,7 @@ class Recorder:
             self._destination = destination
             # From here on torch writes this itself, with the process groups.
             self._profiler.preset_metadata.pop("distributedInfo", None)
-            self._stack.enter_context(waits_marked())
+            self._stack.enter_context(gloo_followed(self._under_way))
         if self.schedule.repeat == 1:
             self._profiler.step()
             return
@@ -265,12 +278,31 @@ class Recorder:
             warnings.filterwarnings("ignore", ".*Profiler clears events")
             self._profiler.step()
 
-    def _close(self) -> None:
+    def _close(self, *, failed: bool = False) -> None:
         profiler, self._profiler = self._profiler, None
         try:
+            if not failed:
+                self._settle()
             profiler.stop()
         finally:
             self._stack.close()
+
+    def _settle(self) -> None:
+        """Let what gloo was given under the recording end before the recording does.
+
+        torch (2.13) notes an operation's end in the profiler's memory, whether or not that has been freed meanwhile;
+        the process may crash at any time later.
+        """
+        ends = time.monotonic() + SETTLE_S
+        while (late := [work for work in self._under_way if not work.is_completed()]) and time.monotonic() < ends:
+            time.sleep(1e-3)
+        self._under_way.clear()
+        if late:
+            message = (
+                f"{self.out}: {len(late)} operation(s) of gloo were under way when the recording ended, which crashes "
+                "some versions of torch; wait for them before the step() that ends the recorded steps"
+            )
+            self._remark("outlives-recording", "warning", message)
 
     def _write(self, profiler: Any) -> None:
         """Write one cycle; a full disk must not end a training run."""
@@ -306,11 +338,17 @@ def _sync_events(torch: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def waits_marked() -> Iterator[None]:
-    """Put an annotation around every ``work.wait()`` called from Python while a profiler records.
+def gloo_followed(under_way: weakref.WeakSet[Any]) -> Iterator[None]:
+    """Mark every ``work.wait()`` called from Python while a profiler records, and collect the operations begun then.
 
-    Only where ``torch.distributed`` runs over gloo: other back-ends' waits do not hold the processor. Waits inside
-    C++ (DistributedDataParallel's) stay unmarked. A blocking call, ``all_reduce(x)``, waits from Python too.
+    Only where ``torch.distributed`` runs over gloo: other back-ends' waits do not hold the processor, and their
+    operations end on a device. Waits inside C++ (DistributedDataParallel's) stay unmarked. A blocking call,
+    ``all_reduce(x)``, waits from Python too.
+
+    Parameters
+    ----------
+    under_way : weakref.WeakSet
+        Takes the operations; who forgets one's ``Work`` has seen it end, or has a future for that.
     """
     try:
         import torch.distributed as dist
@@ -324,19 +362,59 @@ def waits_marked() -> Iterator[None]:
         return
     import torch
 
-    original = work.wait
+    def marked(wait: _Method) -> _Method:
+        def call(*arguments: Any, **options: Any) -> Any:
+            with torch.profiler.record_function(MARK):
+                return wait(*arguments, **options)
 
-    def wait(self: Any, *arguments: Any, **options: Any) -> Any:
-        if not torch.autograd._profiler_enabled():
-            return original(self, *arguments, **options)
-        with torch.profiler.record_function(MARK):
-            return original(self, *arguments, **options)
+        return call
 
-    work.wait = wait
+    def collected(begin: _Method) -> _Method:
+        def call(*arguments: Any, **options: Any) -> Any:
+            begun = begin(*arguments, **options)
+            under_way.add(begun)
+            return begun
+
+        return call
+
+    with ExitStack() as stack:
+        stack.enter_context(_while_recorded(work, "wait", marked))
+        for name in COLLECTIVES:
+            if name in vars(dist.ProcessGroup):
+                stack.enter_context(_while_recorded(dist.ProcessGroup, name, collected))
+        yield
+
+
+COLLECTIVES = (
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "barrier", "gather", "scatter"),
+    *("allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "_allgather_base"),
+    *("reduce_scatter", "reduce_scatter_tensor_coalesced", "_reduce_scatter_base", "alltoall", "alltoall_base"),
+    # Names of torch 2.13 and newer.
+    *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single"),
+    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
+)
+"""Methods of torch's process group that begin a collective; messages say that they are done only when waited for."""
+
+
+@contextmanager
+def _while_recorded(
+    owner: Any, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Change a method for the calls made while a profiler records."""
+    import torch
+
+    original, stored = getattr(owner, name), vars(owner)[name]
+    changed = change(original)
+
+    def method(*arguments: Any, **options: Any) -> Any:
+        return (changed if torch.autograd._profiler_enabled() else original)(*arguments, **options)
+
+    setattr(owner, name, method)
     try:
         yield
     finally:
-        work.wait = original
+        # What the class held: of a C++ method, getattr gives a function that would no longer bind.
+        setattr(owner, name, stored)
 
 
 # Where the traces go: the rank of this process, its file, and how that is written.
