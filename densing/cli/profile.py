@@ -650,16 +650,9 @@ def _folded(sentences: Iterable[str], width: int | None) -> list[str]:
 
 def _headline(run: RunProfile) -> list[str]:
     figures = run.figures
-    steps = (
-        f"{figures['steps']} steps in all, median {_ms(figures['step_ms'])} ms"
-        if figures["steps"]
-        else "no steps marked"
-    )
-    ranks = f"{len(run.ranks)} rank" + "s" * (len(run.ranks) != 1)
+    counted = f"{run.counted}, window {run.window}"
     if figures["compute_pct"] is None:
-        return [
-            f"{ranks}, window {run.window}: no work was recorded, so nothing can be said of the time (see the notes)"
-        ]
+        return [f"{counted}: no work was recorded, so nothing can be said of the time (see the notes)"]
     overlap = figures["overlap_pct"]
     if overlap is None and figures["comm_pct"]:
         hidden = "share of communication hidden not told (most of it lies beyond the window)"
@@ -671,7 +664,8 @@ def _headline(run: RunProfile) -> list[str]:
     exposed = (
         f"exposed {_fixed(figures['exposed_pct'])} % of the time, {_ms(figures['exposed_ms_per_step'])} ms per {unit}"
     )
-    return [f"{ranks}, window {run.window}, {steps}", f"{hidden}; {exposed}; idle {_fixed(figures['idle_pct'])} %"]
+    median = f"median step {_ms(figures['step_ms'])} ms" if figures["steps"] else "no steps marked"
+    return [f"{counted}, {median}", f"{hidden}; {exposed}; idle {_fixed(figures['idle_pct'])} %"]
 
 
 def _unit(run: RunProfile) -> str:

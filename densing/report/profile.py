@@ -260,11 +260,11 @@ def lead(run: RunProfile, total: Partition) -> str:
     """Return the sentences that say what was measured, on what, and how the time splits."""
     if not total.window_ns:
         return (
-            f"No kernel, copy or communication of {_counted(run)} lies in the window {run.window} "
+            f"No kernel, copy or communication of {run.counted} lies in the window {run.window} "
             f"({WINDOWS.get(run.window, 'as named')}). Were the right activities recorded, and is the window right?"
         )
     prose = (
-        f"Over {_counted(run)} (window {run.window}: {WINDOWS.get(run.window, 'as named')}), the {device(run)} "
+        f"Over {run.counted} (window {run.window}: {WINDOWS.get(run.window, 'as named')}), the {device(run)} "
         f"computed {_share(total.compute_ns, total)} of the time, communicated without computing "
         f"{_share(total.exposed_comm_ns, total)}, only copied {_share(total.exposed_memcpy_ns, total)} and did nothing "
         f"{_share(total.idle_ns, total)}."
@@ -283,19 +283,6 @@ def lead(run: RunProfile, total: Partition) -> str:
         prose += " There is too little compute to hide all of the communication: "
         prose += f"at most {words.percent(ceiling)} of it could be."
     return prose
-
-
-def _counted(run: RunProfile) -> str:
-    """Return how many steps of how many ranks were measured."""
-    ranks = words.plural(len(run.ranks), "rank")
-    # A trace may begin or end within a step, so ranks of one run need not have as many.
-    each = {len(rank.steps) for rank in run.ranks}
-    if each == {0}:
-        return ranks
-    if len(each) == 1:
-        steps = words.plural(each.pop(), "step")
-        return f"{steps} on each of {ranks}" if len(run.ranks) > 1 else f"{steps} of one rank"
-    return f"{min(each)} to {max(each)} steps on each of {ranks}"
 
 
 def facts(run: RunProfile) -> tuple[tuple[str, str], ...]:

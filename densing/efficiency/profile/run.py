@@ -131,9 +131,20 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         if self.causes:
             facts["worst cause"] = self.causes[0].code
         columns = ["rank", "window_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "exposed_pct", "overlap_pct"]
-        ranks, steps = words.plural(len(self.ranks), "rank"), f"{self.figures['steps']} steps"
-        title = f"Profile of {ranks}, window {self.window}, {steps}"
-        return Card(title, facts, self.table()[columns], self.notes)
+        return Card(f"Profile of {self.counted}, window {self.window}", facts, self.table()[columns], self.notes)
+
+    @property
+    def counted(self) -> str:
+        """How many steps of how many ranks were measured, in words."""
+        ranks = words.plural(len(self.ranks), "rank")
+        # A trace may begin or end within a step, so ranks of one run need not have as many.
+        each = {len(rank.steps) for rank in self.ranks}
+        if each == {0}:
+            return ranks
+        if len(each) == 1:
+            steps = words.plural(each.pop(), "step")
+            return f"{steps} on each of {ranks}" if len(self.ranks) > 1 else f"{steps} of one rank"
+        return f"{min(each)} to {max(each)} steps on each of {ranks}"
 
     @property
     def devices(self) -> tuple[str, ...]:
