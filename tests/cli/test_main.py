@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -242,6 +243,13 @@ def test_doctor_finds_a_healthy_installation() -> None:
     found = answer("doctor")
     assert found["healthy"]
     assert found["reference_fits"]["qwen1.5"] >= 5
+    # What builds or measures this project is nobody's lack.
+    own = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]) - {
+        "dev",
+        "docs",
+        "bench",
+    }
+    assert set(found["extras"]) == own | {"suite and model"}
 
 
 @pytest.mark.parametrize(

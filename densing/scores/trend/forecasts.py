@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from numbers import Real
 from typing import Any, Protocol
 
@@ -154,7 +154,9 @@ def _months_from(first: pd.Timestamp, horizon: float | str | date | timedelta) -
         elif isinstance(horizon, timedelta):
             span = pd.Timedelta(horizon) / pd.Timedelta(days=DAYS_PER_MONTH)
         else:
-            span = (pd.Timestamp(horizon) - first) / pd.Timedelta(days=DAYS_PER_MONTH)
+            # ISO only: of 01.12.2027 one reader makes January, another December.
+            end = datetime.fromisoformat(horizon) if isinstance(horizon, str) else horizon
+            span = (pd.Timestamp(end) - first) / pd.Timedelta(days=DAYS_PER_MONTH)
     except (ValueError, TypeError) as error:
         raise InputError(f"horizon {horizon!r}: give months, a timedelta, or a date such as 2026-12-31") from error
     if not 0 <= span < 12_000:

@@ -18,7 +18,7 @@ import numpy as np
 from scipy import stats
 from scipy.special import erfcx, log_ndtr
 
-from densing.core import Array, FitError
+from densing.core import Array, FitError, words
 from densing.scores.trend.data import DAYS_PER_YEAR, Slope, TrendData
 
 MIN_ROWS, MIN_FAMILIES = 3, 2
@@ -124,7 +124,7 @@ def fit_headline(
     observed, families = int(data.observed.sum()), len(np.unique(codes))
     if observed < MIN_ROWS:
         raise FitError(
-            f"trend: {observed} observed models among {len(data)}, at least {MIN_ROWS} needed; "
+            f"trend: {words.plural(observed, 'observed model')} among {len(data)}, at least {MIN_ROWS} needed; "
             "widen the window, or choose a reference whose range covers more models"
         )
     if families < MIN_FAMILIES:

@@ -261,7 +261,7 @@ def test_a_horizon_is_months_a_time_or_a_date(simulated: TrendResult) -> None:
         pd.testing.assert_frame_equal(forecast(simulated, horizon), months)
 
 
-@pytest.mark.parametrize("horizon", ["soon", "2019-01-01", -3, None, float("nan"), float("inf")])
+@pytest.mark.parametrize("horizon", ["soon", "2019-01-01", "01.12.2027", -3, None, float("nan"), float("inf")])
 def test_a_horizon_that_is_no_time_ahead_is_refused(simulated: TrendResult, horizon: Any) -> None:
     with pytest.raises(InputError, match="horizon"):
         forecast(simulated, horizon)
