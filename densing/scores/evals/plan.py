@@ -25,6 +25,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ from msgspec import UNSET, Meta, UnsetType
 from densing.core import (
     InputError,
     UnknownNameError,
+    install_command,
     parse_json,
     parse_pairs,
     read_text,
@@ -371,9 +373,13 @@ def resolve(name: str) -> tuple[str, dict[str, Any]] | None:
     if name not in MODELS:
         return None
     model = MODELS[name]
-    folder = wheel_folder(
-        model.package, f"the model {name} is in a wheel that is not installed", model.install, model.file
+    # Both at once: who lacks the one has often none of the other.
+    install = (
+        model.install
+        if find_spec("lm_eval")
+        else f"{model.install}; lm-eval is missing too: {install_command('evals')}"
     )
+    folder = wheel_folder(model.package, f"the model {name} is in a wheel that is not installed", install, model.file)
     return "hf-prefix", {"pretrained": str(folder), "gguf_file": model.file, **model.model_args}
 
 

