@@ -165,7 +165,7 @@ def test_the_recipe_needs_what_the_project_needs() -> None:
 
 def test_the_image_copies_what_the_wheel_is_built_from() -> None:
     kept = {line[1:] for line in text(".dockerignore").splitlines() if line.startswith("!")}
-    assert {"densing", "reference_fits", "pyproject.toml", PROJECT["readme"], *PROJECT["license-files"]} == kept
+    assert {"densing", "reference_fits", "pyproject.toml", "README.md", *PROJECT["license-files"]} == kept
     dockerfile = text("Dockerfile")
     assert f"ARG PYTHON={pythons()[0]}\n" in dockerfile
     last = dockerfile[dockerfile.rindex("FROM ") :]
