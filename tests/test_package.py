@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -55,6 +56,18 @@ def test_what_is_tracked_travels_and_nothing_else(dist: Path) -> None:
     assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "densing/py.typed"} <= wheel
     # The folder of results stays at home.
     assert sdist - {"PKG-INFO"} == {name for name in tracked if not name.startswith("results/")}
+
+
+def test_the_page_that_an_index_shows_links_to_the_files_of_its_version(dist: Path) -> None:
+    [wheel] = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        page = archive.read(f"densing-{densing.__version__}.dist-info/METADATA").decode("utf-8")
+    written = re.findall(r"\]\((?!https?:)([^)]+)\)", (ROOT / "README.md").read_text("utf-8"))
+    targets = re.findall(r"\]\(([^)]+)\)", page)
+    assert written and all(target.startswith("https://") for target in targets)
+    homes = ("github.com/densing/densing/blob", "raw.githubusercontent.com/densing/densing")
+    of_version = [target for home in homes for target in targets if f"{home}/v{densing.__version__}/" in target]
+    assert sorted(target.split(f"/v{densing.__version__}/")[1] for target in of_version) == sorted(written)
 
 
 def installed(folder: Path, *arguments: str) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -111,6 +113,24 @@ def test_every_promised_python_is_tested_and_installed() -> None:
     assert jobs(GITHUB / "workflows" / "tests.yml")["everything"]["container"] == f"python:{pythons()[0]}-bookworm"
 
 
+def test_git_trusts_the_checkout_of_a_container(tmp_path: Path) -> None:
+    """There the files belong to another user than the one who runs: what the job sets lets git read them."""
+    if os.geteuid() != 0 or shutil.which("git") is None:
+        pytest.skip("needs root, who may give files away, and git")
+    [job] = [job for path in WORKFLOWS for job in jobs(path).values() if "container" in job]
+    checkout, home = tmp_path / "checkout", tmp_path / "home"
+    home.mkdir()
+    subprocess.run(["git", "init", "-q", str(checkout)], check=True)
+    for path in (checkout, *checkout.rglob("*")):
+        os.chown(path, 1001, 1001)
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "GITHUB_WORKSPACE": str(checkout)}
+    [trust] = [step["run"] for step in job["steps"] if step.get("run", "").startswith("git config")]
+    codes = []
+    for command in ("git ls-files", trust, "git ls-files"):
+        codes.append(subprocess.run(["bash", "-c", command], cwd=checkout, env=env, check=False).returncode)
+    assert codes == [128, 0, 0]
+
+
 def test_only_a_release_publishes() -> None:
     for path in WORKFLOWS:
         publishes = any("pypi-publish" in step.get("uses", "") for step in steps(path))
@@ -165,7 +185,7 @@ def test_the_recipe_needs_what_the_project_needs() -> None:
 
 def test_the_image_copies_what_the_wheel_is_built_from() -> None:
     kept = {line[1:] for line in text(".dockerignore").splitlines() if line.startswith("!")}
-    assert {"densing", "reference_fits", "pyproject.toml", PROJECT["readme"], *PROJECT["license-files"]} == kept
+    assert {"densing", "reference_fits", "pyproject.toml", "README.md", *PROJECT["license-files"]} == kept
     dockerfile = text("Dockerfile")
     assert f"ARG PYTHON={pythons()[0]}\n" in dockerfile
     last = dockerfile[dockerfile.rindex("FROM ") :]

@@ -9,7 +9,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, save, say, show_notes
-from densing.core import UnknownNameError, worst
+from densing.core import UnknownNameError, cell_text, worst
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -89,7 +89,7 @@ def show_model(
     import pandas as pd
 
     filled = {key: value for key, value in facts.items() if not (value is None or pd.isna(value))}
-    emit_table(pd.DataFrame({"field": list(filled), "value": [str(v) for v in filled.values()]}), model)
+    emit_table(pd.DataFrame({"field": list(filled), "value": list(map(cell_text, filled.values()))}), model)
     emit_table(scores[SCORE_COLUMNS], f"{len(scores)} scores")
 
 

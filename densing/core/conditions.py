@@ -57,7 +57,7 @@ class Interval:
     value : float
         The estimate, for the message; it decides nothing.
     low, high : float
-        The ends.
+        The ends; with one that is not a number, every comparison stays undecided.
 
     Examples
     --------
@@ -88,6 +88,8 @@ class Comparison:
         value, holds = summary[self.metric], OPERATORS[self.op]
         if not isinstance(value, Interval):
             return None if value is None else holds(value, self.number)
+        if math.isnan(value.low) or math.isnan(value.high):
+            return None
         if self.op in ("==", "!=") and value.low < self.number < value.high:
             return None
         at_low, at_high = holds(value.low, self.number), holds(value.high, self.number)

@@ -103,7 +103,7 @@ SLIP = 0.85
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return the names that one may have meant: those it is short for, otherwise the one it is most like.
+    """Return the names that one may have meant: itself, those it is short for, otherwise the one it is most like.
 
     Neither case counts nor what stands between words.
 
@@ -124,12 +124,14 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     ['a100x8-tcp']
     >>> nearest("Chinchila", ["chinchilla", "power"]), nearest("quadratic", ["chinchilla", "power"])
     (['chinchilla'], [])
-    >>> nearest("mmluu", ["mmlu", "global_mmlu_uk"])
-    ['mmlu']
+    >>> nearest("mmluu", ["mmlu", "global_mmlu_uk"]), nearest("MMLU", ["mmlu", "mmlu_ca"])
+    (['mmlu'], ['mmlu'])
     """
     key = "".join(_words(name))
     tails = {each: ["".join(words[at:]) for at in range(len(words))] for each in known if (words := _words(each))}
     whole = [letters[0] for letters in tails.values()]
+    if same := [each for each, letters in tails.items() if key and letters[0] == key]:
+        return same[:most]
     # Of whole names a slip of one letter comes before being short for later words: "mmluu" is mmlu, not global_mmlu_uk.
     slip = difflib.get_close_matches(name.lower(), [each.lower() for each in tails], n=1, cutoff=SLIP)
     short = [each for each, letters in tails.items() if key and any(tail.startswith(key) for tail in letters)]

@@ -60,3 +60,8 @@ def test_a_table_without_flags_is_one_message(tmp_path: Path) -> None:
 def test_a_table_that_is_not_there_is_one_message(tmp_path: Path) -> None:
     done = densing("catalog", "erratic", "--apply", str(tmp_path / "none.csv"))
     assert done.returncode == 1 and "Traceback" not in done.stderr and json.dumps("none.csv")[1:-1] in done.stderr
+
+
+def test_show_writes_a_release_as_a_day() -> None:
+    lines = densing("catalog", "show", "Llama-3-8B").stdout.splitlines()
+    assert [line.split()[1:] for line in lines if line.strip().startswith("released ")] == [["2024-04-18"]]

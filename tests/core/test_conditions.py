@@ -156,3 +156,10 @@ def test_an_interval_is_told_with_its_ends() -> None:
         "density<0.8 and n_eff_hi>1: cannot be decided, density is 0.7, between 0.6 and 0.9 (n_eff_hi is inf)"
     )
     assert Hit.from_dict(json.loads(json.dumps(met.to_dict()))) == met
+
+
+@pytest.mark.parametrize("ends", [(float("nan"), 0.9), (0.6, float("nan")), (float("nan"), float("nan"))])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_an_interval_without_an_end_guards_nothing_and_fails(op: str, ends: tuple[float, float]) -> None:
+    [hit] = check_conditions([f"density{op}0.8"], {"density": Interval(0.7, *ends)})
+    assert hit.verdict == "undecided"

@@ -19,7 +19,7 @@ from densing.efficiency.techniques.plan import Measured, measure, timeline_of
 from densing.efficiency.techniques.planner import Planned
 from densing.efficiency.techniques.registry import BUILT_IN, Technique, get_technique
 from densing.efficiency.techniques.splits import remedy
-from densing.efficiency.throughput import modelled_step
+from densing.efficiency.throughput import Modelled, modelled_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -256,6 +256,8 @@ def compare(
                     row, modelled_s=found.step_s, modelled_low_s=found.low_s, modelled_high_s=found.high_s
                 )
                 doubts |= {note.code: note for note in found.doubts}
+                if not found.low_s <= row.step_s <= found.high_s:
+                    doubts.setdefault("seconds-differ", _differ(row.technique, row.step_s, found))
     # A stable sort: within a status the order asked for stays.
     rows.sort(key=lambda row: RANKS.index(row.status))
     notes = [*_notes(rows, workload, cluster), *doubts.values()]
@@ -319,6 +321,18 @@ def _row(name: str, outcome: Measured | InputError, base: float | None, workload
         step_se_s=outcome.step_se_s,
         parameters_on_device=counts[0],
         parameters=counts[1],
+    )
+
+
+def _differ(name: str, step_s: float, found: Modelled) -> Note:
+    """Return the note that measured runs make another step likely than the simulated one."""
+    low, high = (words.duration(1e9 * end) for end in (found.low_s, found.high_s))
+    return Note(
+        "seconds-differ",
+        "warning",
+        f"{name}: simulated {words.duration(1e9 * step_s)} a step, by the cost model of measured runs {low} to {high}: "
+        "believe the second on seconds; speed-ups are those of simulated steps",
+        {"step_s": step_s, "modelled_low_s": found.low_s, "modelled_high_s": found.high_s},
     )
 
 

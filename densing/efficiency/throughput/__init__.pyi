@@ -11,6 +11,7 @@ from .fit import freeze as freeze
 from .fit import frozen as frozen
 from .layouts import Layout as Layout
 from .layouts import LayoutPlan as LayoutPlan
+from .layouts import Modelled as Modelled
 from .layouts import modelled_step as modelled_step
 from .layouts import plan_layout as plan_layout
 from .memory import counted_bytes as counted_bytes

@@ -55,7 +55,7 @@ SKILL_COLUMNS = ["model", "skill", "benchmarks", "n_eff", "density", "protocol",
 
 def catalog_densities(
     catalog: Catalog,
-    reference: Reference,
+    reference: Reference | str,
     *,
     selection: Selection | None = None,
     pool: bool = False,
@@ -70,8 +70,8 @@ def catalog_densities(
     ----------
     catalog : Catalog
         Embedded, or with a user's rows merged. Rows of evaluator ``user`` count as measured the way the reference was.
-    reference : Reference
-        The ruler.
+    reference : Reference or str
+        The ruler, or the name of one, which is then read on the mean score.
     selection : Selection, optional
         What counts as headline; models outside it stay in the table with the reason in ``stratum``.
     pool : bool
@@ -103,6 +103,8 @@ def catalog_densities(
     ['below_floor', 'extrapolated', 'ok']
     """
     options: dict[str, Any] = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
+    if isinstance(reference, str):
+        reference = load_reference(reference, catalog=catalog)
     if isinstance(reference, JointRuler):
         if pool:
             raise InputError("the joint scale reads every evaluator already: leave pooling out")
@@ -129,7 +131,7 @@ def catalog_densities(
 
 def table_densities(
     table: TableLike,
-    reference: Reference,
+    reference: Reference | str,
     *,
     denominator: str = "total",
     guard: float = DEFAULT_GUARD,
@@ -142,8 +144,9 @@ def table_densities(
     ----------
     table : path, DataFrame or records
         Columns ``model, params, released, benchmark, score`` (and any other catalog column).
-    reference : Reference
-        The ruler; for a mean every one of its benchmarks must be in the table.
+    reference : Reference or str
+        The ruler, or the name of one, which is then read on the mean score; for a mean every one of its benchmarks must
+        be in the table.
     denominator, guard, level, seed
         As in :func:`densing.scores.density.estimate_density`.
 
@@ -164,6 +167,8 @@ def table_densities(
     >>> densities.table["status"].item(), bool(densities.table["density"].item() > 1)
     ('ok', True)
     """
+    if isinstance(reference, str):
+        reference = load_reference(reference)
     if isinstance(reference, JointRuler):
         # A user's models stand on the scale beside all others: it is fitted anew with their scores.
         parts = read_extra(table)

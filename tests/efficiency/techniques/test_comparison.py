@@ -392,3 +392,19 @@ def test_a_device_whose_memory_is_not_known_is_not_said_to_hold_a_run() -> None:
     machines = load_cluster("cpu2")
     found = compare(split_over(load_workload("llama-8b", mode="train", batch=2), machines), machines, ["ddp"])
     assert found.rows[0].room_bytes is None and "memory-unknown" in {note.code for note in found.notes}
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "nodes", "pp"), [("llama-8b", "a100x8-tcp", 2, 1), ("gpt3", "a100x8-rdma", 16, 8)]
+)
+def test_seconds_outside_the_cost_models_range_are_a_warning(model: str, cluster: str, nodes: int, pp: int) -> None:
+    work = load_workload(model, mode="train", dp=nodes // pp, tp=8, pp=pp)
+    found = compare(work, load_cluster(cluster, n=8 * nodes), ["ddp", "co2"])
+    row = found.rows[0]
+    assert row.step_s and row.modelled_low_s and row.modelled_high_s
+    inside = row.modelled_low_s <= row.step_s <= row.modelled_high_s
+    assert inside == (model == "gpt3")
+    said = [note for note in found.notes if note.code == "seconds-differ"]
+    assert len(said) == (0 if inside else 1)
+    for note in said:
+        assert note.severity == "warning" and note.message.startswith("ddp: simulated 1.89 s a step")

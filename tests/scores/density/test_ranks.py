@@ -76,3 +76,13 @@ def test_the_level_is_that_of_densities_too_and_no_note_is_lost() -> None:
     inside, outside = narrow.table.iloc[0], wide.table.iloc[0]
     assert outside["density_lo"] < inside["density_lo"] < inside["density_hi"] < outside["density_hi"]
     assert {note.message for note in narrow.others.notes} <= {note.message for note in narrow.notes}
+
+
+def test_the_name_of_a_ruler_is_the_ruler_on_the_mean() -> None:
+    catalog = densing.load_catalog()
+    by_name = densing.catalog_densities(catalog, "qwen1.5")
+    assert by_name.table.equals(densing.catalog_densities(catalog, densing.load_reference("qwen1.5")).table)
+    mine = [{"model": "mine", "params": 3e9, "benchmark": name, "score": 0.6} for name in by_name.reference.benchmarks]
+    assert densing.table_densities(mine, "qwen1.5").table["benchmark"].item() == "mean"
+    with pytest.raises(densing.DensingError, match=r"unknown reference 'qwen15'; did you mean 'qwen1.5'"):
+        densing.table_densities(mine, "qwen15")
