@@ -58,6 +58,7 @@ from .sheets import SUFFIXES as SUFFIXES
 from .sheets import Sheet as Sheet
 from .sheets import TableLike as TableLike
 from .sheets import cell_text as cell_text
+from .sheets import each_once as each_once
 from .sheets import read_cells as read_cells
 from .sheets import read_sheet as read_sheet
 from .sheets import text_cells as text_cells

@@ -16,7 +16,7 @@ import pandas as pd
 
 from densing.core.errors import TableError
 from densing.core.notes import Note
-from densing.core.sheets import Sheet
+from densing.core.sheets import Sheet, each_once
 from densing.core.tables import Column
 from densing.core.words import listed
 
@@ -107,9 +107,8 @@ def as_declared(sheet: Sheet, columns: Iterable[Column], also: Mapping[str, Sequ
         column = declared[name]
         if column.kind not in ("number", "integer", "date"):
             continue
-        texts = cells[name].str.strip()
-        distinct = [text for text in pd.unique(texts) if text]
-        where = _Where(sheet.name, header, texts)
+        distinct = [text for text in dict.fromkeys(map(str.strip, pd.unique(cells[name]))) if text]
+        where = _Where(sheet.name, header, cells[name])
         if column.kind == "date":
             spelled, what = _dates(distinct, where)
         else:
@@ -117,7 +116,7 @@ def as_declared(sheet: Sheet, columns: Iterable[Column], also: Mapping[str, Sequ
         changed = {text: new for text, new in spelled.items() if new != text}
         if not changed:
             continue
-        cells[name] = texts.map(lambda text, changed=changed: changed.get(text, text))
+        cells[name] = each_once(cells[name], lambda cell, changed=changed: changed.get(cell.strip(), cell.strip()))
         text, new = next(iter(changed.items()))
         example = f"row {where.row(text)}: {text[:40]!r} is {new or 'no value'}"
         message = f"{sheet.name}, column {header}: {', '.join(what)} ({example})"
@@ -177,10 +176,10 @@ class _Where:
 
     file: str
     header: str
-    texts: pd.Series
+    cells: pd.Series
 
     def row(self, text: str) -> int:
-        return int(self.texts.index[self.texts.eq(text)][0])
+        return int(self.cells.index[each_once(self.cells, str.strip).eq(text)][0])
 
     def refuse(self, one: str, two: str, problem: str) -> TableError:
         """Return the error of two cells that contradict each other."""

@@ -38,6 +38,7 @@ from densing.core import (
     UnknownNameError,
     as_declared,
     cell_text,
+    each_once,
     nearest,
     once,
     plain_name,
@@ -437,11 +438,12 @@ def _understood(sheet: Sheet, benchmarks: pd.DataFrame) -> Sheet:
         also[row.id].append(row.name)
     if "benchmark" in cells:
         spelled = {plain_name(other): name for name, others in also.items() for other in (*others, name)}
-        distinct = [text for text in pd.unique(cells["benchmark"].str.strip()) if text not in ids]
+        given = each_once(cells["benchmark"], str.strip)
+        distinct = [text for text in pd.unique(given) if text not in ids]
         if changed := {text: spelled[plain_name(text)] for text in distinct if plain_name(text) in spelled}:
             renamed = words.listed(f"{text} as {name}" for text, name in changed.items())
             notes.append(Note("benchmarks-matched", "info", f"{sheet.name}: benchmarks read by their ids: {renamed}"))
-            cells = cells.assign(benchmark=cells["benchmark"].str.strip().replace(changed))
+            cells = cells.assign(benchmark=each_once(given, lambda text: changed.get(text, text)))
         sheet = dataclasses.replace(sheet, cells=cells)
     elif "model" in cells:
         shares = [dataclasses.replace(_SCORE, name=name, required=False) for name in ids if name not in _STATED]
@@ -638,9 +640,7 @@ def _register(catalog: Catalog, parts: dict[str, Part]) -> Catalog:
 def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
     old: pd.DataFrame = getattr(catalog, name)
     key = list(_TABLES[name].key)
-    positions = {identity: i for i, identity in enumerate(old[key].itertuples(index=False, name=None))}
-    identities = part.rows[key].itertuples(index=False, name=None)
-    at = np.array([positions.get(identity, -1) for identity in identities], dtype=int)
+    at = pd.MultiIndex.from_frame(old[key]).get_indexer(pd.MultiIndex.from_frame(part.rows[key]))
     new, mine, at = part.rows[at < 0], part.rows[at >= 0], at[at >= 0]
     before = old.iloc[at].set_axis(mine.index, axis=0)
     facts = [column for column in _FACTS[name] if column in part.stated and column in old.columns]
@@ -729,13 +729,16 @@ def _append(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     if new.empty:
         return old.reset_index(drop=True)
     columns = {}
-    for name in old.columns:
-        cells = np.full(len(new), None, dtype=object)
+    for name, cells in old.items():
+        if cells.dtype != object:
+            added = new.get(name, pd.Series(index=new.index, dtype=cells.dtype)).astype(cells.dtype)
+            columns[name] = pd.concat([cells, added], ignore_index=True)
+            continue
+        texts = np.full(len(new), None, dtype=object)
         if name in new.columns:
             known = new[name].notna().to_numpy()
-            cells[known] = new[name].to_numpy(dtype=object)[known]
-        both = np.concatenate([old[name].to_numpy(dtype=object), cells])
-        columns[name] = pd.Series(both, dtype=old[name].dtype)
+            texts[known] = new[name].to_numpy(dtype=object)[known]
+        columns[name] = pd.Series(np.concatenate([cells.to_numpy(), texts]), dtype=object)
     return pd.DataFrame(columns)
 
 
@@ -754,10 +757,10 @@ def complete_scores(part: Part, catalog: Catalog) -> Part:
     """Return the scores with source and series filled in; a known (benchmark, evaluator) keeps its series."""
     rows = part.rows.copy()
     rows["source"] = _sources(rows["source"], part, catalog)
-    known = catalog.scores.drop_duplicates(["benchmark", "evaluator"])
-    series = dict(zip(zip(known["benchmark"], known["evaluator"], strict=True), known["series"], strict=True))
-    keys = zip(rows["benchmark"], rows["evaluator"], strict=True)
-    rows["series"] = _filled(rows["series"], [series.get(key, f"{key[0]}:{key[1]}") for key in keys])
+    pair = ["benchmark", "evaluator"]
+    known = rows[pair].merge(catalog.scores.drop_duplicates(pair)[[*pair, "series"]], on=pair, how="left")["series"]
+    new = rows["benchmark"] + ":" + rows["evaluator"]
+    rows["series"] = _filled(rows["series"], known.set_axis(rows.index).fillna(new))
     return dataclasses.replace(part, rows=rows)
 
 
@@ -781,7 +784,7 @@ def _sources(cells: pd.Series, part: Part, catalog: Catalog) -> pd.Series:
     """Put the file's own id before every source that does not start with a known id."""
     mine, known = user_source(part.title), set(catalog.sources["id"])
     full = {cell: cell if source_id(cell) in known else f"{mine}#{cell}" for cell in cells.dropna().unique()}
-    return pd.Series([full.get(cell, mine) for cell in cells], index=cells.index, dtype=object)
+    return each_once(cells, lambda cell: full.get(cell, mine))
 
 
 def _filled(cells: pd.Series, default: Any) -> pd.Series:
