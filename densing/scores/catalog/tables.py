@@ -13,7 +13,6 @@ the month's middle stands for it, and ``released_precision`` says so. Scores may
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import pandas as pd
 
 from densing.core import (
     SHOWN_PROBLEMS,
+    SLIP,
     SUFFIXES,
     Column,
     DensingError,
@@ -40,7 +40,6 @@ from densing.core import (
     cell_text,
     each_once,
     nearest,
-    once,
     plain_name,
     read_sheet,
     read_table,
@@ -454,8 +453,9 @@ def _understood(sheet: Sheet, benchmarks: pd.DataFrame) -> Sheet:
             sheet = _long(wide, Table("scores", tuple(share for share in shares if share.name in held)))
             notes = list(sheet.notes)
     if unread := [name for name in map(str, sheet.cells.columns) if name not in _STATED]:
-        near = {name: difflib.get_close_matches(plain_name(name), _STATED, n=1, cutoff=0.8) for name in unread}
-        shown = words.listed(f"{name} (near {near[name][0]})" if near[name] else repr(name) for name in unread)
+        # Other columns are other things, most of them: only a slip is asked about.
+        near = {name: nearest(name, _STATED, most=1, likeness=SLIP) for name in unread}
+        shown = words.listed(f"{name!r}{f' (did you mean {each[0]}?)' if each else ''}" for name, each in near.items())
         notes.append(Note("columns-not-read", "info", f"{sheet.name}: columns that are not read: {shown}"))
     return dataclasses.replace(sheet, notes=tuple(notes))
 
@@ -512,7 +512,9 @@ def _models_part(sheet: Sheet, repeated: bool) -> Part:
         own = own.drop_duplicates()
     own = _with_days(_with_total(own, sheet), title)
     rows = _checked(own, table, sheet)
-    return Part(title, _one_per_model(rows, title) if repeated else rows, tuple(map(str, own.columns)), sheet.notes)
+    stated = tuple(map(str, own.columns))
+    # Of a combined table the scores bring the notes.
+    return Part(title, _one_per_model(rows, title), stated) if repeated else Part(title, rows, stated, sheet.notes)
 
 
 def _with_total(raw: pd.DataFrame, sheet: Sheet) -> pd.DataFrame:
@@ -593,8 +595,7 @@ def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Ca
     TableError
         For a second value under an existing key, or a reference to something unknown.
     """
-    # Models and scores of one file bring the same notes.
-    notes = once(note for part in parts.values() for note in part.notes)
+    notes = [note for part in parts.values() for note in part.notes]
     catalog = dataclasses.replace(catalog, notes=(*catalog.notes, *notes))
     for name in ("sources", "evaluators", "benchmarks"):
         if name in parts:
