@@ -253,11 +253,15 @@ def cell_text(cell: Any, *, times: bool = False) -> str:
 
     Examples
     --------
-    >>> cell_text(pd.Timestamp("2024-02-29")), cell_text(7.2), cell_text(None)
-    ('2024-02-29', '7.2', '')
+    >>> cell_text(pd.Timestamp("2024-02-29")), cell_text(7.2), cell_text(None), cell_text(b"tiny")
+    ('2024-02-29', '7.2', '', 'tiny')
     """
+    if isinstance(cell, bytes):
+        # Parquet of some writers holds text as bytes.
+        cell = cell.decode("utf-8", "backslashreplace")
     if isinstance(cell, str):
-        return str(cell)
+        # Half a character, which JSON can write and no file can hold, stands as its escape.
+        return str(cell) if cell.isascii() else cell.encode("utf-8", "backslashreplace").decode()
     if cell is None:
         return ""
     if isinstance(cell, float | int):

@@ -500,7 +500,9 @@ def parts_of(sheet: Sheet) -> dict[str, Part]:
         return {"models": _models_part(sheet, repeated=True), **scores} if sized else scores
     if "model" in columns and (sized or "released" in columns):
         return {"models": _models_part(sheet, repeated=False)}
-    raise InputError(f"{sheet.name}: columns {', '.join(map(str, cells.columns))} fit no known form; give {_FORMS}")
+    shown = ", ".join(map(str, cells.columns))
+    hint = "; separate cells by commas, semicolons or tabs" if len(columns) == 1 else ""
+    raise InputError(f"{sheet.name}: columns {shown} fit no known form{hint}; give {_FORMS}")
 
 
 def _models_part(sheet: Sheet, repeated: bool) -> Part:
