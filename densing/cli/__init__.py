@@ -14,7 +14,7 @@ gc.set_threshold(50_000)
 
 import typer  # noqa: E402
 
-from densing.cli.help import WIDE, Command, Group  # noqa: E402
+from densing.cli.help import Command, Group, help_width  # noqa: E402
 
 __all__ = ["app", "main"]
 
@@ -71,7 +71,8 @@ def build(only: str | None = None) -> typer.Typer:
         # Help as plain text: what draws boxes reads brackets as markup, and cuts what they have no room for.
         rich_markup_mode=None,
         cls=Group,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDE},
+        # Without it lines have 48 columns at least, on whatever terminal.
+        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": help_width()},
     )
     tree.callback()(_root)
     heading = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from operator import itemgetter
 from textwrap import TextWrapper
 from typing import Any
@@ -11,9 +12,16 @@ from typer.core import TyperCommand, TyperGroup
 
 WIDE = 100
 """Columns that help takes at most."""
+NARROW = 30
+"""Columns that help takes on a terminal that has none to speak of."""
 EXAMPLE = "Example: "
 TERM_WIDTH = 26
 """Columns of an option's names; longer ones have a line of their own."""
+
+
+def help_width() -> int:
+    """Return how long a line of help may be on this terminal."""
+    return max(NARROW, min(shutil.get_terminal_size().columns, WIDE) - 2)
 
 
 def copyable(command: str, width: int) -> list[str]:
@@ -72,7 +80,7 @@ def _options(command: Any, ctx: Any, formatter: Any) -> None:
     for name, each in getattr(command, "commands", {}).items():
         sections.setdefault(each.rich_help_panel or "Commands", []).append((name, _short(each)))
     for title, rows in filter(itemgetter(1), sections.items()):
-        terms = min(max(len(term) for term, _ in rows), TERM_WIDTH)
+        terms = min(max(len(term) for term, _ in rows), TERM_WIDTH, formatter.width // 3)
         with formatter.section(title):
             for term, meaning in rows:
                 names = _wrapped(term, formatter.width - 2)

@@ -10,6 +10,7 @@ from .conditions import check_conditions as check_conditions
 from .conditions import parse_condition as parse_condition
 from .energy import Meter as Meter
 from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
+from .errors import SLIP as SLIP
 from .errors import ArtefactError as ArtefactError
 from .errors import DensingError as DensingError
 from .errors import DomainError as DomainError
@@ -58,10 +59,12 @@ from .sheets import SUFFIXES as SUFFIXES
 from .sheets import Sheet as Sheet
 from .sheets import TableLike as TableLike
 from .sheets import cell_text as cell_text
+from .sheets import each_once as each_once
 from .sheets import read_cells as read_cells
 from .sheets import read_sheet as read_sheet
 from .sheets import text_cells as text_cells
 from .spelling import as_declared as as_declared
+from .spelling import as_table as as_table
 from .spelling import plain_name as plain_name
 from .tables import Column as Column
 from .tables import Table as Table

@@ -102,7 +102,7 @@ SLIP = 0.85
 """Likeness of a name with a letter too many or wrong."""
 
 
-def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+def nearest(name: str, known: Iterable[str], most: int = 3, likeness: float = 0.6) -> list[str]:
     """Return the names that one may have meant: itself, those it is short for, otherwise the one it is most like.
 
     Neither case counts nor what stands between words.
@@ -115,6 +115,8 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
         The names there are.
     most : int
         How many are returned at most.
+    likeness : float
+        Least likeness of a name that is neither longer nor off by a slip; :data:`SLIP` where most names have none.
 
     Examples
     --------
@@ -126,6 +128,8 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     (['chinchilla'], [])
     >>> nearest("mmluu", ["mmlu", "global_mmlu_uk"]), nearest("MMLU", ["mmlu", "mmlu_ca"])
     (['mmlu'], ['mmlu'])
+    >>> nearest("Modell-Nr", ["model"]), nearest("Modell-Nr", ["model"], likeness=SLIP)
+    (['model'], [])
     """
     key = "".join(_words(name))
     tails = {each: ["".join(words[at:]) for at in range(len(words))] for each in known if (words := _words(each))}
@@ -134,13 +138,13 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
         return same[:most]
     # Of whole names a slip of one letter comes before being short for later words: "mmluu" is mmlu, not global_mmlu_uk.
     slip = difflib.get_close_matches(name.lower(), [each.lower() for each in tails], n=1, cutoff=SLIP)
-    short = [each for each, letters in tails.items() if key and any(tail.startswith(key) for tail in letters)]
+    short = [each for each, letters in tails.items() if len(key) > 1 and any(tail.startswith(key) for tail in letters)]
     if short and (not slip or any(each.startswith(key) for each in whole)):
         # Whole names before later words of them, and what adds least before what adds more.
         return sorted(short, key=lambda each: (not tails[each][0].startswith(key), len(each), each))[:most]
     if slip:
         return [each for each in tails if each.lower() in slip][:most]
-    close = difflib.get_close_matches(key, whole, n=1)
+    close = difflib.get_close_matches(key, whole, n=1, cutoff=likeness)
     return [each for each, letters in tails.items() if letters[0] in close][:most]
 
 

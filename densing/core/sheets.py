@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -34,6 +34,8 @@ JSON, JSON_LINES = (".json",), (".jsonl", ".ndjson")
 SUFFIXES = (".csv", ".tsv", ".parquet", *JSON_LINES, *JSON)
 """How names of tables end, with ``.gz`` behind them or not; a name that ends otherwise is read as text in columns."""
 _LEADING = 64 * 1024
+# Fewer than make Python look for garbage among them.
+_ROWS_AT_ONCE = 256
 _TOLD_BY_ITSELF = re.compile(r"sep=([^\r\n])\r?\n")
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 
@@ -218,6 +220,27 @@ def _parquet_cells(data: bytes, name: str) -> pd.DataFrame:
     return text_cells(rows)
 
 
+def each_once(cells: pd.Series, turn: Callable[[Any], Any]) -> pd.Series:
+    """Return what a function makes of every cell, called once per distinct cell: long columns repeat themselves.
+
+    Parameters
+    ----------
+    cells : pandas.Series
+        Texts; None and NaN may be among them.
+    turn : callable
+        Of one cell.
+
+    Examples
+    --------
+    >>> each_once(pd.Series([" a", "b", " a"]), str.strip).tolist()
+    ['a', 'b', 'a']
+    """
+    codes, distinct = pd.factorize(cells.to_numpy(dtype=object), use_na_sentinel=False)
+    turned = np.empty(len(distinct), dtype=object)
+    turned[:] = [turn(cell) for cell in distinct]
+    return pd.Series(turned[codes], index=cells.index, name=cells.name, dtype=object)
+
+
 def cell_text(cell: Any, *, times: bool = False) -> str:
     """Return a cell as messages and files write it: a missing one empty, a date without a time.
 
@@ -230,11 +253,15 @@ def cell_text(cell: Any, *, times: bool = False) -> str:
 
     Examples
     --------
-    >>> cell_text(pd.Timestamp("2024-02-29")), cell_text(7.2), cell_text(None)
-    ('2024-02-29', '7.2', '')
+    >>> cell_text(pd.Timestamp("2024-02-29")), cell_text(7.2), cell_text(None), cell_text(b"tiny")
+    ('2024-02-29', '7.2', '', 'tiny')
     """
+    if isinstance(cell, bytes):
+        # Parquet of some writers holds text as bytes.
+        cell = cell.decode("utf-8", "backslashreplace")
     if isinstance(cell, str):
-        return str(cell)
+        # Half a character, which JSON can write and no file can hold, stands as its escape.
+        return str(cell) if cell.isascii() else cell.encode("utf-8", "backslashreplace").decode()
     if cell is None:
         return ""
     if isinstance(cell, float | int):
@@ -250,13 +277,11 @@ def cell_text(cell: Any, *, times: bool = False) -> str:
 
 def _of_text(text: str, name: str) -> Sheet:
     separator = _separator(text, name)
-    header, rows = parse_csv(text, name, separator)
-    columns = dict(zip(header, map(list, zip(*rows.values(), strict=True)), strict=True))
     notes = []
     if separator != ",":
         kind = SEPARATORS.get(separator, repr(separator))
         notes = [Note("separator", "info", f"{name}: cells are separated by {kind}", {"separator": separator})]
-    return Sheet(name, _frame(columns, pd.Index(list(rows), dtype="int64")), tuple(notes))
+    return Sheet(name, _text_cells(text, name, separator), tuple(notes))
 
 
 def _separator(text: str, name: str) -> str:
@@ -292,65 +317,61 @@ def _separator(text: str, name: str) -> str:
     return best[0] if best else ","
 
 
-def parse_csv(text: str, name: str, separator: str = ",") -> tuple[list[str], dict[int, list[str]]]:
-    """Split a CSV text into its header and its filled rows by row number in the file.
+def _text_cells(text: str, name: str, separator: str) -> pd.DataFrame:
+    """Return the filled rows of a text in columns by their numbers in the file.
 
     Columns without a name and without content, as spreadsheets leave behind, are dropped.
-
-    Parameters
-    ----------
-    text : str
-        The content of the file.
-    name : str
-        Name used in messages.
-    separator : str
-        What stands between cells.
-
-    Raises
-    ------
-    InputError, TableError
-        When the text is no table; the message names the row and the remedy.
-
-    Examples
-    --------
-    >>> parse_csv("a;b;\\n1;2;\\n", "toy.csv", ";")
-    (['a', 'b'], {2: ['1', '2']})
     """
     if "\x00" in text:
         row = text.count("\n", 0, text.index("\x00")) + 1
         raise InputError(f"{name}: row {row} holds a NUL byte: not a CSV file, or one in UTF-16; save it as UTF-8")
+    kind = SEPARATORS.get(separator, repr(separator))
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    stated = 1 if _TOLD_BY_ITSELF.match(text) else 0
+    header: list[str] = []
+    columns: list[list[str]] = []
+    numbers: list[int] = []
+    ragged: list[str] = []
+    # Equal cells are one text: a column of a million cells rarely holds many.
+    seen: dict[str, str] = {}
     limit = csv.field_size_limit(MAX_FIELD)
     try:
-        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True))
+        first = 1
+        # Rows become parts of columns early: a million small lists are slow to keep.
+        while part := list(islice(lines, _ROWS_AT_ONCE)):
+            filled = {n: line for n, line in enumerate(part, first) if n > stated and "".join(line).strip()}
+            first += len(part)
+            if not header and filled:
+                header = [cell.strip() for cell in filled.pop(next(iter(filled)))]
+                columns = [[] for _ in header]
+            width = len(header)
+            for number, line in filled.items():
+                if len(line) == width:
+                    continue
+                if len(line) > width and not "".join(line[width:]).strip():
+                    del line[width:]
+                else:
+                    ragged.append(
+                        f"row {number}: {len(line)} cells where the header has {width}; quote cells that hold {kind}"
+                    )
+            if filled and not ragged:
+                numbers.extend(filled)
+                for column, cells in zip(columns, zip(*filled.values(), strict=True), strict=True):
+                    column.extend(map(seen.setdefault, cells, cells))
     except csv.Error as error:
         raise InputError(f"{name}: not readable as CSV ({error}); check quotes and length of cells") from error
     finally:
         csv.field_size_limit(limit)
-    stated = 1 if _TOLD_BY_ITSELF.match(text) else 0
-    filled = {n: line for n, line in enumerate(lines[stated:], start=1 + stated) if "".join(line).strip()}
-    if not filled:
+    if not header:
         raise InputError(f"{name}: empty; a header row and at least one data row are needed")
-    header = [cell.strip() for cell in filled.pop(next(iter(filled)))]
-    width = len(header)
-    if any(len(line) > width for line in filled.values()):
-        filled = {n: line[:width] if not "".join(line[width:]).strip() else line for n, line in filled.items()}
-    kind = SEPARATORS.get(separator, repr(separator))
-    ragged = [
-        f"row {number}: {len(line)} cells where the header has {width}; quote cells that hold {kind}"
-        for number, line in filled.items()
-        if len(line) != width
-    ]
     if ragged:
         raise TableError(name, ragged)
-    if nameless := [
-        at for at in range(width) if not header[at] and not any(line[at].strip() for line in filled.values())
-    ]:
-        kept = [at for at in range(width) if at not in nameless]
-        header, filled = [header[at] for at in kept], {n: [line[at] for at in kept] for n, line in filled.items()}
+    held = {at: column for at, column in enumerate(columns) if header[at] or any(cell.strip() for cell in column)}
+    header = [header[at] for at in held]
     _refuse_repeated(header, name)
-    if not filled:
+    if not numbers:
         raise InputError(f"{name}: has a header but no data row")
-    return header, filled
+    return _frame(dict(zip(header, held.values(), strict=True)), pd.Index(numbers, dtype="int64"))
 
 
 def _refuse_repeated(header: Sequence[str], name: str) -> None:

@@ -16,8 +16,8 @@ import pandas as pd
 
 from densing.core.errors import TableError
 from densing.core.notes import Note
-from densing.core.sheets import Sheet
-from densing.core.tables import Column
+from densing.core.sheets import Sheet, each_once
+from densing.core.tables import Column, Table, validate
 from densing.core.words import listed
 
 NOTHING = frozenset({"nan", "na", "n/a", "null", "none", "-", "–", "—"})
@@ -107,9 +107,8 @@ def as_declared(sheet: Sheet, columns: Iterable[Column], also: Mapping[str, Sequ
         column = declared[name]
         if column.kind not in ("number", "integer", "date"):
             continue
-        texts = cells[name].str.strip()
-        distinct = [text for text in pd.unique(texts) if text]
-        where = _Where(sheet.name, header, texts)
+        distinct = [text for text in dict.fromkeys(map(str.strip, pd.unique(cells[name]))) if text]
+        where = _Where(sheet.name, header, cells[name])
         if column.kind == "date":
             spelled, what = _dates(distinct, where)
         else:
@@ -117,12 +116,51 @@ def as_declared(sheet: Sheet, columns: Iterable[Column], also: Mapping[str, Sequ
         changed = {text: new for text, new in spelled.items() if new != text}
         if not changed:
             continue
-        cells[name] = texts.map(lambda text, changed=changed: changed.get(text, text))
+        cells[name] = each_once(cells[name], lambda cell, changed=changed: changed.get(cell.strip(), cell.strip()))
         text, new = next(iter(changed.items()))
         example = f"row {where.row(text)}: {text[:40]!r} is {new or 'no value'}"
         message = f"{sheet.name}, column {header}: {', '.join(what)} ({example})"
         notes.append(Note(f"{column.kind if column.kind == 'date' else 'number'}s-read", "info", message))
     return dataclasses.replace(sheet, cells=cells, notes=tuple(notes), titles={**sheet.titles, **titles})
+
+
+def as_table(
+    sheet: Sheet, table: Table, also: Mapping[str, Sequence[str]] | None = None
+) -> tuple[pd.DataFrame, tuple[Note, ...]]:
+    """Return the rows of a sheet as a table declares them: the one door for tables that people bring.
+
+    Parameters
+    ----------
+    sheet : Sheet
+        As :func:`densing.core.read_sheet` gives it.
+    table : Table
+        What is declared; unknown columns are kept as text.
+    also : mapping of str to sequence of str, optional
+        Other names of a declared column.
+
+    Returns
+    -------
+    rows : pandas.DataFrame
+        As of :func:`densing.core.validate`.
+    notes : tuple of Note
+        What was read otherwise than it stands there.
+
+    Raises
+    ------
+    TableError
+        As :func:`as_declared` and :func:`densing.core.validate`.
+
+    Examples
+    --------
+    >>> from io import StringIO
+    >>> from densing.core import Column, Table, read_sheet
+    >>> link = Table("link", (Column("mbit", "number", "bandwidth", required=True),))
+    >>> rows, notes = as_table(read_sheet(StringIO("MBit;s\n1,5;0\n"), "link.csv"), link)
+    >>> rows["mbit"].tolist(), [note.code for note in notes]
+    ([1.5], ['separator', 'columns-matched', 'numbers-read'])
+    """
+    sheet = as_declared(sheet, table.columns, also)
+    return validate(sheet.cells, table, sheet.name, titles=sheet.titles), sheet.notes
 
 
 def plain_name(text: str) -> str:
@@ -177,10 +215,10 @@ class _Where:
 
     file: str
     header: str
-    texts: pd.Series
+    cells: pd.Series
 
     def row(self, text: str) -> int:
-        return int(self.texts.index[self.texts.eq(text)][0])
+        return int(self.cells.index[each_once(self.cells, str.strip).eq(text)][0])
 
     def refuse(self, one: str, two: str, problem: str) -> TableError:
         """Return the error of two cells that contradict each other."""

@@ -157,7 +157,7 @@ def validate(
     for column in table.columns:
         if column.name in raw.columns:
             title = (titles or {}).get(column.name, column.name)
-            typed[column.name] = _typed_column(raw[column.name].tolist(), column, title, numbers, problems)
+            typed[column.name] = _typed_column(raw[column.name], column, title, numbers, problems)
         else:
             value = None if column.default is None else _CONVERTERS[column.kind](column.default)
             typed[column.name] = pd.Series(value, index=range(len(raw)), dtype=_DTYPES[column.kind])
@@ -172,18 +172,18 @@ def validate(
 
 
 def _typed_column(
-    cells: Sequence[Any], column: Column, title: str, numbers: Sequence[int], problems: list[str]
+    cells: pd.Series, column: Column, title: str, numbers: Sequence[int], problems: list[str]
 ) -> pd.Series:
-    texts = [(cell if isinstance(cell, str) else cell_text(cell)).strip() for cell in cells]
+    if pd.api.types.infer_dtype(cells, skipna=False) != "string":
+        cells = pd.Series([cell_text(cell) for cell in cells.tolist()], dtype=object)
     # Columns repeat themselves: every distinct text is converted and checked once.
-    checked = {text: _typed_cell(text, column) for text in dict.fromkeys(texts)}
-    if any(problem for _, problem in checked.values()):
-        problems += [
-            f"row {number}, column {title}: {checked[text][1]}"
-            for number, text in zip(numbers, texts, strict=True)
-            if checked[text][1]
-        ]
-    return pd.Series([checked[text][0] for text in texts], dtype=_DTYPES[column.kind], name=column.name)
+    codes, texts = pd.factorize(cells.to_numpy(dtype=object))
+    checked = [_typed_cell(text.strip(), column) for text in texts]
+    if wrong := {code: problem for code, (_, problem) in enumerate(checked) if problem}:
+        at = np.flatnonzero(np.isin(codes, list(wrong)))
+        problems += [f"row {numbers[row]}, column {title}: {wrong[codes[row]]}" for row in at]
+    values = pd.Series([value for value, _ in checked], dtype=_DTYPES[column.kind], name=column.name)
+    return values.take(codes).reset_index(drop=True)
 
 
 def _typed_cell(text: str, column: Column) -> tuple[Any, str | None]:

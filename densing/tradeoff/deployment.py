@@ -22,7 +22,8 @@ from densing.core import (
     Note,
     Readable,
     Table,
-    read_table,
+    as_table,
+    read_sheet,
     words,
     write_csv,
     write_text,
@@ -218,7 +219,7 @@ def deploy(
     --------
     densing.scores.density.served_densities
     """
-    chosen = _rows(quality, weight_bits, text_stays)
+    chosen, read = _rows(quality, weight_bits, text_stays)
     whole = float(chosen["bits_per_byte"].min())
     chosen = chosen.assign(quality=whole / chosen["bits_per_byte"])
     actions = offload.list_actions(
@@ -265,20 +266,20 @@ def deploy(
         service=service,
         times=times,
         level=level,
-        notes=tuple(_notes(times, chosen, text_stays, link)),
+        notes=(*read, *_notes(times, chosen, text_stays, link)),
     )
 
 
-def _rows(quality: pd.DataFrame | Path | str, weight_bits: int, text_stays: bool) -> pd.DataFrame:
-    """Return the ways to serve: evaluated rows, those without a cut once more for the server."""
+def _rows(
+    quality: pd.DataFrame | Path | str, weight_bits: int, text_stays: bool
+) -> tuple[pd.DataFrame, tuple[Note, ...]]:
+    """Return the ways to serve: evaluated rows, those without a cut once more for the server; and the notes."""
     import pandas as pd
 
+    notes: tuple[Note, ...] = ()
     if not isinstance(quality, pd.DataFrame):
-        quality = (
-            read_table(quality, QUALITY)
-            .dropna(axis="columns", how="all")
-            .assign(cut=lambda rows: rows.get("cut", math.nan))
-        )
+        quality, notes = as_table(read_sheet(quality), QUALITY)
+        quality = quality.dropna(axis="columns", how="all").assign(cut=lambda rows: rows.get("cut", math.nan))
     missing = [name for name in NEEDED if name not in quality]
     if missing:
         raise InputError(f"quality: no column {missing[0]}; it needs {', '.join(NEEDED)}")
@@ -300,7 +301,7 @@ def _rows(quality: pd.DataFrame | Path | str, weight_bits: int, text_stays: bool
     together = pd.concat(parts, ignore_index=True)
     if together.empty:
         raise InputError("quality: no rows; evaluate the model with densing eval --exit ... --cut ...")
-    return together
+    return together, notes
 
 
 def _policy_table(contest: offload.Contest) -> pd.DataFrame:
@@ -341,7 +342,9 @@ def _decisions(
 def _notes(times: Served, chosen: pd.DataFrame, text_stays: bool, channel: offload.Channel) -> list[Note]:
     notes = [Note("times-from", "info", f"times: {times.source or 'of the user'}; {times.tokens} tokens a request",
                   {"tokens": times.tokens})]  # fmt: skip
-    if isinstance(channel, offload.Markov):
+    if isinstance(channel, offload.Recorded):
+        notes += channel.notes
+    else:
         notes.append(Note("made-up-channel", "warning", f"the link is made up, not recorded: {channel}; a trace of "
                           "your own says more (--trace)", {}))  # fmt: skip
     if not text_stays:

@@ -13,7 +13,7 @@ import typer
 
 from tests.support.command import commands, densing
 
-WIDTHS = (60, 80, 200)
+WIDTHS = (40, 60, 80, 200)
 
 
 def squeezed(text: str) -> str:
@@ -56,7 +56,10 @@ def test_help_says_every_word_at_any_width_and_has_an_example_to_copy(path: tupl
         assert printed(done.stdout) == examples(command) != []
         for line in done.stdout.splitlines():
             # Longer is only what no line can hold: one word, or an option with its value; on a narrow terminal both.
-            assert len(line) <= width or len(line.strip(" \\").split()) <= (2 if width >= 80 else 3), line
+            # How the program was called is one piece (here by pytest), and an example breaks before its options alone.
+            words = line.replace("Usage: python -m pytest.densing", "Usage:").strip(" \\").split()
+            whole_piece = line.startswith("    densing ") and width < 60
+            assert len(line) <= width or len(words) <= (2 if width >= 80 else 3) or whole_piece, line
 
 
 def test_brackets_are_text() -> None:

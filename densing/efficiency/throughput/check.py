@@ -400,7 +400,7 @@ def _fits(measured: Measured, needed: Array) -> Fits:
 
 
 def _notes(measured: Measured, rows: tuple[Row, ...], whose: pd.Series) -> tuple[Note, ...]:
-    notes = []
+    notes = [*measured.notes]
     if refused := sum(row.status != "predicted" for row in rows):
         reasons = pd.Series([row.reason for row in rows if row.reason]).value_counts()
         listed = "; ".join(f"{reason} ({count})" for reason, count in reasons.head(5).items())

@@ -9,14 +9,14 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, InputError, read_cells, text_cells
+from densing.core import Array, Column, InputError, Note, as_declared, read_sheet
 
 FOLDER = Path(__file__).parent
 SAMPLE = FOLDER / "sample.csv"
@@ -32,6 +32,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "measured": ("status", "tokens_per_s", "tokens_per_s_per_gpu_from_tflops", "mem_gb_said"),
 }  # fmt: skip
 """Columns of a table, by what becomes of them; others are ignored."""
+NUMBERS = ("layers", "hidden", "seq", "gpus", "heads", "kv_heads", "ffn_hidden", "vocab", "gpu_mem_gb", "gpus_per_node",
+           "tp", "pp", "vpp", "dp", "cp", "ep", "mbs", "gbs", "grad_acc", "tokens_per_s",
+           "tokens_per_s_per_gpu_from_tflops", "mem_gb_said")  # fmt: skip
+"""Those that hold numbers."""
+_DECLARED = tuple(
+    Column(name, "number" if name in NUMBERS else "text", group) for group, names in COLUMNS.items() for name in names
+)
 
 MOST, MOST_LAYERS = 1e9, 10_000
 HEAD_WIDTH = 128
@@ -177,11 +184,14 @@ class Measured:
         Of all rows; where a row cannot be expressed its numbers mean nothing.
     name : str
         Of the file, for messages.
+    notes : tuple of Note
+        What was read otherwise than the file has it.
     """
 
     about: pd.DataFrame
     runs: Runs
     name: str
+    notes: tuple[Note, ...] = ()
 
     @property
     def usable(self) -> Array:
@@ -228,7 +238,8 @@ def read_runs(source: Path | pd.DataFrame | None = None) -> Measured:
     Parameters
     ----------
     source : path or DataFrame, optional
-        A CSV file with the columns of :data:`COLUMNS`; our own small selection when left out.
+        A table with the columns of :data:`COLUMNS`, spelled as people do (:func:`densing.core.as_declared`); our own
+        small selection when left out.
 
     Raises
     ------
@@ -241,11 +252,9 @@ def read_runs(source: Path | pd.DataFrame | None = None) -> Measured:
     >>> bool(table.usable.any()), set(table.about.columns) >= {"row_id", "reason"}
     (True, True)
     """
-    if isinstance(source, pd.DataFrame):
-        name, cells = "table", text_cells(source)
-    else:
-        path = SAMPLE if source is None else source
-        name, cells = str(path), read_cells(path)
+    sheet = read_sheet(SAMPLE if source is None else source, "table" if isinstance(source, pd.DataFrame) else None)
+    sheet = as_declared(sheet, _DECLARED)
+    name, cells = sheet.name, sheet.cells
     missing = [column for column in COLUMNS["needed"] if column not in cells]
     if missing:
         raise InputError(
@@ -256,7 +265,7 @@ def read_runs(source: Path | pd.DataFrame | None = None) -> Measured:
         raise InputError(f"{name}: row {twice.index[0]}, row_id: {twice.iloc[0]!r} stands twice; delete or rename one")
     for column in (column for group in COLUMNS.values() for column in group if column not in cells):
         cells[column] = ""
-    return _Reader(cells.map(str.strip), name).read()
+    return replace(_Reader(cells.map(str.strip), name).read(), notes=sheet.notes)
 
 
 class _Reader:

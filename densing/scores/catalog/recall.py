@@ -20,14 +20,14 @@ import pandas as pd
 from densing.core import (
     Card,
     Column,
+    Note,
     Readable,
     Table,
     TableError,
     TableLike,
     UnknownNameError,
-    read_cells,
-    text_cells,
-    validate,
+    as_table,
+    read_sheet,
 )
 from densing.scores.catalog.catalog import DATA
 from densing.scores.catalog.schema import ARCHITECTURES, size_column
@@ -97,6 +97,8 @@ class FactualRecall(Readable):
         One row per model, columns of :data:`RECALL_MODELS`; sizes in billions.
     counts : pandas.DataFrame
         One row per model, tier and part: right, wrong, refused, blank.
+    notes : tuple of Note
+        What was read otherwise than a table has it.
 
     Examples
     --------
@@ -112,6 +114,7 @@ class FactualRecall(Readable):
 
     models: pd.DataFrame
     counts: pd.DataFrame
+    notes: tuple[Note, ...] = ()
 
     def answers(self, tiers: Sequence[str] = TIERS, parts: Sequence[str] = PARTS) -> pd.DataFrame:
         """Return the answers to a subset of the items, its parts added up.
@@ -154,7 +157,7 @@ class FactualRecall(Readable):
             "released": f"{dates.min().date()} to {dates.max().date()}" if len(dates) else "",
         }
         share = (sums["right"] / sums["asked"].where(sums["asked"] > 0)).rename("share right")
-        return Card(f"Factual recall of {len(self.models)} models", facts, share.reset_index())
+        return Card(f"Factual recall of {len(self.models)} models", facts, share.reset_index(), self.notes)
 
 
 def load_recall(models: TableLike | None = None, counts: TableLike | None = None) -> FactualRecall:
@@ -194,8 +197,10 @@ def load_recall(models: TableLike | None = None, counts: TableLike | None = None
     --------
     FactualRecall, densing.scores.trend.recall_trend
     """
-    facts, _ = _read(DATA / "recall_models.csv" if models is None else models, RECALL_MODELS, "recall_models.csv")
-    rows, where = _read(DATA / "recall.csv" if counts is None else counts, RECALL, "recall.csv")
+    models = DATA / "recall_models.csv" if models is None else models
+    counts = DATA / "recall.csv" if counts is None else counts
+    facts, notes, _ = _read(models, RECALL_MODELS, "recall_models.csv")
+    rows, more, where = _read(counts, RECALL, "recall.csv")
     known = set(facts["model"])
     problems = [
         f"column model: {name!r} has answers but no row in the table of models; add one"
@@ -216,11 +221,9 @@ def load_recall(models: TableLike | None = None, counts: TableLike | None = None
     ]
     if problems:
         raise TableError(where, problems)
-    return FactualRecall(facts, rows)
+    return FactualRecall(facts, rows, (*notes, *more))
 
 
-def _read(table: TableLike, declaration: Table, name: str) -> tuple[pd.DataFrame, str]:
-    if isinstance(table, str | Path):
-        where = Path(table).name
-        return validate(read_cells(Path(table), where), declaration, where), where
-    return validate(text_cells(table), declaration, name), name
+def _read(table: TableLike, declaration: Table, name: str) -> tuple[pd.DataFrame, tuple[Note, ...], str]:
+    sheet = read_sheet(table, Path(table).name if isinstance(table, str | Path) else name)
+    return (*as_table(sheet, declaration), sheet.name)

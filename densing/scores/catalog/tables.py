@@ -13,7 +13,6 @@ the month's middle stands for it, and ``released_precision`` says so. Scores may
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import pandas as pd
 
 from densing.core import (
     SHOWN_PROBLEMS,
+    SLIP,
     SUFFIXES,
     Column,
     DensingError,
@@ -38,8 +38,8 @@ from densing.core import (
     UnknownNameError,
     as_declared,
     cell_text,
+    each_once,
     nearest,
-    once,
     plain_name,
     read_sheet,
     read_table,
@@ -437,11 +437,12 @@ def _understood(sheet: Sheet, benchmarks: pd.DataFrame) -> Sheet:
         also[row.id].append(row.name)
     if "benchmark" in cells:
         spelled = {plain_name(other): name for name, others in also.items() for other in (*others, name)}
-        distinct = [text for text in pd.unique(cells["benchmark"].str.strip()) if text not in ids]
+        given = each_once(cells["benchmark"], str.strip)
+        distinct = [text for text in pd.unique(given) if text not in ids]
         if changed := {text: spelled[plain_name(text)] for text in distinct if plain_name(text) in spelled}:
             renamed = words.listed(f"{text} as {name}" for text, name in changed.items())
             notes.append(Note("benchmarks-matched", "info", f"{sheet.name}: benchmarks read by their ids: {renamed}"))
-            cells = cells.assign(benchmark=cells["benchmark"].str.strip().replace(changed))
+            cells = cells.assign(benchmark=each_once(given, lambda text: changed.get(text, text)))
         sheet = dataclasses.replace(sheet, cells=cells)
     elif "model" in cells:
         shares = [dataclasses.replace(_SCORE, name=name, required=False) for name in ids if name not in _STATED]
@@ -452,8 +453,9 @@ def _understood(sheet: Sheet, benchmarks: pd.DataFrame) -> Sheet:
             sheet = _long(wide, Table("scores", tuple(share for share in shares if share.name in held)))
             notes = list(sheet.notes)
     if unread := [name for name in map(str, sheet.cells.columns) if name not in _STATED]:
-        near = {name: difflib.get_close_matches(plain_name(name), _STATED, n=1, cutoff=0.8) for name in unread}
-        shown = words.listed(f"{name} (near {near[name][0]})" if near[name] else repr(name) for name in unread)
+        # Other columns are other things, most of them: only a slip is asked about.
+        near = {name: nearest(name, _STATED, most=1, likeness=SLIP) for name in unread}
+        shown = words.listed(f"{name!r}{f' (did you mean {each[0]}?)' if each else ''}" for name, each in near.items())
         notes.append(Note("columns-not-read", "info", f"{sheet.name}: columns that are not read: {shown}"))
     return dataclasses.replace(sheet, notes=tuple(notes))
 
@@ -498,7 +500,9 @@ def parts_of(sheet: Sheet) -> dict[str, Part]:
         return {"models": _models_part(sheet, repeated=True), **scores} if sized else scores
     if "model" in columns and (sized or "released" in columns):
         return {"models": _models_part(sheet, repeated=False)}
-    raise InputError(f"{sheet.name}: columns {', '.join(map(str, cells.columns))} fit no known form; give {_FORMS}")
+    shown = ", ".join(map(str, cells.columns))
+    hint = "; separate cells by commas, semicolons or tabs" if len(columns) == 1 else ""
+    raise InputError(f"{sheet.name}: columns {shown} fit no known form{hint}; give {_FORMS}")
 
 
 def _models_part(sheet: Sheet, repeated: bool) -> Part:
@@ -510,7 +514,9 @@ def _models_part(sheet: Sheet, repeated: bool) -> Part:
         own = own.drop_duplicates()
     own = _with_days(_with_total(own, sheet), title)
     rows = _checked(own, table, sheet)
-    return Part(title, _one_per_model(rows, title) if repeated else rows, tuple(map(str, own.columns)), sheet.notes)
+    stated = tuple(map(str, own.columns))
+    # Of a combined table the scores bring the notes.
+    return Part(title, _one_per_model(rows, title), stated) if repeated else Part(title, rows, stated, sheet.notes)
 
 
 def _with_total(raw: pd.DataFrame, sheet: Sheet) -> pd.DataFrame:
@@ -591,8 +597,7 @@ def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Ca
     TableError
         For a second value under an existing key, or a reference to something unknown.
     """
-    # Models and scores of one file bring the same notes.
-    notes = once(note for part in parts.values() for note in part.notes)
+    notes = [note for part in parts.values() for note in part.notes]
     catalog = dataclasses.replace(catalog, notes=(*catalog.notes, *notes))
     for name in ("sources", "evaluators", "benchmarks"):
         if name in parts:
@@ -638,9 +643,7 @@ def _register(catalog: Catalog, parts: dict[str, Part]) -> Catalog:
 def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
     old: pd.DataFrame = getattr(catalog, name)
     key = list(_TABLES[name].key)
-    positions = {identity: i for i, identity in enumerate(old[key].itertuples(index=False, name=None))}
-    identities = part.rows[key].itertuples(index=False, name=None)
-    at = np.array([positions.get(identity, -1) for identity in identities], dtype=int)
+    at = pd.MultiIndex.from_frame(old[key]).get_indexer(pd.MultiIndex.from_frame(part.rows[key]))
     new, mine, at = part.rows[at < 0], part.rows[at >= 0], at[at >= 0]
     before = old.iloc[at].set_axis(mine.index, axis=0)
     facts = [column for column in _FACTS[name] if column in part.stated and column in old.columns]
@@ -729,13 +732,16 @@ def _append(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     if new.empty:
         return old.reset_index(drop=True)
     columns = {}
-    for name in old.columns:
-        cells = np.full(len(new), None, dtype=object)
+    for name, cells in old.items():
+        if cells.dtype != object:
+            added = new.get(name, pd.Series(index=new.index, dtype=cells.dtype)).astype(cells.dtype)
+            columns[name] = pd.concat([cells, added], ignore_index=True)
+            continue
+        texts = np.full(len(new), None, dtype=object)
         if name in new.columns:
             known = new[name].notna().to_numpy()
-            cells[known] = new[name].to_numpy(dtype=object)[known]
-        both = np.concatenate([old[name].to_numpy(dtype=object), cells])
-        columns[name] = pd.Series(both, dtype=old[name].dtype)
+            texts[known] = new[name].to_numpy(dtype=object)[known]
+        columns[name] = pd.Series(np.concatenate([cells.to_numpy(), texts]), dtype=object)
     return pd.DataFrame(columns)
 
 
@@ -754,10 +760,10 @@ def complete_scores(part: Part, catalog: Catalog) -> Part:
     """Return the scores with source and series filled in; a known (benchmark, evaluator) keeps its series."""
     rows = part.rows.copy()
     rows["source"] = _sources(rows["source"], part, catalog)
-    known = catalog.scores.drop_duplicates(["benchmark", "evaluator"])
-    series = dict(zip(zip(known["benchmark"], known["evaluator"], strict=True), known["series"], strict=True))
-    keys = zip(rows["benchmark"], rows["evaluator"], strict=True)
-    rows["series"] = _filled(rows["series"], [series.get(key, f"{key[0]}:{key[1]}") for key in keys])
+    pair = ["benchmark", "evaluator"]
+    known = rows[pair].merge(catalog.scores.drop_duplicates(pair)[[*pair, "series"]], on=pair, how="left")["series"]
+    new = rows["benchmark"] + ":" + rows["evaluator"]
+    rows["series"] = _filled(rows["series"], known.set_axis(rows.index).fillna(new))
     return dataclasses.replace(part, rows=rows)
 
 
@@ -781,7 +787,7 @@ def _sources(cells: pd.Series, part: Part, catalog: Catalog) -> pd.Series:
     """Put the file's own id before every source that does not start with a known id."""
     mine, known = user_source(part.title), set(catalog.sources["id"])
     full = {cell: cell if source_id(cell) in known else f"{mine}#{cell}" for cell in cells.dropna().unique()}
-    return pd.Series([full.get(cell, mine) for cell in cells], index=cells.index, dtype=object)
+    return each_once(cells, lambda cell: full.get(cell, mine))
 
 
 def _filled(cells: pd.Series, default: Any) -> pd.Series:

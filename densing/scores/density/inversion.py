@@ -28,6 +28,8 @@ from densing.scores.references import Reference, family_names, get_family
 DENOMINATORS = ("total", "active", "non_embedding")
 DEFAULT_GUARD = GUARD
 MAX_GUARD = 1000.0
+# Draws are inverted in parts: what a law makes on the way is many times as large.
+CELLS_AT_ONCE = 200_000
 # Without a guard an effective size still has to be a size: from one parameter to a quadrillion.
 UNGUARDED = (1.0, 1e15)
 WITH_SCATTER, MEASUREMENT_ONLY = "with scatter", "measurement only"
@@ -311,14 +313,20 @@ def read_scores(reference: Reference, rows: pd.DataFrame, guard: float, seed: in
     n_eff, status = (np.asarray(part) for part in law.invert(reference.fit.theta, score, **given))
     outside = (status == "ok") & ((n_eff < np.exp(limits[0])) | (n_eff > np.exp(limits[1])))
     # One axis of draws of the law, one of models: every draw reads all the scores.
-    theta, count = reference.fit.draws[:, None, :], len(reference.fit.draws)
+    count = len(reference.fit.draws)
+    blocks = np.array_split(np.arange(count), max(1, count * len(score) // CELLS_AT_ONCE))
+
+    def drawn(values: Array) -> Array:
+        values = np.broadcast_to(values, (count, len(score)))
+        inverted = (law.invert(reference.fit.draws[block, None], values[block], **given)[0] for block in blocks)
+        return np.concatenate([clipped(part) for part in inverted])
+
     noisy = score + rows["score_se"].to_numpy(dtype=float) * normals(count, seed, (law.output, *names), models)
-    law_draws = clipped(law.invert(theta, score[None, :], **given)[0])
-    draws = model_draws = clipped(law.invert(theta, noisy, **given)[0])
+    law_draws = drawn(score)
+    draws = model_draws = drawn(noisy)
     if scatter is not None:
         shift = scatter.draws(count, seed, names, models)
-        scattered = noisy * np.exp(shift) if scatter.relative else noisy + shift
-        model_draws = clipped(law.invert(theta, scattered, **given)[0])
+        model_draws = drawn(noisy * np.exp(shift) if scatter.relative else noisy + shift)
     status = np.where(outside, "extrapolated", status)
     return Readings(clipped(n_eff), status, draws, law_draws, model_draws, limits, scatter is not None)
 

@@ -324,7 +324,8 @@ def _densities(
 
 def _from_user(scores: pd.DataFrame) -> pd.Series:
     """Return which scores stand in a table of the user's own."""
-    return scores["source"].str.startswith("user:")
+    sources = scores["source"]
+    return sources.isin([source for source in sources.unique() if source.startswith("user:")])
 
 
 def _protocols(adopted: Catalog, chosen: pd.DataFrame, reference: Reference) -> pd.DataFrame:

@@ -18,9 +18,8 @@ from densing.core import (
     Note,
     Table,
     TableLike,
-    as_declared,
+    as_table,
     read_sheet,
-    validate,
 )
 from densing.scores.catalog import ALSO
 from densing.scores.laws import Law, TwoStep
@@ -172,6 +171,4 @@ def read_runs(source: TableLike, law: Law, cluster: str | None = None) -> tuple[
             f"{sheet.name}: {len(sheet.cells)} rows are more than the {MAX_RUNS} runs that a fit takes; "
             "give one row per run or checkpoint, or a random part of them"
         )
-    sheet = as_declared(sheet, columns, ALSO)
-    table = Table(f"runs for law {law.name}", tuple(columns))
-    return validate(sheet.cells, table, sheet.name, titles=sheet.titles), sheet.notes
+    return as_table(sheet, Table(f"runs for law {law.name}", tuple(columns)), ALSO)

@@ -684,7 +684,7 @@ def _densities(sample: pd.DataFrame) -> tuple[pd.DataFrame, TrendData]:
 
 
 def _notes(recall: FactualRecall, sample: pd.DataFrame, noise: float) -> tuple[Note, ...]:
-    notes = []
+    notes = [*recall.notes]
     reasons = _strata(recall, VARIANTS[0])
     counts = {str(reason): int(count) for reason, count in reasons[reasons != ""].value_counts().items()}
     if counts:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from densing.core import Array, Column, InputError, Table, named_stream, read_table
+from densing.core import Array, Column, InputError, Note, Table, as_table, named_stream, read_sheet
 
 MEGABIT = 1e6 / 8
 """Bytes per second."""
@@ -99,11 +99,14 @@ class Recorded:
         Bytes per second.
     load : float (n,)
     name : str
+    notes : tuple of Note
+        What was read otherwise than the file has it.
     """
 
     bandwidth: Array
     load: Array
     name: str = "trace"
+    notes: tuple[Note, ...] = ()
 
     def draw(self, episodes: int, steps: int, seed: int) -> Conditions:
         """Return parts of the record that begin at random places, going round at its end."""
@@ -116,7 +119,7 @@ Channel = Markov | Recorded
 
 
 def read_channel(path: Path) -> Recorded:
-    """Read a CSV file with a column ``mbit`` (10^6 bits per second), and perhaps ``load`` (1: nobody else there).
+    """Read a table with a column ``mbit`` (10^6 bits per second), and perhaps ``load`` (1: nobody else there).
 
     A column ``s`` of seconds may say when each was recorded; then it must rise in even steps: a gap would pass for a
     link that changes at once.
@@ -126,7 +129,7 @@ def read_channel(path: Path) -> Recorded:
     InputError
         For a file that cannot be read, lacks the column or has fewer than two rows, values that are none, and gaps.
     """
-    rows = read_table(path, TRACE)
+    rows, notes = as_table(read_sheet(path), TRACE)
     if len(rows) < 2:
         raise InputError(f"{path}: {len(rows)} rows; a trace has at least two")
     if rows["s"].notna().all():
@@ -143,4 +146,4 @@ def read_channel(path: Path) -> Recorded:
         raise InputError(
             f"{path}: row {missing + 2}: s is empty and elsewhere it is not; fill it, or leave the column out"
         )
-    return Recorded(rows["mbit"].to_numpy() * MEGABIT, rows["load"].to_numpy(), path.name)
+    return Recorded(rows["mbit"].to_numpy() * MEGABIT, rows["load"].to_numpy(), path.name, notes)
