@@ -22,7 +22,6 @@ from typer.cli import get_docs_for_click
 from densing import __version__
 from densing.cli import app
 from densing.cli.help import copyable
-from densing.efficiency.profile import joint, run
 
 HERE = Path(__file__).parent
 
@@ -81,9 +80,6 @@ html_theme_options = {
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
-# A struct's signature evaluates its annotations, and this one is imported only where several ranks are compared.
-run.JointProfile = joint.JointProfile
-
 # Commands print for a terminal of this width, and find the program of this environment.
 os.environ.update(COLUMNS="88", NO_COLOR="1", PLOTLY_RENDERER="notebook_connected")
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -122,8 +118,8 @@ def find_public_name(sphinx: Sphinx, env: BuildEnvironment, node: pending_xref, 
         return None
     name = node["reftarget"].rpartition(".")[2]
     known = env.domains.python_domain.objects
-    for face in ("densing", "densing.timeline", "densing.profile", "densing.training", "densing.tradeoff"):
-        if entry := known.get(f"{face}.{name}"):
+    for room in ("", ".timeline", ".profile", ".training", ".training.sparse", ".tradeoff"):
+        if entry := known.get(f"densing{room}.{name}"):
             return make_refnode(sphinx.builder, node["refdoc"], entry.docname, entry.node_id, text)
     return None
 
