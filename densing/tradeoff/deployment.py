@@ -170,7 +170,7 @@ def deploy(
     ----------
     quality : pandas.DataFrame or path
         A row per evaluated way to serve, as :func:`densing.scores.density.served_densities` or ``measured_variants``
-        give them, or a CSV file of :data:`QUALITY`:
+        give them, or the file of a table of :data:`QUALITY`:
         ``exit``, ``cut``, ``cut_bits``, ``bits_per_byte``, perhaps ``weight_bits`` and densities. Only what was
         evaluated is chosen from. A row without a cut stands for two ways: on the device, and on the server, to which
         the tokens' numbers are sent.

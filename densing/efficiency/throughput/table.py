@@ -228,7 +228,7 @@ def read_runs(source: Path | pd.DataFrame | None = None) -> Measured:
     Parameters
     ----------
     source : path or DataFrame, optional
-        A CSV file with the columns of :data:`COLUMNS`; our own small selection when left out.
+        A table with the columns of :data:`COLUMNS`; our own small selection when left out.
 
     Raises
     ------

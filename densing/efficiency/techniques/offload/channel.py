@@ -116,7 +116,7 @@ Channel = Markov | Recorded
 
 
 def read_channel(path: Path) -> Recorded:
-    """Read a CSV file with a column ``mbit`` (10^6 bits per second), and perhaps ``load`` (1: nobody else there).
+    """Read a table with a column ``mbit`` (10^6 bits per second), and perhaps ``load`` (1: nobody else there).
 
     A column ``s`` of seconds may say when each was recorded; then it must rise in even steps: a gap would pass for a
     link that changes at once.
