@@ -67,6 +67,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "densing"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_sidebars = {page: [] for page in ("index", "glossary", "faq")}
 html_show_sourcelink = False
 html_theme_options = {
     "navbar_align": "left",
@@ -113,8 +114,8 @@ def visit_math(translator: HTMLTranslator, node: Element) -> None:
 
 
 def find_public_name(sphinx: Sphinx, env: BuildEnvironment, node: pending_xref, text: Element) -> Element | None:
-    """Lead a reference to where a thing is defined to the face that offers it: ``densing.scores.fit.fit_law``."""
-    if node.get("refdomain") != "py" or "." not in node["reftarget"]:
+    """Lead a reference to the face that offers it, wherever it is defined (``densing.scores.fit.fit_law``)."""
+    if node.get("refdomain") != "py":
         return None
     name = node["reftarget"].rpartition(".")[2]
     known = env.domains.python_domain.objects

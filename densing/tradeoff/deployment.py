@@ -187,9 +187,9 @@ def deploy(
         Rows of other weights are left out.
     policies : sequence of str
     latency_weight, penalty : float
-        See :class:`Service`.
+        See :class:`densing.efficiency.techniques.offload.Service`.
     traces, seeds, updates : int
-        See :func:`hold_contest`.
+        See :func:`densing.efficiency.techniques.offload.hold_contest`.
     level : float
         Of intervals.
     seed : int
