@@ -85,6 +85,13 @@ copybutton_prompt_is_regexp = True
 os.environ.update(COLUMNS="88", NO_COLOR="1", PLOTLY_RENDERER="notebook_connected")
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
+# Kernels of notebooks leave no trace in the home folder, and do not warn of how they talk to this process.
+_kernels = HERE / "_build" / "ipython"
+_profile = _kernels / "profile_default"
+_profile.mkdir(parents=True, exist_ok=True)
+(_profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n", encoding="utf-8")
+os.environ["IPYTHONDIR"] = str(_kernels)
+
 
 def write_commands(sphinx: Sphinx) -> None:
     """Write a page of options per command, from the program itself, so that none goes stale."""
