@@ -299,7 +299,10 @@ def main() -> None:
     given = parser.parse_args()
     validated = json.loads(given.claims.read_text()) if given.claims else densing("techniques", "validate", "--json")
     own = {system.name: findings(system, validated) for system in SYSTEMS}
-    overview = ((system.name, system.paper, system.here, system.command, Path(system.page).stem) for system in SYSTEMS)
+    overview = (
+        (system.name, system.paper, system.here, f"`{system.command}`", f"[{Path(system.page).stem}]({system.page})")
+        for system in SYSTEMS
+    )
     outcome = (
         (
             system.name,
@@ -329,7 +332,6 @@ def main() -> None:
         "with the command that measured it.",
         "## What each is here",
         markdown.table(("system", "paper", "here", "command", "page"), overview),
-        "Pages: " + ", ".join(f"[{Path(page).stem}]({page})" for page in dict.fromkeys(s.page for s in SYSTEMS)) + ".",
         "## What came out",
         "Only a prediction can be reproduced; a claim of any other grade agrees or differs "
         "([techniques](../explanation/techniques.md)). "

@@ -22,7 +22,6 @@ from typer.cli import get_docs_for_click
 from densing import __version__
 from densing.cli import app
 from densing.cli.help import copyable
-from densing.efficiency.profile import joint, run
 
 HERE = Path(__file__).parent
 
@@ -68,6 +67,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "densing"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_sidebars = {page: [] for page in ("index", "glossary", "faq")}
 html_show_sourcelink = False
 html_theme_options = {
     "navbar_align": "left",
@@ -81,12 +81,16 @@ html_theme_options = {
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
-# A struct's signature evaluates its annotations, and this one is imported only where several ranks are compared.
-run.JointProfile = joint.JointProfile
-
 # Commands print for a terminal of this width, and find the program of this environment.
 os.environ.update(COLUMNS="88", NO_COLOR="1", PLOTLY_RENDERER="notebook_connected")
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+# Kernels of notebooks leave no trace in the home folder, and do not warn of how they talk to this process.
+_kernels = HERE / "_build" / "ipython"
+_profile = _kernels / "profile_default"
+_profile.mkdir(parents=True, exist_ok=True)
+(_profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n", encoding="utf-8")
+os.environ["IPYTHONDIR"] = str(_kernels)
 
 
 def write_commands(sphinx: Sphinx) -> None:
@@ -117,13 +121,13 @@ def visit_math(translator: HTMLTranslator, node: Element) -> None:
 
 
 def find_public_name(sphinx: Sphinx, env: BuildEnvironment, node: pending_xref, text: Element) -> Element | None:
-    """Lead a reference to where a thing is defined to the face that offers it: ``densing.scores.fit.fit_law``."""
-    if node.get("refdomain") != "py" or "." not in node["reftarget"]:
+    """Lead a reference to the face that offers it, wherever it is defined (``densing.scores.fit.fit_law``)."""
+    if node.get("refdomain") != "py":
         return None
     name = node["reftarget"].rpartition(".")[2]
     known = env.domains.python_domain.objects
-    for face in ("densing", "densing.timeline", "densing.profile", "densing.training", "densing.tradeoff"):
-        if entry := known.get(f"{face}.{name}"):
+    for room in ("", ".timeline", ".profile", ".training", ".training.sparse", ".tradeoff"):
+        if entry := known.get(f"densing{room}.{name}"):
             return make_refnode(sphinx.builder, node["refdoc"], entry.docname, entry.node_id, text)
     return None
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.pages import SCRIPT, load_first_hour
+from tests.support.folders import ROOT
+from tests.support.pages import SCRIPT, load_first_hour, words
 
 first_hour = load_first_hour()
+ENVIRONMENT = first_hour.environment(Path(sys.executable).parent)
+README = {words(command) for command in first_hour.read_commands(ROOT / "README.md")}
+# Without README's commands: tests/test_readme.py runs them, and compares what how-to pages show of them.
+HOW_TO = {
+    page.stem: [command for command in first_hour.read_commands(page) if words(command) not in README]
+    for page in sorted((ROOT / "docs" / "how-to").glob("*.md"))
+}
 PAGE = """\
 ```console
 $ printf 'one 1.00\\n two   2.00\\nthree\\n'
@@ -26,6 +34,10 @@ $ echo $?
 ```console
 $ echo 5
 6
+```
+<!-- first_hour: not run: this machine has no such thing -->
+```console
+$ exit 5
 ```
 ```python
 print(7)
@@ -48,9 +60,9 @@ def test_commands_their_places_and_their_output_are_read_out_of_a_page(tmp_path:
         ("page.md:6", False, ()),
         ("page.md:7", False, ("4",)),
         ("page.md:12", False, ()),
-        ("page.md:16", True, ("7",)),
+        ("page.md:20", True, ("7",)),
     ]
-    assert first_hour.try_page(page, tmp_path, _environment()) == []
+    assert first_hour.try_commands(first_hour.read_commands(page), tmp_path, ENVIRONMENT) == []
 
 
 @pytest.mark.parametrize(
@@ -61,15 +73,22 @@ def test_commands_their_places_and_their_output_are_read_out_of_a_page(tmp_path:
         ("one 1.01\n...\nthree", "three\none 1.01", "page.md:2: the page shows a line"),
         ("$ echo $?\n4\n", "", "page.md:6: exit code 4"),
         ("$ echo $?\n4\n", "$ echo $?\n3\n", "page.md:7: the page shows a line"),
-        ("print(7)", "raise SystemExit(2)", "page.md:16: exit code 2"),
+        ("print(7)", "raise SystemExit(2)", "page.md:20: exit code 2"),
     ],
 )
 def test_a_page_that_says_otherwise_is_named_with_its_line(tmp_path: Path, old: str, new: str, place: str) -> None:
     page = tmp_path / "page.md"
     assert old in PAGE
     page.write_text(PAGE.replace(old, new))
-    (wrong,) = first_hour.try_page(page, tmp_path, _environment())
+    (wrong,) = first_hour.try_commands(first_hour.read_commands(page), tmp_path, ENVIRONMENT)
     assert wrong.startswith(place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [name for name, commands in HOW_TO.items() if commands])
+def test_a_how_to_page_does_what_it_says(page: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    assert first_hour.try_commands(HOW_TO[page], tmp_path, ENVIRONMENT) == []
 
 
 @pytest.mark.slow
@@ -78,7 +97,3 @@ def test_the_tutorials_do_what_they_say_on_a_wheel_in_a_clean_environment() -> N
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "wheel: " in done.stdout and "import densing: " in done.stdout
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

@@ -10,6 +10,7 @@ import pytest
 
 import densing
 from densing.scores.references.rulers import fits_folder
+from tests.support.public import public_rooms
 
 
 def test_all_is_sorted_complete_and_importable() -> None:
@@ -29,6 +30,26 @@ def test_every_public_name_has_a_docstring(name: str) -> None:
     assert text and len(text.splitlines()[0]) > 10
     if inspect.isfunction(documented) and len(inspect.signature(documented).parameters) > 1:
         assert "Parameters" in text, f"{name} does not document its parameters"
+
+
+def test_every_public_class_and_function_has_a_signature() -> None:
+    """Editors and Sphinx ask for it; of a struct it evaluates the fields' annotations."""
+    things = {f"{room.__name__}.{name}": getattr(room, name) for room in public_rooms() for name in room.__all__}
+    things |= {
+        f"{name}.{key}": method
+        for name, thing in things.items() if inspect.isclass(thing)
+        for key, method in inspect.getmembers(thing, inspect.isfunction) if not key.startswith("_")
+    }  # fmt: skip
+    assert "densing.DensityResult.to_latex" in things
+    # An exception without an __init__ of its own has Python's, which has no signature.
+    asked = {name: thing for name, thing in things.items() if callable(thing) and thing is not densing.DensingError}
+    unreadable = {}
+    for name, thing in asked.items():
+        try:
+            inspect.signature(thing)
+        except (NameError, ValueError) as error:
+            unreadable[name] = error
+    assert not unreadable
 
 
 def test_namespaces_are_reached_by_name_without_importing_them_first() -> None:

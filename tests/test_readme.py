@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 import densing
 from tests.support.folders import ROOT
-from tests.support.pages import load_first_hour
+from tests.support.pages import load_first_hour, words
 
 first_hour = load_first_hour()
 COMMANDS = first_hour.read_commands(ROOT / "README.md")
@@ -39,6 +38,13 @@ SLOW = (
 )
 # What these read is written by a command before them, which is run with them.
 AFTER = {"densing density --results": "densing eval", "densing profile runs": "densing train"}
+# What how-to pages show of the same commands.
+SHOWN = {
+    words(command): command
+    for page in (ROOT / "docs" / "how-to").glob("*.md")
+    for command in first_hour.read_commands(page)
+    if command.shown
+}
 
 
 def _case(command: Any) -> Any:
@@ -58,9 +64,11 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def _run(command: Any, folder: Path) -> None:
-    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = first_hour.run(command, folder, {**os.environ, "PATH": programs, "COLUMNS": "100", "NO_COLOR": "1"})
+    done = first_hour.run(command, folder, first_hour.environment(Path(sys.executable).parent))
     assert done.returncode == 0, f"README.md:{command.line}: exit code {done.returncode}\n{done.stdout}"
+    if shown := SHOWN.get(words(command)):
+        line = first_hour.not_printed(shown.shown, done.stdout)
+        assert line is None, f"{shown.place}: the page shows a line that was not printed:\n  {line}\n{done.stdout}"
 
 
 def test_every_line_that_is_not_run_here_is_named_and_stands_in_the_readme() -> None:

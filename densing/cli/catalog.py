@@ -165,7 +165,9 @@ def erratic(
 
 @app.command("validate")
 def validate(
-    path: Annotated[Path | None, typer.Argument(help="Your CSV or folder; the embedded catalog when left out.")] = None,
+    path: Annotated[
+        Path | None, typer.Argument(help=f"Your table ({o.FORMS}) or folder; the embedded catalog when left out.")
+    ] = None,
     json: o.JsonFlag = False,
 ) -> None:
     """Check a table against the declared columns, ranges and the embedded catalog; exit code 1 when it is refused.

@@ -46,7 +46,8 @@ def density(
     scores: Annotated[
         Path | None,
         typer.Option(
-            "--scores", help="Your own CSV: model,params,released,benchmark,score; only its models are shown."
+            "--scores",
+            help=f"Your own table ({o.FORMS}): model,params,released,benchmark,score; only its models are shown.",
         ),
     ] = None,
     results: Annotated[

@@ -33,8 +33,8 @@ def deploy(
         Path | None,
         typer.Option(
             "--quality",
-            help="Instead of a store: CSV with exit, cut (empty: none), cut_bits, bits_per_byte, perhaps "
-            "weight_bits and density.",
+            help=f"Instead of a store: table ({o.FORMS}) with exit, cut (empty: none), cut_bits, bits_per_byte, "
+            "perhaps weight_bits and density.",
             dir_okay=False,
             exists=True,
         ),
@@ -61,7 +61,10 @@ def deploy(
     trace: Annotated[
         Path | None,
         typer.Option(
-            "--trace", help="CSV with mbit, perhaps load and s: a row per request.", dir_okay=False, exists=True
+            "--trace",
+            help=f"Table ({o.FORMS}) with mbit, perhaps load and s: a row per request.",
+            dir_okay=False,
+            exists=True,
         ),
     ] = None,
     channel: Annotated[
@@ -114,7 +117,7 @@ def deploy(
     from densing.tradeoff import deploy as deploy_model
 
     if (store is None) == (quality is None):
-        raise InputError("give either a result store of densing eval, or --quality with a CSV file")
+        raise InputError("give either a result store of densing eval, or --quality with a table")
     if attempt and not model:
         raise InputError("--try: which model is served? give --model")
     rows = _rows(store, quality, model, reference)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def fit(
-    table: Annotated[Path, typer.Argument(help="CSV with the law's inputs and output, e.g. params,tokens,loss.")],
+    table: Annotated[
+        Path, typer.Argument(help=f"Table ({o.FORMS}) with the law's inputs and output, e.g. params,tokens,loss.")
+    ],
     law: Annotated[
         str,
         typer.Option(

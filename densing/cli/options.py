@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from densing.scores.references import Reference as Ruler
 
 ONE_CURVE, PER_BENCHMARK = "mean-score", "per-benchmark"
+FORMS = "CSV, Parquet, JSON lines or JSON"
+"""Of a table that somebody brings; docs/how-to/tables.md says how each is read."""
 
 
 def finite(value: float) -> float:
@@ -65,7 +67,11 @@ Benchmark = Annotated[
 ]
 CatalogFiles = Annotated[
     list[Path] | None,
-    typer.Option("--catalog", help="CSV (or folder of CSVs) merged into the embedded catalog; may be repeated."),
+    typer.Option(
+        "--catalog",
+        help=f"Table ({FORMS}), or folder with models.csv and scores.csv, merged into the embedded catalog; may be "
+        "repeated.",
+    ),
 ]
 Since = Annotated[str | None, typer.Option("--since", help="First release date, ISO.", metavar="DATE")]
 Until = Annotated[str | None, typer.Option("--until", help="Last release date, ISO.", metavar="DATE")]

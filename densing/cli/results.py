@@ -213,7 +213,7 @@ def explain(
 
 @app.command("targets")
 def targets(
-    file: Annotated[Path, typer.Argument(help="CSV or JSONL with id, prompt, target and optionally benchmark.")],
+    file: Annotated[Path, typer.Argument(help=f"Table ({o.FORMS}) with id, prompt, target and optionally benchmark.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the task files: --include_path of densing eval.")
     ],

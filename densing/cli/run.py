@@ -32,8 +32,8 @@ def run(
         Path | None,
         typer.Option(
             "--scores",
-            help="CSV with columns model, params, released, benchmark, score: models of your own to place among the "
-            "catalog's. They do not enter the headline; rows of --catalog do.",
+            help=f"Table ({o.FORMS}) with columns model, params, released, benchmark, score: models of your own to "
+            "place among the catalog's. They do not enter the headline; rows of --catalog do.",
         ),
     ] = None,
     gain: Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from densing.cli.options import JsonFlag
+from densing.cli.options import FORMS, JsonFlag
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar, visible, width
 from densing.core import InputError, Note, words
 
@@ -414,8 +414,8 @@ def validate(
         typer.Argument(
             metavar="[FILE]",
             exists=True,
-            help="With --throughput: a CSV file of training runs (row_id, layers, hidden, seq, gpu, gpus and more, "
-            "see docs/results/cost-model.md).",
+            help=f"With --throughput: a table ({FORMS}) of training runs (row_id, layers, hidden, seq, gpu, "
+            "gpus and more, see docs/results/cost-model.md).",
             show_default=False,
         ),
     ] = None,

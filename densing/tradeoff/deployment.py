@@ -171,7 +171,7 @@ def deploy(
     ----------
     quality : pandas.DataFrame or path
         A row per evaluated way to serve, as :func:`densing.scores.density.served_densities` or ``measured_variants``
-        give them, or a CSV file of :data:`QUALITY`:
+        give them, or the file of a table of :data:`QUALITY`:
         ``exit``, ``cut``, ``cut_bits``, ``bits_per_byte``, perhaps ``weight_bits`` and densities. Only what was
         evaluated is chosen from. A row without a cut stands for two ways: on the device, and on the server, to which
         the tokens' numbers are sent.
@@ -188,9 +188,9 @@ def deploy(
         Rows of other weights are left out.
     policies : sequence of str
     latency_weight, penalty : float
-        See :class:`Service`.
+        See :class:`densing.efficiency.techniques.offload.Service`.
     traces, seeds, updates : int
-        See :func:`hold_contest`.
+        See :func:`densing.efficiency.techniques.offload.hold_contest`.
     level : float
         Of intervals.
     seed : int

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
+from typing import Any
 
 from tests.support.folders import ROOT
 
@@ -22,3 +23,8 @@ def load_first_hour() -> ModuleType:
     sys.modules["first_hour"] = module
     loader.exec_module(module)
     return module
+
+
+def words(command: Any) -> str:
+    """Return a command without a remark behind it and without how it is laid out."""
+    return " ".join(command.text.partition("  #")[0].split())

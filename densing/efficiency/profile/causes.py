@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from densing.core import Record, words
+from densing.efficiency.profile.joint import JointProfile
 from densing.efficiency.profile.rank import RankProfile, cut_short, per_step, pooled, run_collectives
 from densing.efficiency.timeline import CollectiveSummary, Copies
-
-if TYPE_CHECKING:
-    # A single trace must not pay for loading what compares ranks.
-    from densing.efficiency.profile.joint import JointProfile
 
 SHOWN = 3
 SMALL_MESSAGE = 1_000_000

@@ -1,17 +1,23 @@
-"""What only several ranks jointly can tell: matching, clocks, stragglers, slowdown, the path from rank to rank."""
+"""What only several ranks jointly can tell: matching, clocks, stragglers, slowdown, the path from rank to rank.
+
+A single trace must not pay for loading what compares ranks, so that only :func:`join_ranks` loads it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from densing.core import Note
-from densing.efficiency.profile.alignment import Clocks, Matched, align_clocks, match_collectives
-from densing.efficiency.profile.critical import RunPath, run_path
 from densing.efficiency.profile.rank import RankProfile
-from densing.efficiency.profile.waiting import Stragglers, Waiting, find_stragglers, waiting_of
-from densing.efficiency.profile.whatif_run import RecordedWhatIf, common_steps, what_if
 from densing.efficiency.timeline import Collectives
+
+if TYPE_CHECKING:
+    from densing.efficiency.profile.alignment import Clocks, Matched
+    from densing.efficiency.profile.critical import RunPath
+    from densing.efficiency.profile.waiting import Stragglers, Waiting
+    from densing.efficiency.profile.whatif_run import RecordedWhatIf
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +69,11 @@ def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) 
     tables : mapping of int to Collectives
         Their communications; may read them lazily.
     """
+    from densing.efficiency.profile.alignment import align_clocks, match_collectives
+    from densing.efficiency.profile.critical import run_path
+    from densing.efficiency.profile.waiting import find_stragglers, waiting_of
+    from densing.efficiency.profile.whatif_run import common_steps, what_if
+
     matched = match_collectives(tables)
     clocks = align_clocks(matched)
     stragglers = find_stragglers(matched, clocks)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from densing.core import Card, InputError, Note, Readable, once, plain, words
 from densing.efficiency.profile.causes import Cause, find_causes
+from densing.efficiency.profile.joint import JointProfile, join_ranks
 from densing.efficiency.profile.rank import (
     WAIT_COLUMNS,
     Figures,
@@ -48,7 +49,6 @@ from densing.efficiency.traces import find_traces
 if TYPE_CHECKING:
     import pandas as pd
 
-    from densing.efficiency.profile.joint import JointProfile
     from densing.efficiency.simulation import DelayFit
     from densing.efficiency.traces import Detail
 
@@ -365,12 +365,7 @@ def merge_run(
     if len(windows) > 1:
         listed = ", ".join(f"{window} ({rank.source})" for window, rank in windows.items())
         raise InputError(f"some traces mark steps and others do not, so windows differ: {listed}; use --window all")
-    joint: JointProfile | None = None
-    if len(ranks) > 1:
-        # A single trace must not pay for loading what compares ranks.
-        from densing.efficiency.profile.joint import join_ranks
-
-        joint = join_ranks(ranks, held_ranks.tables(store))
+    joint = join_ranks(ranks, held_ranks.tables(store)) if len(ranks) > 1 else None
     parts = held_ranks.summaries()
     own = [note for rank in ranks for note in rank.notes]
     return RunProfile(

@@ -135,7 +135,7 @@ def load_catalog(*extra: TableLike, replace: bool = False, embedded: bool = True
     Parameters
     ----------
     *extra : path, DataFrame or records
-        Folders, CSV files or tables in memory: models, scores, or both in one (see
+        Folders, files or tables in memory: models, scores, or both in one (see
         :func:`densing.scores.catalog.read_extra`). Rows without an evaluator count as measured by ``user``; release
         dates count as sourced, by the user.
     replace : bool

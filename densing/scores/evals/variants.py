@@ -163,7 +163,7 @@ def write_target_tasks(source: Path, folder: Path, name: str, delimiter: str = "
     Parameters
     ----------
     source : path
-        CSV or JSONL (``.jsonl``) with ``id``, ``prompt``, ``target`` and optionally ``benchmark``; texts are used
+        A table with ``id``, ``prompt``, ``target`` and optionally ``benchmark``; texts are used
         to the letter.
     folder : path
         Where task files and data go; pass it as ``--include_path``.

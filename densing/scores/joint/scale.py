@@ -137,7 +137,7 @@ class JointScale(Readable):
 
     See Also
     --------
-    fit_joint, place
+    fit_joint, densing.scores.joint.place
 
     Examples
     --------

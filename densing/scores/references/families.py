@@ -174,8 +174,8 @@ def refuse_unpublished(family: Family) -> None:
     if family.kind == "described":
         raise UnavailableError(
             f"reference {family.name!r} is described but has no published losses. {family.about} Supply them: "
-            "`densing fit TABLE --law two-step --out ruler.json` on a CSV with columns params,tokens,loss,score, then "
-            "`--reference ruler.json`."
+            "`densing fit TABLE --law two-step --out ruler.json` on a table with columns params,tokens,loss,score, "
+            "then `--reference ruler.json`."
         )
 
 

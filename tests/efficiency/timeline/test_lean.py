@@ -61,5 +61,6 @@ def test_a_single_trace_loads_nothing_heavy(tmp_path: Path) -> None:
     loaded = set(done.stderr.split())
     assert json.loads(done.stdout)["ranks"][0]["compute_ns"] == 100_000
     assert not loaded & {"numpy.ma", "zipfile", "pandas", "pyarrow", "rich", "torch", "scipy", "plotly",
-                         "densing.efficiency.profile.joint", "densing.efficiency.profile.comparison",
-                         "densing.efficiency.profile.batch"}  # fmt: skip
+                         "densing.efficiency.profile.alignment", "densing.efficiency.profile.critical",
+                         "densing.efficiency.profile.waiting", "densing.efficiency.profile.whatif_run",
+                         "densing.efficiency.profile.comparison", "densing.efficiency.profile.batch"}  # fmt: skip

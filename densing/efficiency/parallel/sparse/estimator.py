@@ -27,7 +27,7 @@ class SettingError(InputError, ValueError):
 class ProxCSL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     r"""Sparse logistic regression over partitions, in a few rounds of gradients.
 
-    It minimises :math:`\\frac1n \\sum_i \\log(1 + e^{-s_i (x_i^T w + b)}) + \\lambda |w|_1` over all items, with s = ±1
+    It minimises :math:`\frac1n \sum_i \log(1 + e^{-s_i (x_i^T w + b)}) + \lambda |w|_1` over all items, with s = ±1
     for the two classes, without bringing the items together.
 
     Source: Lu et al., KDD 2024 (arXiv 2407.06346); see :mod:`densing.efficiency.parallel.sparse.surrogate`.

@@ -62,7 +62,7 @@ class Part:
         return not 0 < self.labels.sum() < len(self.labels)
 
     def loss(self, margins: Array) -> float:
-        r"""Return the mean logistic loss :math:`\\log(1 + e^m) - y m` in nats, of margins of shape (n,)."""
+        r"""Return the mean logistic loss :math:`\log(1 + e^m) - y m` in nats, of margins of shape (n,)."""
         return float(np.mean(np.logaddexp(0.0, margins) - self.labels * margins))
 
     def residuals(self, margins: Array) -> Array:
