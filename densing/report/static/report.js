@@ -44,14 +44,21 @@
     layout.margin = { l: 44, r: 10, t: 10, b: 46 };
     layout.font.size = 12;
     const entries = data.filter((trace) => trace.name && trace.showlegend !== false);
-    // A legend that does not fit in one row has columns as wide as its widest entry: about 7 pixels a letter, and the mark.
-    const wide = entries.map((trace) => trace.name.length * 7 + 45);
+    // The legend goes below. Of many entries each is short, so that they stand in columns: their whole names are on hover.
+    if (entries.length > 6) {
+      for (const trace of entries) if (trace.name.length > 16) trace.name = `${trace.name.slice(0, 15)}…`;
+    }
+    // One that does not fit in a row has columns as wide as its widest entry: about 6 pixels a
+    // letter, and the mark.
+    const wide = entries.map((trace) => trace.name.length * 6 + 45);
     const [total, room] = [wide.reduce((sum, each) => sum + each, 0), width - 54];
     const rows = total <= room ? 1 : Math.ceil(wide.length / Math.max(1, Math.floor(room / Math.max(...wide))));
     const inner = layout.height * 0.86;
     layout.height = inner + rows * 19;
     layout.annotations = (layout.annotations || []).filter((note) => note.name !== "wide");
-    layout.legend = { ...layout.legend, font: { size: 12 }, y: -62 / (inner - 56), yanchor: "top" };
+    layout.legend = { ...layout.legend, font: { size: 11 }, y: -50 / (inner - 56), yanchor: "top" };
+    // Words at the ends of bars take more of a narrow axis.
+    if (data.some((trace) => trace.mode === "text")) layout.xaxis.range = layout.xaxis.range.map((end) => end * 1.3);
     for (const [name, axis] of Object.entries(layout)) {
       if (!/^[xy]axis/.test(name)) continue;
       axis.tickfont = { size: 11 };
