@@ -186,7 +186,7 @@ def packed(text: str) -> Markup:
     Examples
     --------
     >>> import gzip
-    >>> gzip.decompress(base64.b85decode(packed("</script>").replace(",", "<")))
+    >>> gzip.decompress(base64.b85decode(str(packed("</script>")).replace(",", "<")))
     b'</script>'
     """
     # 31: with the head and tail of gzip; without a time, so that equal texts are packed alike.
