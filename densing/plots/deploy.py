@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,12 @@ def plot_deployment(result: Deployment) -> go.Figure:
             marker={"size": 10, "symbol": mark, "color": style.VERMILLION if on_front else style.BLUE},
         )  # fmt: skip
     deadline = 1e3 * result.service.deadline_s
-    fig.add_vline(x=deadline, line={"dash": "dash", "color": style.MUTED}, annotation_text="deadline")
+    fig.add_vline(x=deadline, line={"dash": "dash", "color": style.MUTED})
+    # On a logarithmic axis plotly wants a word's place as its logarithm, a line's as it is.
+    fig.add_annotation(
+        x=math.log10(deadline), y=0, yref="paper", xanchor="left", yanchor="bottom", showarrow=False,
+        text=f"deadline {words.milliseconds(deadline)}", font={"size": 12, "color": style.MUTED},
+    )  # fmt: skip
     ends = [*rows["p95_ms"], deadline]
     label = "density of the kept parameters" if dense else "quality (1: the whole model)"
     return style.axes(

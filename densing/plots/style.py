@@ -48,7 +48,7 @@ DARK: dict[str, str] = {
 }
 
 CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, MUTED)
-SYMBOLS = ("circle", "square", "diamond", "cross", "x", "star", "hexagon", "pentagon")
+SYMBOLS = ("circle", "square", "diamond", "cross", "x", "star", "hourglass", "bowtie")
 BOUND_SYMBOLS = {"upper": "triangle-down-open", "lower": "triangle-up-open"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 SHADES = [[0, PAPER], [1, BLUE]]
@@ -179,6 +179,8 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
     --------
     >>> log_ticks(0.8, 120)["ticktext"]
     ['1', '2', '5', '10', '20', '50', '100']
+    >>> log_ticks(1e4, 1e7)["ticktext"]
+    ['10⁴', '10⁵', '10⁶', '10⁷']
     """
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks: list[float] = []
@@ -187,7 +189,9 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
         ticks = [value for value in values if low <= value <= high]
         if len(ticks) <= MAX_TICKS:
             break
-    return {"tickmode": "array", "tickvals": ticks, "ticktext": [f"{value:g}" for value in ticks]}
+    large = bool(ticks) and ticks[-1] >= 1e6
+    texts = [words.power(value, 1).removeprefix("1·") if large else f"{value:g}" for value in ticks]
+    return {"tickmode": "array", "tickvals": ticks, "ticktext": texts}
 
 
 def log_range(values: Any, pad: float = 0.06, at_least: float = 2.0) -> tuple[float, float]:

@@ -349,7 +349,7 @@ def plot_throughput(table: Any) -> go.Figure:
             x=[point[0] for point in points], y=[point[1] for point in points], mode="markers", hoverinfo="text",
             name=style.figure_text(source, 24),
             marker={"color": style.CYCLE[number % len(style.CYCLE)],
-                    "symbol": style.SYMBOLS[number % len(style.SYMBOLS)], "size": 6, "opacity": 0.6},
+                    "symbol": style.SYMBOLS[number % len(style.SYMBOLS)], "size": 9, "opacity": 0.7},
             hovertext=[
                 style.hover(style.figure_text(f"{source}, {row_id}", 80),
                             f"measured {words.number(measured)} tokens/s, predicted {words.number(predicted)}, "

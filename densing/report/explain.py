@@ -134,7 +134,8 @@ def _facts(result: Explained) -> tuple[tuple[str, str], ...]:
     return (
         ("Items told apart", f"{result.items}, A fails on {result.fails}"),
         ("Held out", f"{result.held_out}"),
-        ("AUC there", f"{words.number(result.auc)}, {words.percentage(result.level)} interval "
+        ("AUC there", "unknown: too few held out" if words.is_missing(result.auc) else
+                      f"{words.number(result.auc)}, {words.percentage(result.level)} interval "
                       f"{words.number(result.auc_lo)} to {words.number(result.auc_hi)}"),
         ("Tasks", words.clean(words.listed(result.tasks), 200)),
         ("Features", f"{result.features}, of which {len(result.weights)} have a weight"),

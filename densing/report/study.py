@@ -577,6 +577,8 @@ def corollaries_table(corollaries: pd.DataFrame) -> ShownTable:
 
 def skills_table(skills: pd.DataFrame) -> ShownTable:
     """Return the densities per skill."""
+    # On the joint scale a skill is one ability, and its benchmarks are its own name again.
+    several = skills["benchmarks"].astype(str).ne(skills["skill"].astype(str)).any()
     fields = (
         Field("Model", column("model")),
         Field("Skill", column("skill")),
@@ -584,7 +586,7 @@ def skills_table(skills: pd.DataFrame) -> ShownTable:
         Field("Interval", ranged("density", words.number), "density_lo"),
         Field("Effective size", column("n_eff", words.size), "n_eff"),
         STATUS,
-        Field("Benchmarks", column("benchmarks")),
+        *([Field("Benchmarks", column("benchmarks"))] if several else []),
     )
     return shown_table("skills-table", "Density of every model for each skill.", skills, fields, sortable=True)
 
@@ -991,8 +993,8 @@ def _short(value: Any) -> Any:
             return f"{len(value)} values, {words.number(np.nanmin(value))} to {words.number(np.nanmax(value))}"
         return [_short(entry) for entry in value]
     # JSON has neither infinity nor NaN, and a page shows the same signs as its tables.
-    if isinstance(value, float) and not np.isfinite(value):
-        return words.number(value)
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if np.isfinite(value) else words.number(value)
     return value
 
 

@@ -142,7 +142,8 @@ class Explained(Readable):
         )
         if not len(self.weights):
             return f"{subject}. No word and no field tells them apart."
-        found = f"{words.plural(len(self.weights), 'weight')} tell them apart, {stable} of them stable"
+        tell = "tells" if len(self.weights) == 1 else "tell"
+        found = f"{words.plural(len(self.weights), 'weight')} {tell} them apart, {stable} of them stable"
         if math.isnan(self.auc):
             return f"{subject}. {found}; too few items are held out to say how well."
         worth = f"AUC on {self.held_out} held-out items {self.auc:.2f} ({self.auc_lo:.2f} to {self.auc_hi:.2f})"

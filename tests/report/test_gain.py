@@ -74,7 +74,7 @@ def test_a_page_of_its_own_shows_figure_table_and_notes(gains: Gains, tmp_path: 
     assert [section["id"] for section in shown.all("section")] == ["headline", "gains", "notes", "versions"]
     marks = json.loads(shown.script_text["data-plot-gain"])["data"][-1]
     (row,) = gains.frame().to_dict("records")
-    assert marks["x"] == [row["density_ratio"], row["token_ratio"]]
+    assert marks["x"] == pytest.approx([row["density_ratio"], row["token_ratio"]])
     said = " ".join(shown.words)
     assert "local-sgd:tau=8" in said and "no questions asked" in said and "Do the intervals hold?" in said
     built_for_everyone(shown)

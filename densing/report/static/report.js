@@ -9,12 +9,21 @@
   const NARROW = 620;
   let printing = false;
 
-  // What is packed (gzip in base64) the browser unpacks itself.
+  // What is packed (gzip in base 85, with a comma for its "<") the browser unpacks itself.
+  const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~";
+  const digit = new Uint8Array(128);
+  [...DIGITS].forEach((letter, value) => { digit[letter.charCodeAt(0)] = value; });
   const unpacked = (id) => {
-    const letters = atob(text(id));
-    const bytes = new Uint8Array(letters.length);
-    for (let at = 0; at < bytes.length; at += 1) bytes[at] = letters.charCodeAt(at);
-    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    const packed = text(id);
+    const letters = packed.padEnd(Math.ceil(packed.length / 5) * 5, "~");
+    const bytes = new DataView(new ArrayBuffer(letters.length / 5 * 4));
+    for (let at = 0, to = 0; at < letters.length; to += 4) {
+      let value = 0;
+      for (const end = at + 5; at < end; at += 1) value = value * 85 + digit[letters.charCodeAt(at)];
+      bytes.setUint32(to, value);
+    }
+    const whole = bytes.buffer.slice(0, Math.floor(packed.length * 4 / 5));
+    return new Response(new Blob([whole]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   };
   const figures = {};
 
@@ -35,14 +44,21 @@
     layout.margin = { l: 44, r: 10, t: 10, b: 46 };
     layout.font.size = 12;
     const entries = data.filter((trace) => trace.name && trace.showlegend !== false);
-    // A legend that does not fit in one row has columns as wide as its widest entry: about 7 pixels a letter, and the mark.
-    const wide = entries.map((trace) => trace.name.length * 7 + 45);
+    // The legend goes below. Of many entries each is short, so that they stand in columns: their whole names are on hover.
+    if (entries.length > 6) {
+      for (const trace of entries) if (trace.name.length > 16) trace.name = `${trace.name.slice(0, 15)}…`;
+    }
+    // One that does not fit in a row has columns as wide as its widest entry: about 6 pixels a
+    // letter, and the mark.
+    const wide = entries.map((trace) => trace.name.length * 6 + 45);
     const [total, room] = [wide.reduce((sum, each) => sum + each, 0), width - 54];
     const rows = total <= room ? 1 : Math.ceil(wide.length / Math.max(1, Math.floor(room / Math.max(...wide))));
     const inner = layout.height * 0.86;
     layout.height = inner + rows * 19;
     layout.annotations = (layout.annotations || []).filter((note) => note.name !== "wide");
-    layout.legend = { ...layout.legend, font: { size: 12 }, y: -62 / (inner - 56), yanchor: "top" };
+    layout.legend = { ...layout.legend, font: { size: 11 }, y: -50 / (inner - 56), yanchor: "top" };
+    // Words at the ends of bars take more of a narrow axis.
+    if (data.some((trace) => trace.mode === "text")) layout.xaxis.range = layout.xaxis.range.map((end) => end * 1.3);
     for (const [name, axis] of Object.entries(layout)) {
       if (!/^[xy]axis/.test(name)) continue;
       axis.tickfont = { size: 11 };
@@ -110,7 +126,13 @@
   const drawn = () => holders.filter((holder) => holder.dataset.drawn);
   const redraw = () => drawn().forEach(draw);
 
-  // Sorting: numbers by value, text by locale, empty cells last in both directions. A cell without a key shows it.
+  // Sorting: numbers by value, text by locale, empty cells last in both directions. A cell without a key shows it,
+  // a number as page.py's `_SHOWN` has it: "≤ 0.23", "258 M to 8.88 B", "0.43 ± 0.05".
+  const UNITS = { M: 1e6, B: 1e9, T: 1e12, "%": 0.01 };
+  const read = (shown) => {
+    const [, number, unit] = shown.match(/^(?:[≤≥] )?(−?\d+(?:\.\d+)?)(?: ([MBT%]))?(?: (?:to|±) .*)?$/) || [];
+    return number ? Number(number.replace("−", "-")) * (UNITS[unit] || 1) : "";
+  };
   const compare = (numeric) => (a, b) =>
     numeric ? Number(a) - Number(b) : a.localeCompare(b, "en", { numeric: true });
 
@@ -120,8 +142,8 @@
     const body = table.tBodies[0];
     const key = (row) => {
       const cell = row.cells[index];
-      const shown = cell.dataset.key ?? cell.textContent.trim().toLowerCase();
-      return numeric && Number.isNaN(Number(shown)) ? "" : shown;
+      const shown = cell.textContent.trim();
+      return cell.dataset.key ?? (numeric ? read(shown) : shown.toLowerCase());
     };
     const rows = [...body.rows];
     const order = compare(numeric);
