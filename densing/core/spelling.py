@@ -155,7 +155,7 @@ def as_table(
     >>> from io import StringIO
     >>> from densing.core import Column, Table, read_sheet
     >>> link = Table("link", (Column("mbit", "number", "bandwidth", required=True),))
-    >>> rows, notes = as_table(read_sheet(StringIO("MBit;s\n1,5;0\n"), "link.csv"), link)
+    >>> rows, notes = as_table(read_sheet(StringIO("MBit;s\\n1,5;0\\n"), "link.csv"), link)
     >>> rows["mbit"].tolist(), [note.code for note in notes]
     ([1.5], ['separator', 'columns-matched', 'numbers-read'])
     """
@@ -247,6 +247,13 @@ def _numbers(texts: Sequence[str], kind: str, unit: str, where: _Where) -> tuple
     by_point = next((text for text, sign in signs.items() if sign == "."), None)
     if by_comma is not None and by_point is not None:
         raise where.refuse(by_comma, by_point, "have a decimal comma and a decimal point; write points in all rows")
+    if (known := by_comma or by_point) is not None and (unsure := _unsure(parsed, signs[known])) is not None:
+        raise where.refuse(
+            known,
+            unsure,
+            "leave open whether the second one's sign divides thousands or decimals; write a decimal point and no "
+            "separator of thousands in all rows",
+        )
     spelled, what = {}, {"the sign of minus is a hyphen"} if any("−" in text for text in parsed) else set()
     for text, match in parsed.items():
         digits = match["digits"]
@@ -295,6 +302,15 @@ def _decimal_sign(digits: str) -> str:
         return {",": ".", ".": ","}[sign] if _grouped(digits, sign) else ""
     whole, _, rest = digits.partition(sign)
     return "" if len(rest) == 3 and 1 <= len(whole) <= 3 and not whole.startswith("0") else sign
+
+
+def _unsure(parsed: Mapping[str, re.Match[str]], decimal: str) -> str | None:
+    """Return a number whose only sign may divide thousands, where no other number shows that this sign does."""
+    sign = {",": ".", ".": ","}[decimal]
+    digits = {text: match["digits"] for text, match in parsed.items() if sign in match["digits"]}
+    if any(decimal in each or each.count(sign) > 1 for each in digits.values()):
+        return None
+    return next((text for text, each in digits.items() if _grouped(each, sign)), None)
 
 
 def _grouped(digits: str, sign: str) -> bool:

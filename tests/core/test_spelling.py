@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -107,6 +109,13 @@ def test_numbers_are_read_where_one_reading_is_possible(column: str, cells: list
 )
 def test_dates_are_read_where_one_reading_is_possible(cells: list[str], values: list[str]) -> None:
     assert spelled("released", *cells) == values
+
+
+@pytest.mark.parametrize("cells", [("3,4", "2.345"), ("5.6", "1,234"), ("0,5", "1,5", "-2.345")])
+def test_a_sign_that_may_divide_thousands_or_decimals_is_refused_with_both_rows(cells: tuple[str, ...]) -> None:
+    last = rf"row {len(cells) + 1} \({re.escape(cells[-1])}\)"
+    with pytest.raises(TableError, match=rf"row 2 \({cells[0]}\) and {last} leave open .* write a decimal point"):
+        spelled("loss", *cells)
 
 
 def test_two_orders_of_day_and_month_are_refused_with_both_rows() -> None:
