@@ -49,6 +49,8 @@ myst_heading_anchors = 4
 autosummary_generate = True
 autodoc_typehints = "none"
 autodoc_class_signature = "mixed"
+# Defaults as the source writes them: FORECASTERS, not a thousand letters of their repr, and no address of a function.
+autodoc_preserve_defaults = True
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 
