@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import shutil
 import sys
 from importlib import import_module
 from typing import Any
@@ -14,7 +15,7 @@ gc.set_threshold(50_000)
 
 import typer  # noqa: E402
 
-from densing.cli.help import Command, Group, help_width  # noqa: E402
+from densing.cli.help import NARROW, WIDE, Command, Group  # noqa: E402
 
 __all__ = ["app", "main"]
 
@@ -72,7 +73,10 @@ def build(only: str | None = None) -> typer.Typer:
         rich_markup_mode=None,
         cls=Group,
         # Without it lines have 48 columns at least, on whatever terminal.
-        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": help_width()},
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "terminal_width": max(NARROW, min(shutil.get_terminal_size().columns, WIDE) - 2),
+        },
     )
     tree.callback()(_root)
     heading = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from operator import itemgetter
 from textwrap import TextWrapper
 from typing import Any
@@ -17,11 +16,6 @@ NARROW = 30
 EXAMPLE = "Example: "
 TERM_WIDTH = 26
 """Columns of an option's names; longer ones have a line of their own."""
-
-
-def help_width() -> int:
-    """Return how long a line of help may be on this terminal."""
-    return max(NARROW, min(shutil.get_terminal_size().columns, WIDE) - 2)
 
 
 def copyable(command: str, width: int) -> list[str]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from datetime import date
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import densing
 from densing.cli import main
 from densing.core.errors import InputError, TableError
-from densing.scores.catalog import MAX_MODELS, load_catalog
+from densing.scores.catalog import MAX_MODELS, load_catalog, read_extra
+from densing.scores.fit import read_runs
 from densing.scores.joint import joint_cells
 
 ROWS = [
@@ -77,18 +81,40 @@ def test_every_form_gives_the_densities_of_the_frame(
 
 
 SIZES, SCORES = st.integers(10**8, 10**11), st.integers(30, 80).map(lambda hundredths: hundredths / 100)
+HOSTILE = ["<script>alert(1)</script>", '=HYPERLINK("http://x","y")', "m" * 400, "a,b;c\td", 'say "x"', "NaN", "007"]
+NAMES = st.sampled_from(HOSTILE) | st.text(st.characters(exclude_categories=["C"]), min_size=1).map(str.strip)
+DAYS = st.none() | st.dates(date(2023, 1, 1), date(2025, 1, 1)).map(str)
 
 
-@given(st.lists(st.tuples(SIZES, SCORES), min_size=1, max_size=3))
-def test_any_rows_give_the_same_in_every_form(tmp_path: Path, rows: list[tuple[int, float]]) -> None:
-    frame = pd.DataFrame(rows, columns=["params", "score"]).assign(
-        benchmark="mmlu", released=pd.Timestamp("2024-06-01")
-    )
-    frame = frame.assign(model=[f"m{at}" for at in range(len(frame))])
-    ours = density_of(frame)
-    for suffix in (".csv", ".parquet", ".jsonl"):
-        dated = frame if suffix == ".parquet" else frame.assign(released="2024-06-01")
-        pd.testing.assert_frame_equal(density_of(put(tmp_path, suffix, dated)), ours)
+def every_form(folder: Path, frame: pd.DataFrame) -> Iterator[Path]:
+    """Write a table in the plain forms, and as a spreadsheet with decimal commas does, headers in capitals."""
+    for suffix in (".csv", ".tsv", ".parquet", ".jsonl", ".json"):
+        yield put(folder, suffix, frame)
+    capitals = frame.rename(columns=str.upper)
+    for name, encoding in (("semicolons", "utf-16"), ("marked", "utf-8-sig")):
+        capitals.to_csv(folder / f"{name}.csv", sep=";", decimal=",", index=False, encoding=encoding)
+        yield folder / f"{name}.csv"
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(NAMES.filter(bool), SIZES, DAYS, SCORES), min_size=1, max_size=3, unique_by=itemgetter(0)))
+def test_any_rows_are_the_same_in_every_form(tmp_path: Path, rows: list[tuple[str, int, str | None, float]]) -> None:
+    frame = pd.DataFrame(rows, columns=["model", "params", "released", "score"]).assign(benchmark="mmlu")
+    ours = read_extra(frame)
+    for path in every_form(tmp_path, frame):
+        # Densities and trends of a table are made from these; rows are numbered as each form counts them.
+        theirs = read_extra(path)
+        for name in ("models", "scores"):
+            mine, other = (parts[name].rows.reset_index(drop=True)[[*ours[name].stated]] for parts in (ours, theirs))
+            pd.testing.assert_frame_equal(other, mine)
+
+
+@given(st.lists(st.tuples(SIZES, SIZES, SCORES), min_size=1, max_size=3))
+def test_any_runs_of_a_fit_are_the_same_in_every_form(tmp_path: Path, rows: list[tuple[int, int, float]]) -> None:
+    frame, law = pd.DataFrame(rows, columns=["params", "tokens", "loss"]), densing.get_law("chinchilla")
+    ours, _ = read_runs(frame, law)
+    for path in every_form(tmp_path, frame):
+        pd.testing.assert_frame_equal(read_runs(path, law)[0], ours)
 
 
 @pytest.mark.parametrize("content", [GERMAN, WIDE], ids=["german", "wide"])
