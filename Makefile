@@ -78,7 +78,7 @@ refs: $(STAMP)  ## refit what reference_fits/ ships
 erratic: $(STAMP)  ## put the flags of the rule for erratic scores into the catalog's scores
 	$(BIN)/densing catalog erratic --apply densing/scores/catalog/data/scores.csv
 
-docs: $(STAMP)  ## regenerate the pages of figures and the example run (without its report, which is 5 MB)
+docs: $(STAMP)  ## regenerate the pages of figures and the example run (without its report, which is 2.3 MB)
 	$(BIN)/densing report --out docs/results/replication.md
 	$(BIN)/densing report --page today --out docs/results/density-2026.md
 	$(BIN)/densing frontier --page docs/results/frontier.md

@@ -1,8 +1,8 @@
 """What every page is made of: a template filled, tables, figures and notes as words, and data made harmless.
 
 The templates ``base.html`` and ``parts.html`` lay it out. Text and attributes are escaped by jinja2's autoescape; links
-are checked here. Figures and what draws them are packed (gzip in base 85), which no name can leave and a browser unpacks:
-plotly.js is 4.8 MB as it comes and 1.8 MB packed.
+are checked here. Figures and what draws them are packed (gzip in base 85), which no name can leave and a browser
+unpacks: plotly.js is 4.8 MB as it comes and 1.8 MB packed.
 """
 
 from __future__ import annotations

@@ -118,6 +118,17 @@ def test_legends_are_one_row(browser: Any, pages: dict[str, Path], name: str) ->
     assert [plot for plot, count in rows if count > 1] == []
 
 
+def test_words_at_the_ends_of_bars_fit_a_narrow_page(browser: Any, tmp_path: Path) -> None:
+    rows = [{"technique": name, "step_s": 1.0, "exposed_comm_s": 0.2, "speedup": 1.0, "changes_loss": name == "co2"}
+            for name in ("ddp", "co2")]  # fmt: skip
+    page = opened(browser, build_techniques(tmp_path / "page.html", compare=rows), 400)
+    cut_words = page.execute_script("""const plot = document.querySelector("#plot-compare");
+        const edge = plot.getBoundingClientRect().right;
+        const ends = [...plot.querySelectorAll(".textpoint text")].map((text) => text.getBoundingClientRect().right);
+        return [ends.length, ends.filter((end) => end > edge).length];""")
+    assert cut_words[0] > 0 and cut_words[1] == 0
+
+
 def test_head_and_footer_are_the_same_on_all_pages(browser: Any, pages: dict[str, Path]) -> None:
     shapes, feet = set(), []
     for name in NAMES:

@@ -38,7 +38,8 @@ def column(page: Any, title: str) -> list[str]:
     script = """
         const table = document.getElementById("models-table");
         const at = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent.trim() === arguments[0]);
-        return [...table.tBodies[0].rows].filter((row) => !row.hidden).map((row) => row.cells[at].textContent.trim());"""
+        const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
+        return rows.map((row) => row.cells[at].textContent.trim());"""
     return list(page.execute_script(script, title))
 
 
