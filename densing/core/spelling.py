@@ -116,7 +116,8 @@ def as_declared(sheet: Sheet, columns: Iterable[Column], also: Mapping[str, Sequ
         changed = {text: new for text, new in spelled.items() if new != text}
         if not changed:
             continue
-        cells[name] = each_once(cells[name], lambda cell, changed=changed: changed.get(cell.strip(), cell.strip()))
+        stripped = {cell: cell.strip() for cell in pd.unique(cells[name])}
+        cells[name] = each_once(cells[name], {cell: changed.get(text, text) for cell, text in stripped.items()}.get)
         text, new = next(iter(changed.items()))
         example = f"row {where.row(text)}: {text[:40]!r} is {new or 'no value'}"
         message = f"{sheet.name}, column {header}: {', '.join(what)} ({example})"

@@ -180,7 +180,7 @@ def _typed_column(
     codes, texts = pd.factorize(cells.to_numpy(dtype=object))
     checked = [_typed_cell(text.strip(), column) for text in texts]
     if wrong := {code: problem for code, (_, problem) in enumerate(checked) if problem}:
-        at = np.flatnonzero(np.isin(codes, list(wrong)))
+        at = np.flatnonzero(np.isin(codes, list(wrong))).tolist()
         problems += [f"row {numbers[row]}, column {title}: {wrong[codes[row]]}" for row in at]
     values = pd.Series([value for value, _ in checked], dtype=_DTYPES[column.kind], name=column.name)
     return values.take(codes).reset_index(drop=True)
