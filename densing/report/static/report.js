@@ -56,7 +56,7 @@
     const inner = layout.height * 0.86;
     layout.height = inner + rows * 19;
     layout.annotations = (layout.annotations || []).filter((note) => note.name !== "wide");
-    layout.legend = { ...layout.legend, font: { size: 11 }, y: -50 / (inner - 56), yanchor: "top" };
+    layout.legend = { ...layout.legend, font: { size: 11 }, y: -62 / (inner - 56), yanchor: "top" };
     // Words at the ends of bars take more of a narrow axis.
     if (data.some((trace) => trace.mode === "text")) layout.xaxis.range = layout.xaxis.range.map((end) => end * 1.3);
     for (const [name, axis] of Object.entries(layout)) {
