@@ -478,7 +478,8 @@ def middle_cut(text: str, width: int) -> str:
 def sentence(text: Any, names: Iterable[str] = ()) -> str:
     """Return words as a sentence; a name that begins it stays as it is written.
 
-    What has a digit, a sign or a capital in it is taken for a name, and so is one word before a colon.
+    What has a digit, a sign or a capital in it is taken for a name, and so are one word before a colon and one letter
+    (p, n).
 
     Parameters
     ----------
@@ -491,12 +492,13 @@ def sentence(text: Any, names: Iterable[str] = ()) -> str:
     --------
     >>> sentence("no upper end"), sentence("lm-eval is not installed"), sentence("co2: replicas train apart")
     ('No upper end.', 'lm-eval is not installed.', 'co2: replicas train apart.')
-    >>> sentence("ddp does not fit", names=["ddp"])
-    'ddp does not fit.'
+    >>> sentence("ddp does not fit", names=["ddp"]), sentence("p of both is corrected"), sentence("a step is long")
+    ('ddp does not fit.', 'p of both is corrected.', 'A step is long.')
     """
     line = clean(text, 600).rstrip(".")
     first = line.partition(" ")[0].rstrip(",;")
-    named = not first.isalpha() or not first.islower() or first in set(names)
+    symbol = len(first) == 1 and first != "a"
+    named = symbol or not first.isalpha() or not first.islower() or first in set(names)
     return f"{line if named else line[:1].upper() + line[1:]}."
 
 

@@ -34,7 +34,8 @@ BINS = 200
 ALIKE = 1.01
 """Steps whose lengths differ by less than this factor are alike."""
 ROW, GAP = 15, 9
-_COMM = Look("comm", "communication, hidden", style.PURPLE, "/")
+HOLLOW = "rgba(0,0,0,0)"
+_COMM = Look("comm", "communication, hidden", style.PURPLE)
 _EXPOSED = EXPOSED._replace(pattern="")
 # Top to bottom within a rank.
 _ROWS = (COMPUTE, _COMM, COPIES._replace(label="copies and fills", pattern=""))
@@ -209,10 +210,12 @@ def _boxes(fig: go.Figure, drawing: Drawing, look: Look, row: int, exposed: bool
         lane = f"lane {style.figure_text(box.lane, 60)}" if box.lane else ""
         name = style.figure_text(box.name, 80)
         hover.append(style.hover(f"rank {rank}: {look.label.split(',')[0]}", count + name, when, lane))
+    # What is hidden is hollow. A pattern would say so, too, but a browser prints thousands of them for minutes.
+    marker = {"color": HOLLOW if look is _COMM else look.colour, "line": {"width": 0.8, "color": look.colour}}
     fig.add_bar(
         base=[box.start / scale for _, _, box in chosen], x=[(box.end - box.start) / scale for _, _, box in chosen],
         y=[index * band + row * ROW for index, _, _ in chosen], width=ROW - 3, orientation="h", name=look.label,
-        marker={**look.marker(), "line": {"width": 0.8, "color": look.colour}},
+        marker=marker,
         hoverinfo="text", textposition="none", hovertext=hover,
     )  # fmt: skip
 
