@@ -49,12 +49,6 @@ settings.load_profile("fixed")
 collect_ignore = ["matrix.py", "support"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests that may take longest begin first: begun last, one is waited for alone by all processes."""
-    allowed = {item: marker.args[0] for item in items if (marker := item.get_closest_marker("timeout"))}
-    items.sort(key=lambda item: -allowed.get(item, 0))
-
-
 @pytest.fixture(scope="session")
 def embedded_scale() -> JointScale:
     """The joint scale of the embedded catalog: of processes that test side by side, one fits and the others read it."""
