@@ -36,9 +36,8 @@ ALIKE = 1.01
 ROW, GAP = 15, 9
 HOLLOW = "rgba(0,0,0,0)"
 _COMM = Look("comm", "communication, hidden", style.PURPLE)
-_EXPOSED = EXPOSED._replace(pattern="")
 # Top to bottom within a rank.
-_ROWS = (COMPUTE, _COMM, COPIES._replace(label="copies and fills", pattern=""))
+_ROWS = (COMPUTE, _COMM, COPIES._replace(label="copies and fills"))
 _ROW_OF = {"compute": 0, "comm": 1, "memcpy": 2, "memset": 2}
 
 
@@ -179,7 +178,7 @@ def plot_timeline(drawing: Drawing) -> go.Figure:
     for row, look in enumerate(_ROWS[:depth]):
         _boxes(fig, drawing, look, row, False, band, scale)
         if row == 1:
-            _boxes(fig, drawing, _EXPOSED, row, True, band, scale)
+            _boxes(fig, drawing, EXPOSED, row, True, band, scale)
     y_axis: dict[str, object] = {
         "tickmode": "array",
         "tickvals": [index * band + (depth - 1) * ROW / 2 for index in range(len(drawing.ranks))],
