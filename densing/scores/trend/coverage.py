@@ -311,7 +311,7 @@ def main() -> None:
     Worlds depend on the seed and their scenario alone: with ``--scenario`` the rows of the others stay as they are.
     """
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--reps", type=int, default=1000, help="worlds per scenario")
+    parser.add_argument("--reps", type=int, default=200, help="worlds per scenario")
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--scenario", choices=SCENARIOS, action="append", help="measure this one only; repeatable")
     parser.add_argument("--out", type=Path, default=FILE)

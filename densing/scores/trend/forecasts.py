@@ -405,13 +405,17 @@ class Frontier:
         """Read the frontier off a trend."""
         data = trend.data
         densest = int(np.flatnonzero(data.observed)[np.argmax(data.log_density[data.observed])])
-        record, paces = float(data.log_density[densest]), trend.fit.lines[:, 1]
+        record, pace, paces = float(data.log_density[densest]), float(trend.fit.line[1]), trend.fit.lines[:, 1]
+        if trend.varying is not None:
+            # What lies ahead goes on at the pace of the last twelve months; where a draw of it is not positive, the
+            # frontier stands still.
+            pace, paces = trend.varying.last_year.slope, trend.varying.last_year_draws[trend.varying.picks(len(paces))]
         drawn = data.law_draws if data.draws is None else data.draws
         if drawn is None:
-            return cls(record, float(trend.fit.line[1]), np.full(len(paces), record), paces)
+            return cls(record, pace, np.full(len(paces), record), paces)
         # The same draws of the law as behind the lines: a ruler that reads high reads the record high, too.
         rows = trend.fit.law_rows if len(trend.fit.law_rows) else np.arange(len(paces)) % len(drawn)
-        return cls(record, float(trend.fit.line[1]), drawn[rows, densest], paces)
+        return cls(record, pace, drawn[rows, densest], paces)
 
 
 def _arrival(trend: TrendResult, middle: float, need: Array, level: float, note: str) -> Arrival:

@@ -19,6 +19,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from densing.scores.joint import truncated
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
 
 LN2 = math.log(2)
-PRIORS: Mapping[str, float] = {"stiff": 1.0, "usual": 2.0, "loose": 4.0}
+PRIORS: Mapping[str, float] = {"stiff": 2.0, "usual": 4.0, "loose": 8.0}
 """Half-normal scales of tau, in doublings per year that the pace may move within a year."""
 FREEDOM = 4.0
 CHAINS, SWEEPS, BURN = 8, 500, 150
@@ -115,24 +116,37 @@ class PaceFit(Readable):
     @cached_property
     def last_year(self) -> Slope:
         """The mean pace of the last twelve months up to the newest release; of the window where that is shorter."""
-        return self.slope(self.mean_slope(self._year_ago, self.knots[-1]))
+        return self.slope(self.last_year_draws)
+
+    def window_draws(self, count: int) -> Array:
+        """Return ``count`` draws of the window's mean slope per day, evenly spaced over all."""
+        return self.mean_slope(self.knots[0], self.knots[-1])[self.picks(count)]
 
     @property
-    def _year_ago(self) -> float:
+    def last_year_draws(self) -> Array:
+        """Draws of the mean slope per day over the last twelve months, shape (R,)."""
+        return self.mean_slope(self.year_ago, self.knots[-1])
+
+    def picks(self, count: int) -> Array:
+        """Return ``count`` evenly spaced positions among the draws."""
+        return np.linspace(0, len(self.level) - 1, count).round().astype(int)
+
+    @property
+    def year_ago(self) -> float:
+        """Day a year before the last release, or the first release where that is later."""
         return max(float(self.knots[0]), float(self.knots[-1]) - DAYS_PER_YEAR)
 
     @cached_property
     def growing(self) -> float:
         """Probability that density grew over the last twelve months."""
-        return float(np.mean(self.mean_slope(self._year_ago, self.knots[-1]) > 0))
+        return float(np.mean(self.last_year_draws > 0))
 
     @cached_property
     def slower(self) -> float:
         """Probability that the last twelve months were slower than the time before; NaN where there is none."""
-        if self._year_ago <= self.knots[0]:
+        if self.year_ago <= self.knots[0]:
             return math.nan
-        before = self.mean_slope(self.knots[0], self._year_ago)
-        return float(np.mean(self.mean_slope(self._year_ago, self.knots[-1]) < before))
+        return float(np.mean(self.last_year_draws < self.mean_slope(self.knots[0], self.year_ago)))
 
     def table(self) -> pd.DataFrame:
         """Return the pace by month: ``date, months, lo, hi`` (of doubling), and in doublings per year the same."""
@@ -270,7 +284,7 @@ def fit_pace(
         noise = (factor @ rng.standard_normal((*right.shape, 1)))[..., 0]
         standard = np.linalg.solve(matrix, (right + noise)[..., None])[..., 0]
         # The scales given the standard normal coefficients: a regression of few columns, all together.
-        parts = np.stack([standard[:, a:b] @ design[:, a:b].T for a, b in zip(ends[:-1], ends[1:], strict=True)], -1)
+        parts = np.stack([standard[:, a:b] @ design[:, a:b].T for a, b in pairwise(ends)], -1)
         base = standard[:, :2] @ fixed.T
         small = (parts * precision[..., None]).swapaxes(1, 2) @ parts + np.diag(spread**-2.0)
         towards = ((parts * (precision * (y - base))[..., None]).sum(axis=1))[..., None]
