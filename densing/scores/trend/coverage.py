@@ -20,7 +20,7 @@ import pandas as pd
 from scipy import stats
 
 from densing.core import Array, FitError, write_csv
-from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
+from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData
 from densing.scores.trend.estimators import ESTIMATORS, FILE, HEADLINE, ORGANISATIONS
 from densing.scores.trend.pace import PaceFit, fit_pace
 
@@ -218,8 +218,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     "labs of different pace": replace(LONG, lab_pace_sd=0.25),
     "later entrants weaker": replace(LONG, weaker=0.5),
 }
-"""Over 24 months in the first eleven, where the true doubling time is 3.5 months, and over 36 in the others. Where there
-are labs, they differ as much as generations."""
+"""The first eleven last 24 months and have a true doubling time of 3.5; the others last 36. Where there are labs, they
+differ as much as generations."""
 
 METHODS: Mapping[str, Callable[[TrendData], Slope | PaceFit]] = {
     **{name: partial(estimator.fit, bootstrap=300) for name, estimator in ESTIMATORS.items() if name != PACE},
@@ -242,9 +242,9 @@ def measure_coverage(scenario: Scenario, reps: int, seed: int = 0, methods: Iter
     Returns
     -------
     pandas.DataFrame
-        method, reps (that gave a slope), median_doubling_months (of the window), coverage (of the window's mean pace),
+        method, reps (that gave a slope), median (of the window's pace, doublings per year), coverage (of that pace),
         low, high (99.9 % Clopper-Pearson band of the coverage), median_width (of the slope's interval, in doublings per
-        year), and of the last twelve months ``coverage_last, median_last_months, width_last``.
+        year), and of the last twelve months ``coverage_last, median_last, width_last``.
 
     Examples
     --------
@@ -280,18 +280,21 @@ def _summary(name: str, rows: list[tuple[Slope, Slope, float, float]]) -> dict[s
     def width(slopes: tuple[Slope, ...]) -> float:
         return float(np.median([slope.hi - slope.lo for slope in slopes])) * DAYS_PER_YEAR / LN2
 
+    def middle(slopes: tuple[Slope, ...]) -> float:
+        return float(np.median([slope.slope for slope in slopes])) * DAYS_PER_YEAR / LN2
+
     hits = held(window, true_window)
     band = stats.binomtest(hits, count).proportion_ci(0.999)
     return {
         "method": name,
         "reps": count,
-        "median_doubling_months": doubling_months(float(np.median([slope.slope for slope in window]))),
+        "median": middle(window),
         "coverage": hits / count,
         "low": float(band[0]),
         "high": float(band[1]),
         "median_width": width(window),
         "coverage_last": held(last, true_last) / count,
-        "median_last_months": doubling_months(float(np.median([slope.slope for slope in last]))),
+        "median_last": middle(last),
         "width_last": width(last),
     }
 

@@ -448,7 +448,7 @@ SCHEMA = Table(
         Column("scenario", "text", "simulated world", required=True),
         Column("method", "text", "estimator", required=True),
         Column("reps", "integer", "worlds that gave a slope", required=True, low=1),
-        Column("median_doubling_months", "number", "median estimate of the mean over the window", required=True),
+        Column("median", "number", "median estimate of the mean over the window, doublings per year", required=True),
         Column(
             "coverage",
             "number",

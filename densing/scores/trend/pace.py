@@ -8,8 +8,9 @@ Knots t_k stand a month apart; rows beyond the ruler are known only as limits. T
 with a half-normal prior; :data:`PRIORS` are three of them, and what they change is part of the result. A constant pace
 is the special case tau = 0. Errors of ruler and abilities come in as draws of ln density, one per sweep.
 
-Source: own; the random walk of a slope is the local linear trend of Harvey (1989), here in the truncated-line basis;
-the scales take non-centred steps after Fruehwirth-Schnatter and Wagner (2010), the Student errors are scale mixtures
+Source: own; the random walk of a slope is the local linear trend of Harvey (1989), here in the truncated-line basis.
+The scale of the walk takes Metropolis steps with all coefficients integrated out, the other scales non-centred steps
+(Fruehwirth-Schnatter and Wagner 2010) and centred ones (Yu and Meng 2011); the Student errors are scale mixtures
 (Geweke 1993), and limits are filled in (Chib 1992).
 """
 
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.linalg import solve_triangular
 
 from densing.core import Array, Card, FitError, Readable, words
 from densing.scores.joint import truncated
@@ -34,6 +36,8 @@ PRIORS: Mapping[str, float] = {"stiff": 2.0, "usual": 4.0, "loose": 8.0}
 """Half-normal scales of tau, in doublings per year that the pace may move within a year."""
 FREEDOM = 4.0
 CHAINS, SWEEPS, BURN = 8, 500, 150
+# Steps of the sampler: of ln tau (standard deviation), and how often scales stretch in a sweep.
+WALK_STEP, STRETCHES = 0.8, 3
 MIN_OBSERVED = 5
 # Weak priors: a pace of 10 doublings per year, a level of 10 and shared effects of 1.5 (ln density) are one standard
 # deviation; the variance of single models is inverse-gamma around 0.3.
@@ -271,18 +275,33 @@ def fit_pace(
             y[beyond] = truncated(mean[beyond], deviation[beyond], low, high, rng)
         weights = rng.gamma((FREEDOM + 1) / 2, 2 / (FREEDOM + (y - mean) ** 2 / variance[:, None]))
         precision = weights / variance[:, None]
-        # Level, slope, bends, families and makers together, given their scales.
-        size = np.concatenate(
-            [np.ones((chains, 2)), *(np.repeat(scales[:, [b]], ends[b + 1] - ends[b], 1) for b in range(len(blocks)))],
-            axis=1,
+        # Level, slope, bends, families and makers together, given their scales; how far the pace moves with all of
+        # them integrated out, since it is known too loosely to be drawn given the bends.
+        gram, moment = (design.T[None] * precision[:, None, :]) @ design, (precision * y) @ design
+        scales = np.abs(scales)
+        trial = scales.copy()
+        trial[:, 0] *= np.exp(WALK_STEP * rng.standard_normal(chains))
+        here, there = (_marginal(gram, moment, part, ends, ridge) for part in (scales, trial))
+        ratio = there[2] - here[2] - 0.5 * (trial[:, 0] ** 2 - scales[:, 0] ** 2) / spread[0] ** 2
+        ratio += np.log(trial[:, 0] / scales[:, 0])
+        taken = np.log(rng.random(chains)) < ratio
+        scales = np.where(taken[:, None], trial, scales)
+        factor, half = (
+            np.where(taken.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+            for new, old in zip(there[:2], here[:2], strict=True)
         )
-        gram = (design.T[None] * precision[:, None, :]) @ design
-        matrix = gram * size[:, :, None] * size[:, None, :]
-        matrix[:, range(len(ridge)), range(len(ridge))] += ridge
-        right = ((precision * y) @ design) * size
-        factor = np.linalg.cholesky(matrix)
-        noise = (factor @ rng.standard_normal((*right.shape, 1)))[..., 0]
-        standard = np.linalg.solve(matrix, (right + noise)[..., None])[..., 0]
+        noisy = half + rng.standard_normal(half.shape)
+        standard = np.stack([solve_triangular(f.T, v, check_finite=False) for f, v in zip(factor, noisy, strict=True)])
+        # A scale up and its coefficients down, the effects as they are: where these are well known, scales move by it.
+        for b, (start, end) in enumerate(pairwise(ends)):
+            for _ in range(STRETCHES):
+                stretch = rng.standard_normal(chains) * 1.7 / math.sqrt(2 * (end - start))
+                squares = (standard[:, start:end] ** 2).sum(axis=1)
+                ratio = -0.5 * (scales[:, b] / spread[b]) ** 2 * np.expm1(2 * stretch)
+                ratio -= 0.5 * squares * np.expm1(-2 * stretch) + stretch * (end - start - 1)
+                stretch = np.where(np.log(rng.random(chains)) < ratio, stretch, 0.0)
+                scales[:, b] *= np.exp(stretch)
+                standard[:, start:end] *= np.exp(-stretch)[:, None]
         # The scales given the standard normal coefficients: a regression of few columns, all together.
         parts = np.stack([standard[:, a:b] @ design[:, a:b].T for a, b in pairwise(ends)], -1)
         base = standard[:, :2] @ fixed.T
@@ -303,3 +322,22 @@ def fit_pace(
     names = ["walk", "family", "maker"][: len(blocks)]
     frame = pd.DataFrame(widths, columns=names).assign(error=error)
     return PaceFit(knots, start, slopes, frame, prior, level, n, families)
+
+
+def _marginal(gram: Array, moment: Array, scales: Array, ends: Array, ridge: Array) -> tuple[Array, Array, Array]:
+    """Return factor L, L^-1 r and log density of the data given scales, all coefficients integrated out.
+
+    The precision of the standard normal coefficients is L L^T, their information r.
+    """
+    chains, width = len(scales), len(ridge)
+    size = np.ones((chains, width))
+    for b, (start, end) in enumerate(pairwise(ends)):
+        size[:, start:end] = scales[:, [b]]
+    matrix = gram * size[:, :, None] * size[:, None, :]
+    matrix[:, range(width), range(width)] += ridge
+    factor = np.linalg.cholesky(matrix)
+    half = np.stack(
+        [solve_triangular(f, v, lower=True, check_finite=False) for f, v in zip(factor, moment * size, strict=True)]
+    )
+    diagonal = np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
+    return factor, half, 0.5 * (half**2).sum(axis=1) - diagonal
