@@ -1,7 +1,7 @@
 """What a trend says of what comes: the frontier carried forward, dates, how such forecasts fared, what follows from it.
 
 The frontier is the densest model measured so far, as in eq. 5 of arXiv 2412.04315; from the newest release on it is
-carried forward at the headline's pace. The fan is the spread over draws of that pace, of the densest model's score and
+carried forward at the pace of the last twelve months, which may be none. The fan is the spread over draws of that pace, of the densest model's score and
 of the reference law. That the densest of many owes part of its place to luck is not corrected; models beyond the ruler,
 which may be denser still, do not count (:func:`densing.scores.trend.estimate_trend` names them). A line through all
 models, lifted to its upper decile, was tried first: back-tests ran higher still (docs/adr/0003).
@@ -297,7 +297,7 @@ def when(
     """Say when a score fits into a number of parameters.
 
     Needed density: rho = N_eff(score) / params; then as :func:`date_for`. Draws of the law are those behind
-    the same draws of the line, so its error is not counted twice.
+    the same draws of the record, so its error is not counted twice.
 
     Source: eq. 4 and 5 of Xiao et al., arXiv 2412.04315.
 
@@ -390,7 +390,7 @@ class Frontier:
     record : float
         ln(density) of the densest observed model.
     pace : float
-        Slope per day of the headline.
+        Slope per day of the last twelve months; of the straight line where the data carry no pace that may change.
     records, paces : array, shape (R,)
         Draws of both, paired through the reference law.
     """

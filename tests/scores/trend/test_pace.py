@@ -142,7 +142,7 @@ def test_a_trend_tells_both_means_and_what_the_prior_does() -> None:
     trend = estimate_trend(simulate(LONG, 1), permutations=19, worlds=0, bootstrap=50)
     document = trend.to_dict()
     assert document["headline"]["method"] == "pace" and document["now"].startswith("Over the twelve months to")
-    assert len(document["pace"]) == len(trend.pace()) == 36
+    assert len(document["pace"]) == len(trend.pace()) > 20
     assert set(document["last_year"]) >= {"doubling_months", "lo", "hi", "growing", "slower"}
     assert list(trend.priors["prior"].unique()) == list(PRIORS)
     own = trend.priors[trend.priors["prior"].eq("usual")].iloc[0]
