@@ -116,10 +116,11 @@ class TrendResult(Readable):
     @cached_property
     def priors(self) -> pd.DataFrame:
         """What the prior of the pace's changes does: a row per prior with both means; computed when asked for."""
-        rows = []
-        for prior in PRIORS if self.varying is not None else ():
+        rows, own = [], self.varying
+        for prior in PRIORS if own is not None else ():
             level, seed = float(self.options["level"]), int(self.options["seed"])
-            fit = self.varying if prior == self.varying.prior else fit_pace(self.data, level, prior=prior, seed=seed)
+            usual = own is not None and prior == own.prior
+            fit = own if own is not None and usual else fit_pace(self.data, level, prior=prior, seed=seed)
             for part, slope in (("window", fit.window), ("last twelve months", fit.last_year)):
                 lo, hi = slope.doubling_interval
                 rows.append((prior, part, slope.doubling_months, lo, hi, fit.growing, fit.slower))

@@ -1,10 +1,11 @@
 """What a trend says of what comes: the frontier carried forward, dates, how such forecasts fared, what follows from it.
 
 The frontier is the densest model measured so far, as in eq. 5 of arXiv 2412.04315; from the newest release on it is
-carried forward at the pace of the last twelve months, which may be none. The fan is the spread over draws of that pace, of the densest model's score and
-of the reference law. That the densest of many owes part of its place to luck is not corrected; models beyond the ruler,
-which may be denser still, do not count (:func:`densing.scores.trend.estimate_trend` names them). A line through all
-models, lifted to its upper decile, was tried first: back-tests ran higher still (docs/adr/0003).
+carried forward at the pace of the last twelve months, which may be none. The fan is the spread over draws of that pace,
+of the densest model's score and of the reference law. That the densest of many owes part of its place to luck is not
+corrected; models beyond the ruler, which may be denser still, do not count
+(:func:`densing.scores.trend.estimate_trend` names them). A line through all models, lifted to its upper decile, was
+tried first: back-tests ran higher still (docs/adr/0003).
 """
 
 from __future__ import annotations

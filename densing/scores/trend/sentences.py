@@ -243,7 +243,7 @@ def left_out(checks: Checks) -> str:
     >>> left_out(Checks(leave_one_family_out=LeaveOneOut("family", (), 3.4, math.inf, "A")))
     'Without one family at a time the straight line moves between 3.4 months and no doubling (A moves it most).'
     """
-    parts = []
+    parts: list[str] = []
     for check in (checks.leave_one_family_out, checks.leave_one_organisation_out):
         if check is None or check.doubling_min is None or check.doubling_max is None:
             continue

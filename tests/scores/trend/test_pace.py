@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from scipy import stats
 
 from densing.core import FitError
 from densing.scores.trend import TrendData, estimate_trend, fit_pace, forecast
-from densing.scores.trend.coverage import LONG, SCENARIOS, Scenario, measure_coverage, simulate
+from densing.scores.trend.coverage import LONG, SCENARIOS, measure_coverage, simulate
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR
 from densing.scores.trend.pace import ERROR_PRIOR, FREEDOM, LEVEL_SD, LN2, PACE_SD, PRIORS, SHARED_SD, PaceFit
 from densing.scores.trend.sentences import now
@@ -75,10 +76,8 @@ def test_the_sampler_is_calibrated_to_its_own_prior() -> None:
 
 
 def test_a_pace_that_stopped_is_told_from_one_that_went_on() -> None:
-    stopped = simulate(Scenario(**{**vars(LONG), "n": 300, "lab_sd": 0.1, "family_sd": 0.1, "residual_sd": 0.2,
-                                   "course": ((0.6, 1.0), (0.601, 0.0)), "ceilings": None, "floors": None}), 3)  # fmt: skip
-    steady = simulate(Scenario(**{**vars(LONG), "n": 300, "lab_sd": 0.1, "family_sd": 0.1, "residual_sd": 0.2,
-                                  "ceilings": None, "floors": None}), 3)  # fmt: skip
+    clear = replace(LONG, n=300, lab_sd=0.1, family_sd=0.1, residual_sd=0.2, ceilings=None, floors=None)
+    stopped, steady = simulate(replace(clear, course=((0.6, 1.0), (0.601, 0.0))), 3), simulate(clear, 3)
     first, second = fit_pace(stopped, **SHORT), fit_pace(steady, **SHORT)
     assert first.slower > 0.975 and first.last_year.lo < 0.002
     assert "more slowly than before" in now(first, stopped.released)
