@@ -14,6 +14,8 @@ from .estimates import specifications as specifications
 from .forecasts import plot_rehearsal as plot_rehearsal
 from .frontier import plot_frontier as plot_frontier
 from .gain import plot_gain as plot_gain
+from .pace import plot_pace as plot_pace
+from .pace import plot_vintages as plot_vintages
 from .partition import BARS as BARS
 from .partition import IDLE_LOOKS as IDLE_LOOKS
 from .partition import PATH_LOOKS as PATH_LOOKS

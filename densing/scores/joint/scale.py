@@ -48,7 +48,7 @@ BASKET_SHARE = 0.1
 FACTORS, CHAINS, SWEEPS, DRAWS = 2, 4, 750, 500
 SMALL = 3_000_000
 """Cells times sweeps of a chain up to which new processes would cost more than they save: a second or two."""
-KEPT_SCALES = 6
+KEPT_SCALES = 16
 """A back-test with three origins reads four."""
 AT_END = 0.01
 """Share of what lies between floor and 1 up to which a score is at the floor."""

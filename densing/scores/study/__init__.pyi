@@ -23,3 +23,7 @@ from .study import run_study as run_study
 from .study import versions as versions
 from .today import Today as Today
 from .today import density_today as density_today
+from .vintages import half_years as half_years
+from .vintages import kept_vintages as kept_vintages
+from .vintages import vintage_sentence as vintage_sentence
+from .vintages import vintages as vintages

@@ -31,6 +31,8 @@ from .forecasts import date_for as date_for
 from .forecasts import forecast as forecast
 from .forecasts import score_forecast as score_forecast
 from .forecasts import when as when
+from .front import Front as Front
+from .front import fit_front as fit_front
 from .headline import VarianceShares as VarianceShares
 from .headline import fit_headline as fit_headline
 from .pace import PRIORS as PRIORS

@@ -17,6 +17,7 @@ from densing.scores.trend import sentences
 from densing.scores.trend.checks import FEW_FAMILIES, Checks, check_headline
 from densing.scores.trend.data import EPOCH, DensityLike, TrendData
 from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, LINE, estimates_table, record, why
+from densing.scores.trend.front import Front, fit_front
 from densing.scores.trend.headline import Headline, fit_headline
 from densing.scores.trend.pace import PRIORS, PaceFit, fit_pace
 
@@ -126,6 +127,14 @@ class TrendResult(Readable):
                 rows.append((prior, part, slope.doubling_months, lo, hi, fit.growing, fit.slower))
         names = ["prior", "part", "doubling_months", "lo", "hi", "growing", "slower"]
         return pd.DataFrame(rows, columns=names)
+
+    @cached_property
+    def front(self) -> Front | None:
+        """How the densest models moved; computed when asked for, None where there are too few."""
+        try:
+            return fit_front(self.data, self.varying, float(self.options["level"]), seed=int(self.options["seed"]))
+        except FitError:
+            return None
 
     @property
     def line(self) -> pd.Series:

@@ -226,10 +226,11 @@ def fit_pace(
     """
     data = data.ordered()
     observed, families = int(data.observed.sum()), len(np.unique(data.family))
-    if observed < MIN_OBSERVED or families < 2 or np.ptp(data.days) <= 2 * DAYS_PER_MONTH:
+    span = float(np.ptp(data.days)) / DAYS_PER_MONTH if len(data) else 0.0
+    if observed < MIN_OBSERVED or families < 2 or span <= 2:
         raise FitError(
             f"pace: {words.plural(observed, 'observed model')} of {words.plural(families, 'family', 'families')} over "
-            f"{np.ptp(data.days) / DAYS_PER_MONTH:.1f} months; {MIN_OBSERVED} of two families over more than two "
+            f"{span:.1f} months; {MIN_OBSERVED} of two families over more than two "
             "months are needed; widen the window"
         )
     rng = np.random.default_rng([seed, 7])

@@ -1,0 +1,172 @@
+"""Vintages: what the headline would have said, had it been asked at earlier dates.
+
+At each half-year the catalog is frozen, the joint scale and its ruler are fitted on what was known then, and the pace
+is estimated on that: nothing comes from later. Each date costs a fit of the scale, so the table of the embedded catalog
+is kept beside this file with the digest of the catalog that it was made from.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.core import DensingError, words, write_csv
+from densing.scores.catalog import Catalog, Selection, load_catalog
+from densing.scores.density import DEFAULT_GUARD, catalog_densities
+from densing.scores.joint import JointScale, catalog_scale
+from densing.scores.references import joint_ruler
+from densing.scores.trend import TrendData, doubling_text, fit_pace, freeze
+
+FILE = Path(__file__).with_name("data") / "vintages.csv"
+SINCE = "2023-02-24"
+FIRST = "2023-12-31"
+COLUMNS = [
+    "vintage",
+    "n",
+    "families",
+    "doubling_months",
+    "lo",
+    "hi",
+    "year_months",
+    "year_lo",
+    "year_hi",
+    "growing",
+    "reason",
+]
+Step = Callable[[str, float], object]
+
+
+def half_years(catalog: Catalog, first: str = FIRST) -> list[pd.Timestamp]:
+    """Return the ends of half-years from ``first`` on that lie before the newest release, and that release.
+
+    Examples
+    --------
+    >>> dates = half_years(load_catalog())
+    >>> str(dates[0].date()), str(dates[1].date())
+    ('2023-12-31', '2024-06-30')
+    """
+    last = pd.Timestamp(catalog.models["released"].max()).normalize()
+    ends = pd.date_range(first, last, freq="6ME")
+    return [*ends[ends < last], last]
+
+
+def vintages(
+    catalog: Catalog,
+    dates: Iterable[Any] | None = None,
+    *,
+    since: str | None = SINCE,
+    selection: Selection | None = None,
+    guard: float = DEFAULT_GUARD,
+    scale: Callable[[Catalog], JointScale] = catalog_scale,
+    seed: int = 0,
+    step: Step = lambda label, share: None,
+) -> pd.DataFrame:
+    """Return what the headline would have said at earlier dates, everything refitted on what was known then.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    dates : iterable of date-like, optional
+        The last days that count; the ends of half-years since 2023 and the newest release by default.
+    since : str, optional
+        Beginning of the window.
+    selection : Selection, optional
+        Which models lead.
+    guard : float
+        See :func:`densing.scores.density.estimate_density`.
+    scale : callable
+        Fits the joint scale of a catalog; kept on disk by default, some 40 s each the first time.
+    seed : int
+    step : callable
+        Called with a label and the share done, for progress bars.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row per date: ``vintage``, models and families known then (``n, families``), the doubling time over the window
+        (``doubling_months, lo, hi``) and over its last twelve months (``year_months, year_lo, year_hi``), the
+        probability that density grew over these (``growing``), and where nothing could be estimated the ``reason``.
+
+    Examples
+    --------
+    A chain of forty sweeps is enough for an example, not for figures.
+
+    >>> from densing.scores.joint import fit_joint, joint_cells
+    >>> short = lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=40, burn=20, draws=40)
+    >>> vintages(load_catalog(), ["2022-12-31", "2023-12-31"], scale=short)["reason"].eq("").tolist()
+    [False, True]
+    """
+    chosen = half_years(catalog) if dates is None else [pd.Timestamp(date) for date in dates]
+    rows = []
+    for turn, date in enumerate(chosen):
+        step(f"as of {words.day(date)}", turn / len(chosen))
+        known = freeze(catalog, date)
+        row: dict[str, Any] = {"vintage": date, "reason": ""}
+        try:
+            ruler = joint_ruler(known, scale=scale(known), seed=seed)
+            result = catalog_densities(known, ruler, selection=selection or Selection(), guard=guard, seed=seed)
+            data = TrendData.from_density(result.headline).window(since, None)
+            fit = fit_pace(data, seed=seed)
+            for names, slope in ((COLUMNS[3:6], fit.window), (COLUMNS[6:9], fit.last_year)):
+                row |= dict(zip(names, (slope.doubling_months, *slope.doubling_interval), strict=True))
+            row |= {"n": fit.models, "families": fit.families, "growing": fit.growing}
+        except DensingError as error:
+            row["reason"] = str(error)
+        rows.append(row)
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"n": "Int64", "families": "Int64"})
+
+
+def vintage_sentence(table: pd.DataFrame) -> str:
+    """Say how the headline moved from the first vintage to the last; empty where fewer than two have one.
+
+    Examples
+    --------
+    >>> row = {"vintage": pd.Timestamp("2023-12-31"), "doubling_months": 2.0, "lo": 1.0, "hi": 9.0, "reason": ""}
+    >>> later = {**row, "vintage": pd.Timestamp("2024-06-30"), "doubling_months": 4.0, "lo": 3.0}
+    >>> vintage_sentence(pd.DataFrame([row, later])).split(";")[0]
+    'Asked at the end of December 2023 the headline would have been 2.0 months (1.0 to 9.0)'
+    """
+    known = table[table["reason"].fillna("").eq("") & np.isfinite(table["doubling_months"].astype(float))]
+    if len(known) < 2:
+        return ""
+    texts = [
+        f"at the end of {words.month(row.vintage)} {'the headline would have been ' if not at else ''}"
+        f"{doubling_text(row.doubling_months, row.lo, row.hi)}"
+        for at, row in enumerate(known.itertuples())
+    ]
+    return f"Asked {'; '.join(texts)}."
+
+
+def kept_vintages(catalog: Catalog, path: Path = FILE) -> pd.DataFrame:
+    """Return the table kept for this catalog; empty where the catalog is another one.
+
+    Examples
+    --------
+    >>> kept_vintages(load_catalog([{"model": "mine", "params": 1e9, "score": 0.5, "benchmark": "mmlu"}])).empty
+    True
+    """
+    try:
+        table = pd.read_csv(path, parse_dates=["vintage"], dtype={"catalog": str, "reason": str})
+    except OSError:
+        return pd.DataFrame(columns=COLUMNS)
+    table = table[table["catalog"].eq(catalog.digest)]
+    return table.assign(reason=table["reason"].fillna(""))[COLUMNS].reset_index(drop=True)
+
+
+def main() -> None:
+    """Fit the embedded catalog at every half-year and keep the table."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=FILE)
+    options = parser.parse_args()
+    catalog = load_catalog()
+    table = vintages(catalog)
+    write_csv(table.round(6).assign(catalog=catalog.digest), options.out)
+
+
+if __name__ == "__main__":
+    main()
