@@ -10,7 +10,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-rest test-all slow lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth bench-ladder docs site house refs erratic matrix clean
+.PHONY: run test test-rest test-all slow lint types coverage coverage-table shipped until-table bench bench-profile bench-simulate bench-overlap bench-growth bench-ladder docs site house refs erratic matrix clean
 
 run: $(STAMP)  ## the main job: catalog -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
@@ -43,6 +43,9 @@ coverage: $(STAMP)  ## the coverage simulations at full budget
 
 coverage-table: $(STAMP)  ## measure every estimator in every simulated world; the headline's reason is read from it
 	$(BIN)/python -m densing.scores.trend.coverage
+
+shipped: $(STAMP)  ## vintages and back-tests of the embedded catalog, which each need a fit of the joint scale
+	$(BIN)/python -m densing.scores.study.shipped
 
 until-table: $(STAMP)  ## coverage and items of --until-ci on simulated models (docs/adr/0008-stopping.md)
 	$(BIN)/python -m densing.scores.density.stopping_coverage --runs 300

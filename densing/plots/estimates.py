@@ -36,7 +36,7 @@ REFERENCE_LINES = (
 def plot_estimates(trend: TrendResult) -> go.Figure:
     """Draw the doubling time of every estimator with its interval; the headline is the filled diamond.
 
-    Estimators that replicate the paper's envelope (biased fast) are open squares, the others circles.
+    The paper's own two are left out: they are no estimators of a pace, and stand beside its replication.
 
     Source: Xiao et al., arXiv 2412.04315v2, headline (3.3 months); the journal's 3.5 months is printed as
     reported second-hand.
@@ -60,7 +60,7 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
     """
     from densing.scores.trend import window
 
-    rows = trend.estimates.reset_index(drop=True)
+    rows = trend.estimates[~trend.estimates["method"].map(is_replication)].reset_index(drop=True)
     rows = rows[~(rows["doubling_months"].map(words.is_missing) & rows["lo"].map(words.is_missing))]
     if rows.empty:
         return style.empty("No estimator could be computed from these rows.")
@@ -78,14 +78,7 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
                 f"{words.plural(dropped, 'censored row')} left out" if dropped else "",
             )
         )
-    looks = [
-        (style.VERMILLION, "diamond")
-        if row.get("headline")
-        else (style.MUTED, "square-open")
-        if is_replication(row["method"])
-        else (style.BLUE, "circle")
-        for row in records
-    ]
+    looks = [(style.VERMILLION, "diamond") if row.get("headline") else (style.BLUE, "circle") for row in records]
     axis = f"doubling time, months (log scale), {window(trend.data.released)}"
     frame = rows.assign(label=labels, hover=hover)
     colours, symbols = ([look[part] for look in looks] for part in (0, 1))

@@ -131,13 +131,17 @@ def command_line(argv: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Headline:
-    """The first screen: title, lead sentence, key facts (term, value) and caveats as plain text, and the figure."""
+    """The first screen: title, lead sentence, key facts (term, value) and caveats as plain text, and the figure.
+
+    ``now`` stands below the title: the second number of a headline of two.
+    """
 
     title: str
     lead: str
     facts: tuple[tuple[str, str], ...]
     caveats: tuple[str, ...]
     figure: ShownFigure | None = None
+    now: str = ""
 
 
 @dataclass(frozen=True)

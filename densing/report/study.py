@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,10 +21,12 @@ from densing.plots import (
     plot_estimates,
     plot_leave_one_out,
     plot_multiverse,
+    plot_pace,
     plot_permutation,
     plot_reference,
     plot_rehearsal,
     plot_skills,
+    plot_vintages,
     specifications,
 )
 from densing.report import page
@@ -45,15 +46,15 @@ from densing.report.page import (
     shown_table,
 )
 from densing.scores.references import JOINT, JointRuler
-from densing.scores.study import PAPER_MONTHS, early
-from densing.scores.trend import held_truth
+from densing.scores.study import PAPER_MONTHS, early, vintage_sentence
+from densing.scores.trend import PAPERS_OWN, PRIORS, held_truth
 from densing.scores.trend import sentences as trend_sentences
 from densing.tradeoff import study_frontier
 
 if TYPE_CHECKING:
     from densing.scores.references import Reference
     from densing.scores.study import Measured, PastForecast, Placed, Split, Study, WinningForecast
-    from densing.scores.trend import Backtest, Checks, TrendResult
+    from densing.scores.trend import Backtest, Checks, Front, TrendResult
     from densing.tradeoff import Frontier, GainRecord, Gains
 
 
@@ -62,6 +63,8 @@ SECTIONS = (
     ("answers", "Answers"),
     ("yours", "Your models"),
     ("models", "Models"),
+    ("front", "Front"),
+    ("vintages", "Earlier"),
     ("beside", "Beside it"),
     ("measured", "Measured here"),
     ("frontier", "Cost"),
@@ -76,9 +79,6 @@ SECTIONS = (
     ("sources", "Sources"),
     ("versions", "Versions"),
 )
-
-# A longer list of the raw data is told by its length and ends.
-MOST_ITEMS = 40
 
 
 def build_report(
@@ -148,12 +148,18 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
     # Of a catalog without tokens there is no frontier to show.
     against = placed if placed.scales else None
     answers, shown = answers_table(study.answers), figures(study)
-    parts = {"answers": answers, "measured": measured, "yours": study.placed, "beside": study.beside,
-             "frontier": against, "gains": ladders or None}  # fmt: skip
+    front, earlier = front_table(study.trend.front), vintages_table(study.vintages)
+    parts = {"answers": answers, "front": front, "vintages": earlier, "measured": measured, "yours": study.placed,
+             "beside": study.beside, "frontier": against, "gains": ladders or None}  # fmt: skip
     context = {
         "headline": replace(headline(study), figure=shown.pop("density")),
         "figures": shown,
         "sections": [(name, title) for name, title in SECTIONS if name not in parts or parts[name] is not None],
+        "front": front,
+        "front_words": "" if study.trend.front is None else study.trend.front.sentence,
+        "priors": priors_table(study.trend),
+        "vintages": earlier,
+        "vintage_words": vintage_sentence(study.vintages),
         "answers": answers,
         "answer_words": answer_words(study.answers),
         "yours": study.placed and yours_table(study.placed),
@@ -165,7 +171,6 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
         "measured": measured and measured_table(measured),
         "measured_lead": measured and measured_lead(measured),
         "measured_sentences": measured and measured_words(measured),
-        "asked_of": asked_of(study),
         "frontier": against and frontier_table(against, against.scales[0], "frontier-table"),
         "frontier_figure": against and scale_figure(against, against.scales[0], "frontier"),
         "frontier_words": [f"{WHAT} {FLOPS}", *doubtful(against.notes)] if against else [],
@@ -178,8 +183,6 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
         "checks": check_sentences(study),
         "tests": other_tests_table(study.trend.checks),
         "diagnostics": diagnostics(study.trend.checks),
-        "check_data": check_data(study),
-        "questions": questions(study.questions),
         "backtest": backtest(study.backtest),
         "past": past(study.past_forecast),
         "corollaries": corollaries_table(study.corollaries),
@@ -209,7 +212,7 @@ def headline(study: Study) -> Headline:
         ("Estimator", words.clean(head.get("label", head.get("method")))),
     )
     title = trend_sentences.title(head, study.trend.data.released, level(study.trend))
-    return Headline(title, lead(study), facts, caveats(study))
+    return Headline(title, lead(study), facts, caveats(study), now=study.trend.now)
 
 
 def lead(study: Study) -> str:
@@ -231,30 +234,23 @@ def lead(study: Study) -> str:
 
 
 def caveats(study: Study) -> tuple[str, ...]:
-    """Return what the reader must know before quoting the number."""
+    """Return what the reader must know before quoting the number: one sentence, and what is wrong with the data."""
     ruler = study.reference
     evaluator = (
         "evaluator not stated" if words.is_missing(ruler.evaluator) else f"scores by {words.clean(ruler.evaluator)}"
     )
-    sentences = (
-        trend_sentences.shuffled(study.trend.checks),
-        trend_sentences.broken(study.trend.checks),
-        study.precision,
-        who_counts(study.sensitivity, study.density.table),
-        beside(study),
-        without_groups(study),
-        trend_sentences.by_organisation(study.trend.checks, level(study.trend)),
-        record_setter_bias(study.trend.checks),
-        *doubtful((*study.notes, *study.trend.notes)),
-        words.sentence(f"Models in the headline: {study.selection}"),
-        members(study),
-        words.clean(study.recall, 2000),
-        words.clean(getattr(study.trend, "why", ""), 600),
-        f"Density is relative to the ruler and the benchmark set ({evaluator}): another "
-        "ruler gives other values; the multiverse below shows how far the doubling time moves with such "
-        "choices.",
+    held = ""
+    if study.trend.varying is not None:
+        held = f" {words.clean(study.trend.record, 600)}"
+    lead_caveat = (
+        f"These are statements about {study.selection} on one ruler and one set of benchmarks ({evaluator}); with "
+        f"another ruler or other models the pace is another.{held}"
     )
-    return tuple(caveat for caveat in sentences if caveat and caveat != words.MISSING)
+    said = severest_first((*study.notes, *study.trend.notes))
+    wrong = doubtful([note for note in said if note.severity == "error"])
+    warned = len(doubtful([note for note in said if note.severity == "warning"]))
+    more = f" {words.plural(warned, 'warning')} of the data and of the tests: see Checks." if warned else ""
+    return (f"{lead_caveat}{more}", *wrong)
 
 
 def members(study: Study) -> str:
@@ -313,13 +309,6 @@ def beside_title(study: Study) -> str:
     return f"{part.name}: {window(part.trend)}, {words.clean(part.reference.title)}, {short_benchmark(part.reference)}"
 
 
-def asked_of(study: Study) -> str:
-    """Return which trend and ruler the forecast's answers come from."""
-    ruler = study.asked_of
-    trend = study.trend if study.beside is None or ruler is not study.beside.reference else study.beside.trend
-    return f"Read off the trend of {window(trend)}, ruler {words.clean(ruler.title)}, score on {benchmark(ruler)}."
-
-
 def figures(study: Study) -> dict[str, ShownFigure]:
     """Return every figure of the report by name."""
     n_apart = 0 if study.apart is None else len(study.apart.table)
@@ -332,6 +321,7 @@ def figures(study: Study) -> dict[str, ShownFigure]:
             plot_density(study.density, study.trend, study.apart, near, stars, placed_name="your models"),
             density_words(study.density.table, n_apart, fan=near is not None),
         ),
+        **pace_figures(study),
         **_other_figures(study, earned),
         **rehearsed_figures(study.tested),
         "estimates": (plot_estimates(study.trend), _estimates_words(study)),
@@ -345,6 +335,25 @@ def figures(study: Study) -> dict[str, ShownFigure]:
     return {name: shown_figure(name, figure, caption) for name, (figure, caption) in captioned.items()}
 
 
+def pace_figures(study: Study) -> dict[str, tuple[go.Figure, str]]:
+    """Return the pace over time, and what the headline would have been; none where it was not estimated."""
+    captioned = {}
+    if study.trend.varying is not None:
+        captioned["pace"] = (plot_pace(study.trend), PACE_WORDS)
+    if len(study.vintages):
+        captioned["vintages"] = (plot_vintages(study.vintages), VINTAGE_WORDS)
+    return captioned
+
+
+PACE_WORDS = (
+    "The pace by month with its band, and the two means of the headline: over the window (dotted) and over the last "
+    "twelve months. Where the band reaches below the line of no growth the data do not say whether density grew."
+)
+VINTAGE_WORDS = (
+    "What the headline would have said at earlier dates, scale, ruler and pace refitted on what was known by then, "
+    "beside today's: the mean over the window (diamonds) and over its last twelve months (circles), with 95 % "
+    "intervals."
+)
 PERMUTATION_WORDS = (
     "The slope found in the data (diamond) and the typical slope after shuffling the release dates of whole families "
     "(open circle, bar for 90 % of the shuffles): p is the share of shuffles that reach the slope found."
@@ -365,7 +374,8 @@ def _other_figures(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str
     captioned, fan = {}, study.long_forecast
     last = (study.density, study.trend)
     if study.beside is not None:
-        further = study.asked_of is study.beside.reference
+        ends = (pd.DatetimeIndex(trend.data.released).max() for trend in (study.beside.trend, study.trend))
+        further = next(ends) > next(ends)
         last = (study.beside.density, study.beside.trend) if further else last
         near = fan if further and earned and fan is not None and len(fan) else None
         caption = density_words(study.beside.density.table, 0, fan=near is not None)
@@ -397,14 +407,14 @@ def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False) -> st
     limited = int((bounds != "").sum())
     caption = (
         f"Density ρ of {words.plural(len(table), 'model')} against release date, with the frontier (steps), "
-        f"the fitted line and its 95 % band{', and the forecast fan (50 % dashed, 90 % dotted)' if fan else ''}."
+        f"the fitted curve and its 95 % band{', and the forecast fan (50 % dashed, 90 % dotted)' if fan else ''}."
     )
     if limited:
         caption += f" {words.plural(limited, 'model')} known only as a limit: the triangle points to the true value."
     if n_apart:
         caption += (
             f" {words.plural(n_apart, 'model')} shown apart in grey (mixtures of experts, compressed, continued, "
-            "without a sourced date); they are not in the line."
+            "without a sourced date); they are not in the curve."
         )
     return caption
 
@@ -413,8 +423,8 @@ def _estimates_words(study: Study) -> str:
     head = study.trend.headline
     return (
         f"Doubling time by estimator with 95 % intervals; the headline ({words.clean(head.get('method'))}) is "
-        f"the diamond at {words.doubling(head['doubling_months'], head['lo'], head['hi'])}. Open squares "
-        "replicate the paper's envelope, which is biased fast. An arrow marks an unbounded end."
+        f"the diamond at {words.doubling(head['doubling_months'], head['lo'], head['hi'])}. An arrow marks an "
+        "unbounded end."
     )
 
 
@@ -478,9 +488,67 @@ def estimates_table(trend: TrendResult) -> ShownTable:
     )
     caption = (
         "All estimators on the same rows; the marked one is the headline. Held the truth: how often the estimator's 95 "
-        "% interval did in simulated worlds, from the worst kind of world to the best."
+        "% interval held the window's mean pace in simulated worlds, from the worst kind of world to the best. The "
+        "paper's own two stand beside its replication."
     )
-    return shown_table("estimates-table", caption, trend.estimates, fields, mark="headline")
+    rows = trend.estimates[~trend.estimates["method"].isin(PAPERS_OWN)]
+    return shown_table("estimates-table", caption, rows, fields, mark="headline")
+
+
+def priors_table(trend: TrendResult) -> ShownTable | None:
+    """Return what the prior of the pace's changes does to both means; None without a pace that may change."""
+    if trend.varying is None:
+        return None
+    fields = (
+        Field("Prior", column("prior")),
+        Field("Mean over", column("part")),
+        Field("Doubling, months", column("doubling_months", words.months), "doubling_months"),
+        Field("95 % interval", _months_interval, "lo"),
+        Field("Grew", column("growing", words.percentage), hint="Probability that density grew over the last year"),
+        Field("Slower", column("slower", words.percentage), hint="Probability that the last year was slower"),
+    )
+    caption = (
+        "What hangs on the prior of how far the pace may move: its scale is half-normal with "
+        f"{', '.join(f'{scale:g} ({name})' for name, scale in PRIORS.items())} doublings per year in a year."
+    )
+    return shown_table("priors-table", caption, trend.priors, fields)
+
+
+def front_table(front: Front | None) -> ShownTable | None:
+    """Return who set records, and how surely; None where the front could not be told."""
+    if front is None:
+        return None
+    fields = (
+        Field("Model", column("model")),
+        Field("Released", column("released", words.day), "released"),
+        DENSITY,
+        Field("Interval", ranged("density", words.number), "lo", hint="95 %, as measured"),
+        Field("Record", lambda row: "yes" if flag(row["record"]) else "perhaps", hint="By its middle value"),
+        Field("Probability", column("probability", words.percentage), "probability",
+              hint="Share of joint draws of all densities in which it was a record when it came"),
+    )  # fmt: skip
+    caption = "Models that set a record of density when they came, or may have."
+    rows = front.records.rename(columns={"lo": "density_lo", "hi": "density_hi"})
+    return shown_table("front-table", caption, rows, fields, mark="record")
+
+
+def vintages_table(table: pd.DataFrame) -> ShownTable | None:
+    """Return what the headline would have said at earlier dates; None where nothing was asked."""
+    if table.empty:
+        return None
+    fields = (
+        Field("As of", column("vintage", words.day), "vintage"),
+        Field("Doubling, months", column("doubling_months", words.months), "doubling_months"),
+        Field("95 % interval", _months_interval, "lo"),
+        Field("Last twelve months", column("year_months", words.months), "year_months"),
+        Field("Its interval", lambda row: words.short_interval(row.get("year_lo"), row.get("year_hi")), "year_lo"),
+        Field("Grew", column("growing", words.percentage), "growing", hint="Probability, over these twelve months"),
+        Field("Models", column("n", words.count), "n"),
+        Field("Families", column("families", words.count), "families"),
+        Field("Why not", column("reason"), minor=True),
+    )
+    caption = "Scale, ruler and pace refitted on what was known at each date; nothing comes from later."
+    return shown_table("vintages-table", caption, table, fields)
 
 
 def _months_interval(row: Any) -> str:
@@ -734,6 +802,14 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
     """Return (name, sentence) of every check the study holds."""
     checks = study.trend.checks
     sentences = (
+        ("The estimator", words.clean(study.trend.why, 600)),
+        (
+            "Notes",
+            " ".join(doubtful([note for note in (*study.notes, *study.trend.notes) if note.severity == "warning"])),
+        ),
+        ("Models in the headline", f"{words.sentence(study.selection)} {members(study)}".strip()),
+        ("Who is counted", who_counts(study.sensitivity, study.density.table)),
+        ("Facts", words.clean(study.recall, 2000)),
         ("Permutation of release dates", trend_sentences.shuffled(checks)),
         ("Searched break", trend_sentences.broken(checks)),
         ("Leave out", left_out(checks)),
@@ -978,26 +1054,6 @@ def replication(frame: pd.DataFrame) -> str:
     )
 
 
-def check_data(study: Study) -> str:
-    """Return the checks as indented JSON; long lists are cut with their length."""
-    return json.dumps(_short(study.trend.checks.to_dict()), indent=2, ensure_ascii=False, default=str)
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _short(entry) for name, entry in value.items()}
-    if isinstance(value, np.ndarray):
-        return _short(value.tolist())
-    if isinstance(value, (list, tuple)):
-        if len(value) > MOST_ITEMS and not isinstance(value[0], Mapping):
-            return f"{len(value)} values, {words.number(np.nanmin(value))} to {words.number(np.nanmax(value))}"
-        return [_short(entry) for entry in value]
-    # JSON has neither infinity nor NaN, and a page shows the same signs as its tables.
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if np.isfinite(value) else words.number(value)
-    return value
-
-
 def chatgpt_split(split: Split) -> str:
     """Return whether the pace changed at the date named beforehand, beside the paper's rates.
 
@@ -1107,36 +1163,6 @@ def past(forecast: PastForecast | None) -> str:
         f"range {ends}); what came was {words.number(score.came)} ({words.clean(score.model)}), {side} the range, "
         f"from a record of {words.number(score.record)} at the time."
     )
-
-
-def questions(frame: pd.DataFrame) -> tuple[tuple[str, str], ...]:
-    """Return the forecast's questions and answers.
-
-    Examples
-    --------
-    >>> ask = pd.DataFrame([{"score": 0.75, "params": 8e9, "date": pd.Timestamp("2025-01-10"),
-    ...                      "date_lo": pd.Timestamp("2024-10-01"), "date_hi": pd.NaT, "note": ""}])
-    >>> questions(ask)[0][1]
-    'About 2025-01-10: not before 2024-10-01, no latest date.'
-    """
-    answered = []
-    for row in frame.to_dict("records"):
-        # A score on the joint scale is an ability in logits, which says nothing to anyone: the size that has it does.
-        if words.is_missing(row["score"]):
-            question = f"When does what the ruler's recipe needs {words.size(row['largest'])} parameters for fit in"
-        else:
-            question = f"When does a score of {words.number(row['score'])} fit in"
-        question += f" {words.size(row['params'])} parameters?"
-        note = "" if words.is_missing(row.get("note")) else f" ({words.clean(row['note'], 300).rstrip('.')})"
-        if words.is_missing(row["date"]):
-            early = "" if words.is_missing(row["date_lo"]) else f"; not before {words.day(row['date_lo'])}"
-            answered.append((question, f"No date can be given{early}{note}."))
-            continue
-        early = "no earliest date" if words.is_missing(row["date_lo"]) else f"not before {words.day(row['date_lo'])}"
-        late = "no latest date" if words.is_missing(row["date_hi"]) else f"at the latest {words.day(row['date_hi'])}"
-        share = "" if words.is_missing(row.get("level")) else f" ({words.percentage(row['level'])} range)"
-        answered.append((question, f"About {words.day(row['date'])}: {early}, {late}{share}{note}."))
-    return tuple(answered)
 
 
 def all_notes(study: Study) -> tuple[Note, ...]:

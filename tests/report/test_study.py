@@ -119,7 +119,7 @@ def test_page_is_built_for_everyone(page: Page) -> None:
 def test_sections_come_in_the_promised_order(page: Page) -> None:
     # Sections of ladders and of questions, of which this report was given none, are left out.
     assert [section["id"] for section in page.all("section")] == [
-        name for name, _ in SECTIONS if name not in ("gains", "answers")
+        name for name, _ in SECTIONS if name not in ("gains", "answers", "front")
     ]
 
 
@@ -128,8 +128,11 @@ def test_headline_comes_with_its_caveats(study: Any) -> None:
     window = "between February 2023 and August 2024"
     assert first.title == f"Capability density doubled every 3.5 months {window} (95 % interval 2.5 to 5.9)"
     assert "44 models of 9 families, released February 2023 to August 2024" in first.lead
-    words = " ".join(first.caveats)
-    for wanted in ("shuffled", "the long window", "Record-setters", "dense, general", "relative to the ruler"):
+    lead, wrong = first.caveats
+    assert "dense, general" in lead and "with another ruler or other models" in lead and "1 warning" in lead
+    assert wrong.startswith("A note with"), "what is wrong with the data stands on the first screen"
+    words = " ".join(sentence for _, sentence in check_sentences(study))
+    for wanted in ("shuffled", "the long window", "Record-setters"):
         assert wanted in words
     assert "6.4 months" in words and "a slower pace, and the intervals overlap" in words
 
@@ -148,8 +151,8 @@ def test_unbounded_headline_does_not_claim_growth(study: Any) -> None:
     assert headline(altered(study, trend=flat)).title == flat_title
 
 
-def test_warnings_of_the_trend_stand_beside_the_headline(study: Any) -> None:
-    assert "9 families; CRV3 wants more." in headline(study).caveats
+def test_warnings_of_the_trend_open_the_checks(study: Any) -> None:
+    assert "9 families; CRV3 wants more." in dict(check_sentences(study))["Notes"]
 
 
 def test_notes_of_other_windows_say_so(study: Any) -> None:
@@ -168,7 +171,7 @@ def test_no_check_is_invented(study: Any) -> None:
     sentences = check_sentences(
         altered(study, trend=bare, beside=None, split=Split(), sensitivity=frames.sensitivity().head(0), precision="")
     )
-    assert [name for name, _ in sentences] == ["Replication"]
+    assert [name for name, _ in sentences] == ["Notes", "Models in the headline", "Replication"]
 
 
 @pytest.mark.parametrize(("p", "verdict"), [(0.01, "seldom"), (0.3, "by chance")])
@@ -213,7 +216,7 @@ def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(s
         organisations=ByOrganisation(31, 2.7, 40.0),
     )
     later = fixture.FakeTrend(study.beside.density.table, frames.estimates(), checks, 0.003)
-    caveats = " ".join(headline(beside_with(study, later)).caveats)
+    caveats = " ".join(sentence for _, sentence in check_sentences(beside_with(study, later)))
     assert "2023-09-27, has p = 0.015" in caveats and "rejects 7 % of those without a break (size)" in caveats
     assert "With the 31 organisations taken as independent" in caveats and "interval is 2.7 to 40.0 months" in caveats
     assert "Without research suites (A, B) the straight line's doubling time is 6.7 months (3.7 to 32.0)" in caveats
@@ -294,13 +297,11 @@ def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
         beside=None,
         placed=None,
         sensitivity=study.sensitivity.head(0),
-        asked_of=study.reference,
         long_forecast=None,
         skills=study.skills.head(0),
         multiverse=study.multiverse.head(0),
         replication=study.replication.head(0),
         forecast=study.forecast.head(0),
-        questions=study.questions.head(0),
         corollaries=study.corollaries.head(0),
         backtest=Backtest(n=0),
         provenance=study.provenance.head(0),
@@ -308,7 +309,7 @@ def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
         hashes={},
     )
     words = " ".join(Page(render(empty)).words)
-    assert "There are no rows." in words and "No question was asked" in words
+    assert "There are no rows." in words
 
 
 def test_missing_cells_are_dashes(study: Any) -> None:

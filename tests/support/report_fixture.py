@@ -26,10 +26,10 @@ from tests.support.report_frames import (
     measured_run,
     multiverse,
     provenance,
-    questions,
     replication,
     sensitivity,
     skills,
+    vintages,
 )
 
 BREAKOUT = "</script><script>window.hacked=1</script>"
@@ -78,7 +78,8 @@ class FakeTrend:
         self.headline = estimates[estimates["headline"]].iloc[0]
         self.line = estimates[estimates["method"].eq("tobit-crv3")].iloc[0]
         # Too few models for a pace that may change, as in a small study of one's own.
-        self.varying, self.now = None, ""
+        self.varying, self.now, self.front = None, "", None
+        self.why, self.record = "", ""
         self.options = {"level": 0.95, "seed": 0}
         self.notes = (Note("few-families", "warning", "9 families; CRV3 wants more", {"families": 9}),)
 
@@ -211,12 +212,12 @@ def study() -> Any:
             name="The long window", reference=further, density=later,
             trend=FakeTrend(later.table, slower, Checks(), SLOPE / 2),
         ),
-        long_forecast=forecast(), asked_of=further, split=split(), sensitivity=sensitivity(),
+        long_forecast=forecast(), split=split(), sensitivity=sensitivity(),
         placed=placed(), answers=None, tested=None, recall="", precision="The interval is wide: its ends differ.",
-        multiverse=multiverse(), replication=replication(), forecast=forecast(), questions=questions(),
+        multiverse=multiverse(), replication=replication(), forecast=forecast(),
         past_forecast=None, backtest=backtest(), corollaries=corollaries(),
         provenance=provenance(), compute=compute(main.table), versions={"densing": "0.1.0", "python": "3.11"},
-        hashes={"catalog": "ab" * 32}, measured=measured(),
+        hashes={"catalog": "ab" * 32}, vintages=vintages(), measured=measured(),
         notes=(
             Note("clock", "error", f"A note with {HOSTILE} in it.", {}),
             Note("fyi", "info", "Nothing else.", {}),

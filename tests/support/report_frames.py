@@ -140,21 +140,6 @@ def replication() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def questions() -> pd.DataFrame:
-    """Return forecast answers, one of them unbounded and one never."""
-    stamp = pd.Timestamp
-    return pd.DataFrame(
-        {
-            "score": [0.75, 0.85, 0.99],
-            "params": [8e9, 3e9, 1e9],
-            "date": [stamp("2025-01-10"), stamp("2026-05-01"), pd.NaT],
-            "date_lo": [stamp("2024-10-01"), stamp("2025-08-01"), pd.NaT],
-            "date_hi": [stamp("2025-06-01"), pd.NaT, pd.NaT],
-            "note": ["", "upper end unbounded", "above the ruler's ceiling"],
-        }
-    )
-
-
 def provenance() -> pd.DataFrame:
     """Return sources, with one address that must not become a link."""
     return pd.DataFrame(
@@ -232,3 +217,14 @@ def measured_run(model: str, loss: float = 1.1, score: float = 0.45) -> tuple[pd
     ]
     sizes = {"model": model, "params_total": 134.5e6, "params_non_embedding": 106.2e6, "tokens": 2e12}
     return pd.DataFrame(rows), pd.DataFrame([{**sizes, "caveats": "weights quantised to four bits"}])
+
+
+def vintages() -> pd.DataFrame:
+    """Return what the headline would have said earlier: nothing at first, then a pace without an upper end."""
+    rows = [
+        (pd.Timestamp("2023-12-31"), pd.NA, pd.NA, *[np.nan] * 7, "too few models"),
+        (pd.Timestamp("2024-06-30"), 30, 8, 3.1, 2.2, 6.0, 3.4, 2.0, np.inf, 0.97, ""),
+        (pd.Timestamp("2024-12-31"), 44, 9, 3.5, 2.5, 5.9, np.inf, 5.0, np.inf, 0.4, ""),
+    ]
+    names = ["vintage", "n", "families", "doubling_months", "lo", "hi", "year_months", "year_lo", "year_hi", "growing"]
+    return pd.DataFrame(rows, columns=[*names, "reason"])

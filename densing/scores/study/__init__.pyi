@@ -13,6 +13,8 @@ from .placed import Placed as Placed
 from .placed import place_scores as place_scores
 from .recovery import Recovery as Recovery
 from .recovery import recover_trend as recover_trend
+from .shipped import shipped_rehearsal as shipped_rehearsal
+from .shipped import shipped_vintages as shipped_vintages
 from .study import Beside as Beside
 from .study import PastForecast as PastForecast
 from .study import Study as Study
@@ -24,6 +26,5 @@ from .study import versions as versions
 from .today import Today as Today
 from .today import density_today as density_today
 from .vintages import half_years as half_years
-from .vintages import kept_vintages as kept_vintages
 from .vintages import vintage_sentence as vintage_sentence
 from .vintages import vintages as vintages

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import platform
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -34,8 +33,11 @@ from densing.scores.study.alternatives import (
 )
 from densing.scores.study.measured import Measured
 from densing.scores.study.placed import Placed, place_scores
+from densing.scores.study.shipped import shipped_rehearsal, shipped_vintages
+from densing.scores.study.vintages import COLUMNS as VINTAGES
 from densing.scores.trend import (
     DAYS_PER_MONTH,
+    ORIGINS,
     Answers,
     Backtest,
     ForecastScore,
@@ -46,7 +48,6 @@ from densing.scores.trend import (
     answer_questions,
     backtest,
     corollaries,
-    date_for,
     estimate_trend,
     forecast,
     forecast_now,
@@ -54,22 +55,18 @@ from densing.scores.trend import (
     rehearse_forecasts,
     replicate_recall,
     score_forecast,
-    when,
 )
 
 USUAL = Selection()
 # The headline's fan goes as far as it is back-tested; that of the trend that ends last may go further.
 HORIZON_MONTHS = 6.0
 LONG_HORIZON_MONTHS = 18.0
-QUESTION_SIZES = (7e9, 3e9, 1e9)
 LONG_BENCHMARK = "mmlu"
 PAPER_REFERENCE = "qwen1.5"
 """The public family nearest to the paper's own reference models, which were not published."""
 WIDE = 2.0
 """A ratio of the interval's ends from which on it is called wide."""
 RECENT_MONTHS = 6.0
-ORIGINS = ("2025-11-14",)
-"""Where the report's forecast is tested: one date, as each is another fit of the joint scale."""
 OUTSIDE = "outside the window"
 TESTED_COLUMNS = ["origin", "forecaster", "models", "families", "crps", "bias", "cover50", "cover90"]
 TESTED_COLUMNS += ["vs_still", "vs_still_lo", "vs_still_hi"]
@@ -234,13 +231,8 @@ class Study(Readable):
         The frontier of the trend that ends last, further ahead.
     past_forecast : PastForecast, optional
         Where the headline's forecast can be scored or has passed.
-    questions : pandas.DataFrame
-        When a score, or on the joint scale what the ruler needs ``largest`` parameters for, fits in a size, by the
-        trend that ends last: ``score, largest, params, date, date_lo, date_hi, level, note``.
-    asked_of : Reference
-        The ruler behind ``questions`` and ``backtest``.
     backtest : Backtest
-        How earlier forecasts by that trend would have fared.
+        How earlier forecasts by the trend that ends last would have fared.
     corollaries : pandas.DataFrame
         What follows from the doubling time.
     provenance : pandas.DataFrame
@@ -259,6 +251,9 @@ class Study(Readable):
         The forecast that won its test; None on other rulers, and where too little is known for any.
     recall : str
         What to know of facts before a doubling time of other skills is quoted; empty on other rulers.
+    vintages : pandas.DataFrame
+        What the headline would have said at earlier dates, see :func:`vintages`; empty on other rulers, windows and
+        catalogs.
     compute : pandas.DataFrame
         FLOPs of the training of every model of the catalog, see :func:`densing.scores.catalog.training_compute`.
 
@@ -294,8 +289,6 @@ class Study(Readable):
     forecast: pd.DataFrame
     long_forecast: pd.DataFrame | None
     past_forecast: PastForecast | None
-    questions: pd.DataFrame
-    asked_of: Reference
     backtest: Backtest
     corollaries: pd.DataFrame
     provenance: pd.DataFrame
@@ -308,6 +301,7 @@ class Study(Readable):
     answers: Answers | None = None
     tested: WinningForecast | None = None
     recall: str = ""
+    vintages: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=VINTAGES))
 
     def card(self) -> Card:
         """Return what is shown: the headline with its ruler, selection and estimators."""
@@ -428,7 +422,7 @@ def run_study(
     )
     step("forecast", 0.97)
     further = beside is not None and beside.trend.data.released.max() > trend.data.released.max()
-    latest, asked_of = (beside.trend, beside.reference) if beside is not None and further else (trend, ruler)
+    latest = beside.trend if beside is not None and further else trend
     # What the headline's own forecast said for dates that have passed, and what came where later models tell.
     last = pd.Timestamp(trend.data.released.max()).normalize()
     end = last + pd.Timedelta(days=HORIZON_MONTHS * DAYS_PER_MONTH)
@@ -444,6 +438,8 @@ def run_study(
     rulers = [ruler, *([beside.reference] if beside is not None else [])]
     answers, recall = (_answers(catalog), _recall(trend)) if joint else (None, "")
     tested = _tested(catalog, options, step) if joint else None
+    # What is shipped was made with the usual choices.
+    usual = replace(options, seed=0, today=None) == StudyOptions()
     return Study(
         options={**asdict(options), "selection": options.selection.describe(), "today": str(today.date())},
         selection=options.selection.describe(),
@@ -460,8 +456,6 @@ def run_study(
         forecast=forecast(trend, HORIZON_MONTHS, today=today),
         long_forecast=forecast(latest, LONG_HORIZON_MONTHS, today=today) if joint or further else None,
         past_forecast=past,
-        questions=_questions(latest, asked_of, today),
-        asked_of=asked_of,
         backtest=earlier,
         corollaries=corollaries(trend),
         provenance=provenance(catalog, results, rulers),
@@ -474,6 +468,7 @@ def run_study(
         answers=answers,
         tested=tested,
         recall=recall,
+        vintages=shipped_vintages(catalog) if usual else pd.DataFrame(columns=VINTAGES),
     )
 
 
@@ -486,7 +481,7 @@ def _within(result: DensityResult, since: str | None, until: str | None) -> Dens
     if until is not None:
         inside &= released <= pd.Timestamp(until)
     table = result.table.assign(stratum=stratum.mask(stratum.eq("headline") & ~inside, OUTSIDE))
-    return dataclasses.replace(result, table=table)
+    return replace(result, table=table)
 
 
 def _beside(catalog: Catalog, options: StudyOptions) -> Beside | None:
@@ -516,25 +511,6 @@ def _beside(catalog: Catalog, options: StudyOptions) -> Beside | None:
         return None
 
 
-def _questions(trend: TrendResult, ruler: Reference, today: pd.Timestamp) -> pd.DataFrame:
-    """When what the reference family does at its largest size fits into ordinary sizes."""
-    largest = ruler.fit.domain["params"][1]
-    x = {"params": np.array([largest]), **{name: np.array([value]) for name, value in ruler.given.items()}}
-    joint = isinstance(ruler, JointRuler)
-    score = math.nan if joint else math.floor(float(ruler.fit.predict(x)[0]) * 100) / 100
-    rows = []
-    for params in QUESTION_SIZES:
-        # An ability in logits says nothing to anyone; the size that reaches it does.
-        answer = (
-            date_for(trend, largest / params, today=today) if joint else when(trend, score, params, ruler, today=today)
-        )
-        dates = {"date": answer.date, "date_lo": answer.lo, "date_hi": answer.hi}
-        rows.append(
-            {"score": score, "largest": largest, "params": params, **dates, "level": answer.level, "note": answer.note}
-        )
-    return pd.DataFrame(rows)
-
-
 def _answers(catalog: Catalog) -> Answers | None:
     """Answers to the questions of the trend, where they can be given."""
     try:
@@ -553,8 +529,10 @@ def _tested(catalog: Catalog, options: StudyOptions, step: Step) -> WinningForec
         "seed": options.seed,
         "step": lambda label, share: step(label, 0.97 + 0.02 * share),
     }
+    usual = options.origins == ORIGINS and (options.selection, options.benchmark) == (USUAL, "mean")
+    result = shipped_rehearsal(catalog) if usual else None
     try:
-        result = rehearse_forecasts(catalog, options.origins, **shared)
+        result = result or rehearse_forecasts(catalog, options.origins, **shared)
         return WinningForecast(result, forecast_now(catalog, result=result, **shared))
     except DensingError:
         return None

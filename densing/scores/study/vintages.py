@@ -1,28 +1,23 @@
 """Vintages: what the headline would have said, had it been asked at earlier dates.
 
 At each half-year the catalog is frozen, the joint scale and its ruler are fitted on what was known then, and the pace
-is estimated on that: nothing comes from later. Each date costs a fit of the scale, so the table of the embedded catalog
-is kept beside this file with the digest of the catalog that it was made from.
-"""
+is XX"""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from densing.core import DensingError, words, write_csv
-from densing.scores.catalog import Catalog, Selection, load_catalog
+from densing.core import DensingError, words
+from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import DEFAULT_GUARD, catalog_densities
 from densing.scores.joint import JointScale, catalog_scale
 from densing.scores.references import joint_ruler
 from densing.scores.trend import TrendData, doubling_text, fit_pace, freeze
 
-FILE = Path(__file__).with_name("data") / "vintages.csv"
 SINCE = "2023-02-24"
 FIRST = "2023-12-31"
 COLUMNS = [
@@ -46,6 +41,7 @@ def half_years(catalog: Catalog, first: str = FIRST) -> list[pd.Timestamp]:
 
     Examples
     --------
+    >>> from densing.scores.catalog import load_catalog
     >>> dates = half_years(load_catalog())
     >>> str(dates[0].date()), str(dates[1].date())
     ('2023-12-31', '2024-06-30')
@@ -96,6 +92,7 @@ def vintages(
     --------
     A chain of forty sweeps is enough for an example, not for figures.
 
+    >>> from densing.scores.catalog import load_catalog
     >>> from densing.scores.joint import fit_joint, joint_cells
     >>> short = lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=40, burn=20, draws=40)
     >>> vintages(load_catalog(), ["2022-12-31", "2023-12-31"], scale=short)["reason"].eq("").tolist()
@@ -131,6 +128,8 @@ def vintage_sentence(table: pd.DataFrame) -> str:
     >>> vintage_sentence(pd.DataFrame([row, later])).split(";")[0]
     'Asked at the end of December 2023 the headline would have been 2.0 months (1.0 to 9.0)'
     """
+    if table.empty:
+        return ""
     known = table[table["reason"].fillna("").eq("") & np.isfinite(table["doubling_months"].astype(float))]
     if len(known) < 2:
         return ""
@@ -140,33 +139,3 @@ def vintage_sentence(table: pd.DataFrame) -> str:
         for at, row in enumerate(known.itertuples())
     ]
     return f"Asked {'; '.join(texts)}."
-
-
-def kept_vintages(catalog: Catalog, path: Path = FILE) -> pd.DataFrame:
-    """Return the table kept for this catalog; empty where the catalog is another one.
-
-    Examples
-    --------
-    >>> kept_vintages(load_catalog([{"model": "mine", "params": 1e9, "score": 0.5, "benchmark": "mmlu"}])).empty
-    True
-    """
-    try:
-        table = pd.read_csv(path, parse_dates=["vintage"], dtype={"catalog": str, "reason": str})
-    except OSError:
-        return pd.DataFrame(columns=COLUMNS)
-    table = table[table["catalog"].eq(catalog.digest)]
-    return table.assign(reason=table["reason"].fillna(""))[COLUMNS].reset_index(drop=True)
-
-
-def main() -> None:
-    """Fit the embedded catalog at every half-year and keep the table."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=FILE)
-    options = parser.parse_args()
-    catalog = load_catalog()
-    table = vintages(catalog)
-    write_csv(table.round(6).assign(catalog=catalog.digest), options.out)
-
-
-if __name__ == "__main__":
-    main()

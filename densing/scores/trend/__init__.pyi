@@ -19,6 +19,7 @@ from .estimate import estimate_trend as estimate_trend
 from .estimators import ESTIMATORS as ESTIMATORS
 from .estimators import HEADLINE as HEADLINE
 from .estimators import LINE as LINE
+from .estimators import PAPERS_OWN as PAPERS_OWN
 from .estimators import held_truth as held_truth
 from .forecasters import FORECASTERS as FORECASTERS
 from .forecasters import Forecaster as Forecaster

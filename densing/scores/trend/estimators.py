@@ -356,6 +356,9 @@ def mean_pace(data: TrendData, level: float = 0.95, *, seed: int = 0) -> Slope:
         return Slope.missing(reason, len(data), len(np.unique(data.family)), 0)
 
 
+PAPERS_OWN = ("envelope", "running-max")
+"""Readings of the paper's own method, which are no estimators of a pace: shown beside its replication only."""
+
 ESTIMATORS: Mapping[str, Estimator] = {
     estimator.name: estimator
     for estimator in (
