@@ -12,7 +12,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, finish, progress, say, show_notes
-from densing.core import write_csv
+from densing.core import plain, write_csv
 
 if TYPE_CHECKING:
     from densing.scores.study import Study
@@ -62,14 +62,16 @@ def run(
 ) -> None:
     """Do the main job: catalog, one scale, densities, doubling time, a model measured here, HTML report.
 
-    Writes report.html (opens offline), density.csv (a row per model), trend.csv (a row per estimator) and, with a
-    model measured, measured.csv (a row per task) and measured/ (its result store).
+    Writes report.html (opens offline), density.csv (a row per model), trend.csv (a row per estimator), pace.csv (a row
+    per month), leave-one-out.csv (a row per family and organisation left out) and, with a model measured, measured.csv
+    (a row per task) and measured/ (its result store).
 
     Example: densing run --out results/mine --scores my_scores.csv
 
     Example: densing run --gain ladders/arms/gain.json
     """
     from densing.cli.eval import bar
+    from densing.plots import leave_one_out
     from densing.report import build_report
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.study import StudyOptions, measured_beside, run_study
@@ -93,6 +95,8 @@ def run(
     report = build_report(study, out / "report.html", against=against, gains=ladders)
     write_csv(study.models, out / "density.csv")
     write_csv(study.trend.estimates, out / "trend.csv")
+    write_csv(study.trend.pace(), out / "pace.csv")
+    write_csv(leave_one_out(study.trend.checks), out / "leave-one-out.csv")
     if measured is not None and measured.densities is not None:
         write_csv(measured.densities.table, out / "measured.csv")
     if json:
@@ -115,14 +119,15 @@ def _headline(study: Study, verbose: bool) -> list[str]:
         f"{study.trend.title}; {len(study.density)} models, {head['clusters']} families, "
         f"ruler {study.reference.name} on {study.reference.benchmark}.",
         *([study.trend.now] if study.trend.now else []),
+        *([] if study.trend.front is None else [study.trend.front.sentence]),
         f"Models: {study.selection}.",
         study.trend.why,
-        *study.trend.sentences(),
+        *(study.trend.sentences() if verbose else []),
         *([study.trend.record, *study.trend.details()] if verbose else []),
     ]
-    if study.precision:
+    if study.precision and verbose:
         lines.append(study.precision)
-    if study.beside is not None:
+    if study.beside is not None and verbose:
         trend = study.beside.trend
         groups = sentences.without_groups(trend.checks, float(trend.line["doubling_months"]))
         caveats = filter(None, (sentences.broken(trend.checks), groups))
@@ -160,6 +165,8 @@ def _payload(study: Study, report: Path, against: Frontier, ladders: Sequence[Ga
         "now": study.trend.now,
         "last_year": trend["last_year"],
         "pace": trend["pace"],
+        "vintages": plain(study.vintages.to_dict("records")),
+        "front": None if study.trend.front is None else study.trend.front.sentence,
         "headline": trend["headline"],
         "estimates": trend["estimates"],
         "checks": trend["checks"],

@@ -10,7 +10,9 @@ from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes, timed_bar
 
 if TYPE_CHECKING:
-    from densing.scores.trend import Answer, Arrival
+    import pandas as pd
+
+    from densing.scores.trend import Answer, Arrival, Front
 
 SHOWN = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
 
@@ -43,6 +45,18 @@ def trend(
             "(several separated by commas). Other options than --catalog, --seed, --out and --json do not count then.",
         ),
     ] = None,
+    front: Annotated[
+        bool, typer.Option("--front", help="Also how the densest models moved, and who set records, how surely.")
+    ] = False,
+    vintages: Annotated[
+        bool,
+        typer.Option(
+            "--vintages",
+            help="Print instead what the headline on the joint scale would have said at every half-year, scale "
+            "included. Only --since, --catalog, --include, --guard, --seed, --out and --json count then. Minutes the "
+            "first time.",
+        ),
+    ] = False,
     seed: o.Seed = 0,
     out: o.Out = None,
     verbose: o.Verbose = False,
@@ -55,13 +69,16 @@ def trend(
     import pandas as pd
 
     from densing.scores.catalog import load_catalog, selection_of
-    from densing.scores.trend import TrendData, estimate_trend
+    from densing.scores.trend import PAPERS_OWN, TrendData, estimate_trend
     from densing.scores.trend import when as arrival
 
     if by is not None:
         _answer(by, catalog, seed=seed, out=out, json=json)
         return
     o.parse_window(since, until)
+    if vintages:
+        _vintages(catalog, since=since, include=include, guard=guard, seed=seed, out=out, json=json)
+        return
     questions = [_question(text) for text in when or []]
     merged = load_catalog(*(catalog or []))
     selection = selection_of(include)
@@ -85,6 +102,7 @@ def trend(
         (score, params, arrival(result, score, params, ruler, later=later, today=today)) for score, params in questions
     ]
     notes = (*densities.notes, *result.notes)
+    told = result.front if front else None
     payload = {
         "reference": ruler.describe(),
         "selection": selection.describe(),
@@ -93,6 +111,7 @@ def trend(
         "combine": combine,
         **result.to_dict(),
         "when": [{"score": score, "params": params, **answer.to_dict()} for score, params, answer in answers],
+        **({"front": _front(told)} if front else {}),
         "notes": list(notes),
     }
     save(result.estimates, payload, out)
@@ -100,7 +119,8 @@ def trend(
         emit_json(payload)
     else:
         title = f"{result.title}; {reference} on {o.curve_name(benchmark, combine)}, months"
-        emit_table(result.estimates[SHOWN], title)
+        own = result.estimates["method"].isin(PAPERS_OWN)
+        emit_table(result.estimates.loc[~own, SHOWN], title)
         say(
             "\n".join(
                 [
@@ -108,15 +128,74 @@ def trend(
                     f"Models: {selection.describe()}.",
                     result.why,
                     *result.sentences(),
+                    _papers_own(result.estimates[own]),
                 ]
             )
         )
         if verbose:
             say("\n".join([result.record, *result.details()]))
+        if front:
+            say("The front cannot be told: too few models." if told is None else told.sentence)
+            if told is not None:
+                emit_table(told.records, "Records")
         for question in answers:
             say(_sentence(*question))
         show_notes(notes, verbose)
     finish(notes)
+
+
+def _front(front: Front | None) -> dict[str, object] | None:
+    """The front for programs."""
+    from densing.core import plain
+
+    if front is None:
+        return None
+    slopes = {name: getattr(front, name) for name in ("window", "last_year")}
+    return {
+        "sentence": front.sentence,
+        **{
+            name: {"doubling_months": slope.doubling_months, "lo": low, "hi": high}
+            for name, slope in slopes.items()
+            for low, high in [slope.doubling_interval]
+        },
+        "records": plain(front.records.to_dict("records")),
+        "gap": plain(front.gap.to_dict("records")),
+        "curve": plain(front.curve.to_dict("records")),
+    }
+
+
+def _papers_own(rows: pd.DataFrame) -> str:
+    from densing.scores.trend import doubling_text
+
+    read = ", ".join(f"{row.method} {doubling_text(row.doubling_months, row.lo, row.hi)}" for row in rows.itertuples())
+    return f"The paper's own method, which rises without any trend, for comparison only: {read}."
+
+
+def _vintages(
+    catalog: o.CatalogFiles, *, since: str | None, include: o.Include, guard: float, seed: int, out: o.Out, json: bool
+) -> None:
+    """Print what the headline would have said at earlier dates."""
+    from densing.core import plain
+    from densing.scores.catalog import load_catalog, selection_of
+    from densing.scores.study import vintage_sentence, vintages
+
+    with progress(quiet=json) as step:
+        table = vintages(
+            load_catalog(*(catalog or [])),
+            since=since,
+            selection=selection_of(include),
+            guard=guard,
+            seed=seed,
+            step=step,
+        )
+    payload = {"sentence": vintage_sentence(table), "vintages": plain(table.to_dict("records"))}
+    save(table, payload, out)
+    if json:
+        emit_json(payload)
+        return
+    shown = table if table["reason"].ne("").any() else table.drop(columns="reason")
+    emit_table(shown, "What the headline would have said, months")
+    say(vintage_sentence(table))
 
 
 def _answer(by: str, catalog: o.CatalogFiles, *, seed: int, out: o.Out, json: bool) -> None:

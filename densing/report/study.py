@@ -802,14 +802,14 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
     """Return (name, sentence) of every check the study holds."""
     checks = study.trend.checks
     sentences = (
-        ("The estimator", words.clean(study.trend.why, 600)),
+        ("The estimator", study.trend.why),
         (
             "Notes",
             " ".join(doubtful([note for note in (*study.notes, *study.trend.notes) if note.severity == "warning"])),
         ),
         ("Models in the headline", f"{words.sentence(study.selection)} {members(study)}".strip()),
         ("Who is counted", who_counts(study.sensitivity, study.density.table)),
-        ("Facts", words.clean(study.recall, 2000)),
+        ("Facts", study.recall),
         ("Permutation of release dates", trend_sentences.shuffled(checks)),
         ("Searched break", trend_sentences.broken(checks)),
         ("Leave out", left_out(checks)),

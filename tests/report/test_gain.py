@@ -41,7 +41,9 @@ def test_the_report_has_a_section_of_the_ladders_that_it_is_given(study: Any, tm
                                      trends=[TREND]))  # fmt: skip
     second = written(tmp_path, record(arm(fixture.BREAKOUT, 0.8, 200.0), digest="ff" * 32), "other.json")
     shown = Page(render(study, gains=[first, second, first]))
-    assert [section["id"] for section in shown.all("section")] == [name for name, _ in SECTIONS if name != "answers"]
+    assert [section["id"] for section in shown.all("section")] == [
+        name for name, _ in SECTIONS if name not in ("answers", "front")
+    ]
     figures = [name for name in shown.script_text if name.startswith("data-plot-gain")]
     assert figures == ["data-plot-gain-0", "data-plot-gain-1"], "the first is given twice and shown once"
     marks = json.loads(shown.script_text["data-plot-gain-0"])["data"][-1]
