@@ -43,6 +43,12 @@ def trend(
             "(several separated by commas). Other options than --catalog, --seed, --out and --json do not count then.",
         ),
     ] = None,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity", help="Also the headline of --reference joint under other choices."
+        ),
+    ] = False,
     seed: o.Seed = 0,
     out: o.Out = None,
     verbose: o.Verbose = False,
@@ -55,6 +61,7 @@ def trend(
     import pandas as pd
 
     from densing.scores.catalog import load_catalog, selection_of
+    from densing.scores.study import sensitivity as other_choices
     from densing.scores.trend import TrendData, estimate_trend
     from densing.scores.trend import when as arrival
 
@@ -62,6 +69,9 @@ def trend(
         _answer(by, catalog, seed=seed, out=out, json=json)
         return
     o.parse_window(since, until)
+    if sensitivity and reference != "joint":
+        message = f"{reference!r} is a ruler of one family; the other choices are those of --reference joint"
+        raise typer.BadParameter(message, param_hint="--sensitivity")
     questions = [_question(text) for text in when or []]
     merged = load_catalog(*(catalog or []))
     selection = selection_of(include)
@@ -85,6 +95,9 @@ def trend(
         (score, params, arrival(result, score, params, ruler, later=later, today=today)) for score, params in questions
     ]
     notes = (*densities.notes, *result.notes)
+    choices = (
+        other_choices(merged, densities, window=(since, until), selection=selection, seed=seed) if sensitivity else None
+    )
     payload = {
         "reference": ruler.describe(),
         "selection": selection.describe(),
@@ -93,6 +106,7 @@ def trend(
         "combine": combine,
         **result.to_dict(),
         "when": [{"score": score, "params": params, **answer.to_dict()} for score, params, answer in answers],
+        **({} if choices is None else {"sensitivity": choices}),
         "notes": list(notes),
     }
     save(result.estimates, payload, out)
@@ -104,6 +118,8 @@ def trend(
         say("\n".join([f"Models: {selection.describe()}.", result.why, *result.sentences()]))
         if verbose:
             say("\n".join([result.record, *result.details()]))
+        if choices is not None:
+            emit_table(choices.dropna(axis="columns", how="all"), "The headline under other choices, months")
         for question in answers:
             say(_sentence(*question))
         show_notes(notes, verbose)

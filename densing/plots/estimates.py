@@ -244,10 +244,9 @@ def plot_sensitivity(sensitivity: pd.DataFrame) -> go.Figure:
             rows.append((row["choice"], hover, months, lo, hi, place + beside, mark, colour))
     frame = pd.DataFrame(rows, columns=["label", "hover", "months", "lo", "hi", "place", "symbol", "colour"])
     usual = sensitivity.loc[sensitivity["headline"].astype(bool), "doubling_months"]
-    lines = [(float(months), "dot", "the headline") for months in usual if np.isfinite(months)]
+    lines = [(float(months), "dot", "") for months in usual if np.isfinite(months)]
     colours, symbols, places = (frame[name].tolist() for name in ("colour", "symbol", "place"))
-    axis = "doubling time, months (log scale)"
-    fig = forest(frame, "months", colours, symbols, axis, lines, row_height=26, places=places)
+    fig = forest(frame, "months", colours, symbols, "months to double (log)", lines, 28, places, letters=25)
     for (name, *_), symbol in zip(means, ("circle", "circle-open"), strict=True):
         if len(frame) > len(sensitivity):
             marker = {"symbol": symbol, "size": 10, "color": style.BLUE}

@@ -320,11 +320,13 @@ def sensitivity(
         ("range", f"range down to {least}", lambda: other(reach="members")),
         ("range", f"range down to {anchor}", lambda: other(guard=1.0)),
         ("slope", f"slope since {RECENT.year}", lambda: other(slope="random")),
-        ("slope", f"range to {anchor}, slope since {RECENT.year}", lambda: other(guard=1.0, slope="random")),
+        ("slope", f"{anchor}, slope since {RECENT.year}", lambda: other(guard=1.0, slope="random")),
         ("models", "without the first six months", lambda: only(~early(table["released"], headline & begun))),
-        ("models", f"measured on all {traits} skills", lambda: only(table["traits"].eq(traits))),
         ("clusters", "organisations as clusters", lambda: only(headline, "organisation")),
     ]
+    if traits > 1:
+        complete = f"measured on all {traits} skills", lambda: only(table["traits"].eq(traits))
+        choices.insert(-1, ("models", *complete))
     if refit and not usual.vendors:
         choices.insert(1, ("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own="harness"))))  # type: ignore[call-arg]
     rows = []
