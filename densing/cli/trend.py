@@ -57,6 +57,9 @@ def trend(
             "first time.",
         ),
     ] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Also the headline of --reference joint under other choices.")
+    ] = False,
     seed: o.Seed = 0,
     out: o.Out = None,
     verbose: o.Verbose = False,
@@ -69,6 +72,7 @@ def trend(
     import pandas as pd
 
     from densing.scores.catalog import load_catalog, selection_of
+    from densing.scores.study import sensitivity as other_choices
     from densing.scores.trend import PAPERS_OWN, TrendData, estimate_trend
     from densing.scores.trend import when as arrival
 
@@ -79,6 +83,9 @@ def trend(
     if vintages:
         _vintages(catalog, since=since, include=include, guard=guard, seed=seed, out=out, json=json)
         return
+    if sensitivity and reference != "joint":
+        message = f"{reference!r} is a ruler of one family; the other choices are those of --reference joint"
+        raise typer.BadParameter(message, param_hint="--sensitivity")
     questions = [_question(text) for text in when or []]
     merged = load_catalog(*(catalog or []))
     selection = selection_of(include)
@@ -103,6 +110,9 @@ def trend(
     ]
     notes = (*densities.notes, *result.notes)
     told = result.front if front else None
+    choices = (
+        other_choices(merged, densities, window=(since, until), selection=selection, seed=seed) if sensitivity else None
+    )
     payload = {
         "reference": ruler.describe(),
         "selection": selection.describe(),
@@ -112,6 +122,7 @@ def trend(
         **result.to_dict(),
         "when": [{"score": score, "params": params, **answer.to_dict()} for score, params, answer in answers],
         **({"front": _front(told)} if front else {}),
+        **({} if choices is None else {"sensitivity": choices}),
         "notes": list(notes),
     }
     save(result.estimates, payload, out)
@@ -138,6 +149,8 @@ def trend(
             say("The front cannot be told: too few models." if told is None else told.sentence)
             if told is not None:
                 emit_table(told.records, "Records")
+        if choices is not None:
+            emit_table(choices.dropna(axis="columns", how="all"), "The headline under other choices, months")
         for question in answers:
             say(_sentence(*question))
         show_notes(notes, verbose)

@@ -10,6 +10,7 @@ from .estimates import plot_estimates as plot_estimates
 from .estimates import plot_leave_one_out as plot_leave_one_out
 from .estimates import plot_multiverse as plot_multiverse
 from .estimates import plot_permutation as plot_permutation
+from .estimates import plot_sensitivity as plot_sensitivity
 from .estimates import specifications as specifications
 from .forecasts import plot_rehearsal as plot_rehearsal
 from .frontier import plot_frontier as plot_frontier

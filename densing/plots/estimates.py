@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CHOICES = ("reference", "benchmark", "evaluator", "window", "denominator", "dates", "method")
 # With more specifications than this the marks of the choices would touch.
 CROWDED = 120
+YEAR = ("year_months", "year_lo", "year_hi")
 JOURNAL_MONTHS = 3.5
 SECOND_HAND = "as reported second-hand"
 REFERENCE_LINES = (
@@ -198,6 +199,52 @@ def leave_one_out(checks: Checks) -> pd.DataFrame:
     order = frame["kind"].map({kind: index for index, kind in enumerate(_LOOKS)})
     frame = frame.assign(doubling_months=doubling, **ends, order=order)
     return frame.sort_values(["order", "doubling_months"], kind="stable").drop(columns="order").reset_index(drop=True)
+
+
+def plot_sensitivity(sensitivity: pd.DataFrame) -> go.Figure:
+    """Draw the headline's doubling time under other choices, a dot and an interval each; the headline is the diamond.
+
+    Where the pace of the last twelve months is known too, it stands below that of the window, hollow.
+
+    Parameters
+    ----------
+    sensitivity : pandas.DataFrame
+        Of :func:`densing.scores.study.sensitivity`.
+
+    See Also
+    --------
+    plot_multiverse, plot_estimates
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"choice": ["the headline", "slope since 2024"], "doubling_months": [5.8, 6.3],
+    ...                       "lo": [4.3, 4.6], "hi": [8.9, np.inf], "headline": [True, False]})
+    >>> list(plot_sensitivity(table).layout.yaxis.ticktext)
+    ['the headline', 'slope since 2024']
+    """
+    if sensitivity.empty:
+        return style.empty("Nothing was chosen otherwise.")
+    means = (("mean over the window", "doubling_months", "lo", "hi"), ("last twelve months", *YEAR))
+    rows = []
+    for place, row in enumerate(sensitivity.to_dict("records")):
+        colour, symbol = (style.VERMILLION, "diamond") if row["headline"] else (style.BLUE, "circle")
+        known = [mean for mean in means if not words.is_missing(row.get(mean[1]))]
+        for number, (name, *ends) in enumerate(known):
+            months, lo, hi = (row[end] for end in ends)
+            hover = style.hover(style.figure_text(row["choice"], 80), f"{name}: {words.doubling(months, lo, hi)}")
+            beside = 0.36 * number - 0.18 * (len(known) - 1)
+            mark = symbol if number == 0 else f"{symbol}-open"
+            rows.append((row["choice"], hover, months, lo, hi, place + beside, mark, colour))
+    frame = pd.DataFrame(rows, columns=["label", "hover", "months", "lo", "hi", "place", "symbol", "colour"])
+    usual = sensitivity.loc[sensitivity["headline"].astype(bool), "doubling_months"]
+    lines = [(float(months), "dot", "") for months in usual if np.isfinite(months)]
+    colours, symbols, places = (frame[name].tolist() for name in ("colour", "symbol", "place"))
+    fig = forest(frame, "months", colours, symbols, "months to double (log)", lines, 28, places, letters=25)
+    for (name, *_), symbol in zip(means, ("circle", "circle-open"), strict=True):
+        if len(frame) > len(sensitivity):
+            marker = {"symbol": symbol, "size": 10, "color": style.BLUE}
+            fig.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=name, hoverinfo="skip")
+    return fig
 
 
 TOP_HEIGHT = 340

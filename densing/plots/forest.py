@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from densing.core import words
 from densing.plots import style
 
 ROW_HEIGHT = 34
+LABEL = 48
+"""Letters of a label that are shown."""
 REACH = 3.0
 
 
@@ -84,6 +88,8 @@ def forest(
     x_title: str,
     lines: Sequence[tuple[float, str, str]],
     row_height: int = ROW_HEIGHT,
+    places: Sequence[float] | None = None,
+    letters: int = LABEL,
 ) -> go.Figure:
     """Draw one line per row of a table: label, column ``value``, lo, hi and the hover text ``hover``.
 
@@ -98,22 +104,28 @@ def forest(
     x_title : str
         Title of the axis.
     lines : sequence of (float, str, str)
-        Upright lines to read against: position, dash and name.
+        Upright lines to read against: position, dash and name, which may be empty.
     row_height : int
-        Pixels per row.
+        Pixels per label.
+    places : sequence of float, optional
+        Where each row stands, counted in labels from the top; rows around a whole number share its label, that of the
+        first of them. A label each by default.
+    letters : int
+        In a line of a label.
     """
     ends = cut(frame, value, tuple(position for position, _, _ in lines))
-    rows = range(len(frame))
-    fig = style.figure(130 + row_height * max(len(frame), 3))
+    rows = np.arange(len(frame)) if places is None else np.asarray(places)
+    ticks, first = np.unique(rows.round().astype(int), return_index=True)
+    fig = style.figure(130 + row_height * max(len(ticks), 3))
     for position, dash, name in lines:
         line = {"color": style.MUTED, "width": 1.5, "dash": dash}
-        ends_of_line = {"x": [position, position], "y": [-0.6, len(frame) - 0.4]}
-        fig.add_scatter(**ends_of_line, mode="lines", line=line, name=name, hoverinfo="skip")
-    for row in rows:
+        ends_of_line = {"x": [position, position], "y": [-0.6, len(ticks) - 0.4]}
+        fig.add_scatter(**ends_of_line, mode="lines", line=line, name=name, hoverinfo="skip", showlegend=bool(name))
+    for row, place in enumerate(rows.tolist()):
         line = {"color": colours[row], "width": 2.2}
         fig.add_scatter(
             x=[ends.lo[row], ends.hi[row]],
-            y=[row, row],
+            y=[place, place],
             mode="lines",
             line=line,
             hoverinfo="skip",
@@ -121,15 +133,16 @@ def forest(
         )
     arrows(fig, ends, rows, "x", colours)
     fig.add_scatter(
-        x=ends.value.tolist(), y=list(rows), mode="markers", hoverinfo="text", hovertext=list(frame["hover"]),
+        x=ends.value.tolist(), y=rows.tolist(), mode="markers", hoverinfo="text", hovertext=list(frame["hover"]),
         showlegend=False, cliponaxis=False,
         marker={
             "symbol": np.where(ends.off, "triangle-right-open", symbols).tolist(),
             "color": colours, "size": 12, "line": {"width": 1.5, "color": colours},
         },
     )  # fmt: skip
-    labels = [style.figure_text(label, 48) for label in frame["label"]]
-    y_axis = {"tickmode": "array", "tickvals": list(rows), "ticktext": labels, "range": [len(frame) - 0.4, -0.6]}
+    lines_of = (textwrap.wrap(words.clean(label, LABEL), letters) for label in frame["label"].iloc[first])
+    labels = ["<br>".join(map(style.figure_text, parts)) for parts in lines_of]
+    y_axis = {"tickmode": "array", "tickvals": ticks.tolist(), "ticktext": labels, "range": [len(ticks) - 0.4, -0.6]}
     x_axis = {"title": x_title, **style.log_axis(ends.low, ends.high)}
     return style.axes(fig, x_axis, {**y_axis, "showgrid": False})
 

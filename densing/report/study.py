@@ -25,6 +25,7 @@ from densing.plots import (
     plot_permutation,
     plot_reference,
     plot_rehearsal,
+    plot_sensitivity,
     plot_skills,
     plot_vintages,
     specifications,
@@ -340,6 +341,8 @@ def pace_figures(study: Study) -> dict[str, tuple[go.Figure, str]]:
     captioned = {}
     if study.trend.varying is not None:
         captioned["pace"] = (plot_pace(study.trend), PACE_WORDS)
+    if len(study.sensitivity) > 1:
+        captioned["sensitivity"] = (plot_sensitivity(study.sensitivity), SENSITIVITY_WORDS)
     if len(study.vintages):
         captioned["vintages"] = (plot_vintages(study.vintages), VINTAGE_WORDS)
     return captioned
@@ -348,6 +351,10 @@ def pace_figures(study: Study) -> dict[str, tuple[go.Figure, str]]:
 PACE_WORDS = (
     "The pace by month with its band, and the two means of the headline: over the window (dotted) and over the last "
     "twelve months. Where the band reaches below the line of no growth the data do not say whether density grew."
+)
+SENSITIVITY_WORDS = (
+    "Both means of the headline (diamond) and what they are when one choice is another: the ruler's range, the slope "
+    "of ability in size, which models are read."
 )
 VINTAGE_WORDS = (
     "What the headline would have said at earlier dates, scale, ruler and pace refitted on what was known by then, "
@@ -662,14 +669,16 @@ def skills_table(skills: pd.DataFrame) -> ShownTable:
 def sensitivity_table(sensitivity: pd.DataFrame) -> ShownTable:
     """Return the headline with other models of the same scale."""
     fields = (
-        Field("Models", column("choice")),
+        Field("Choice", column("choice")),
         Field("Doubling, months", column("doubling_months", words.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
+        Field("Last twelve months", column("year_months", words.months), "year_months"),
+        Field("Its interval", lambda row: words.short_interval(row.get("year_lo"), row.get("year_hi")), "year_lo"),
         Field("Count", column("n", words.count), "n"),
         Field("Families", column("families", words.count), "families"),
         Field("Last release", column("last", words.day), "last"),
     )
-    caption = "The same scale and estimator, other models; the marked row is the headline."
+    caption = "The same scale and estimator, one choice another; the marked row is the headline."
     return shown_table("sensitivity-table", caption, sensitivity, fields, mark="headline")
 
 
@@ -815,7 +824,7 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
         ("Leave out", left_out(checks)),
         ("Without named groups", without_groups(study)),
         ("Width of the interval", study.precision),
-        ("Other models of the same scale", sensitivity_words(study.sensitivity)),
+        ("One choice another", sensitivity_words(study.sensitivity)),
         ("Organisations as clusters", trend_sentences.by_organisation(checks)),
         ("Record-setter bias", record_setter_bias(checks)),
         ("Beside it" if study.beside is None else study.beside.name, beside(study)),
@@ -967,13 +976,13 @@ def beside(study: Study) -> str:
 
 
 def sensitivity_words(table: pd.DataFrame) -> str:
-    """Return how far the headline moves with other models of the same scale; empty without such rows.
+    """Return how far the headline moves when one choice is another; empty without such rows.
 
     Examples
     --------
     >>> rows = [("the headline", 5.4, 3.9, 9.0, True), ("without dates", 6.2, 4.4, 10.1, False)]
     >>> sensitivity_words(pd.DataFrame(rows, columns=["choice", "doubling_months", "lo", "hi", "headline"]))
-    'With other models of the same scale the doubling time is 6.2 months (without dates: 4.4 to 10.1) in place of 5.4.'
+    'With one choice another the doubling time is 6.2 months (without dates: 4.4 to 10.1) in place of 5.4.'
     """
     leads = table["headline"].map(flag).astype(bool)
     others = table[~leads].sort_values("doubling_months")
@@ -986,7 +995,7 @@ def sensitivity_words(table: pd.DataFrame) -> str:
         for row in others.iloc[sorted({0, len(others) - 1})].to_dict("records")
     ]
     return (
-        f"With other models of the same scale the doubling time is {' to '.join(ends)} in place of "
+        f"With one choice another the doubling time is {' to '.join(ends)} in place of "
         f"{words.months(usual['doubling_months'].iloc[0])}."
     )
 

@@ -77,7 +77,7 @@ def beside_with(study: Any, trend: Any) -> Any:
 
 def test_hostile_text_stays_text(page: Page, source: str) -> None:
     assert not page.all("img")
-    assert len(page.all("script")) == 13 + 1 + 2  # figures, palette, plotly.js and ours
+    assert len(page.all("script")) == 14 + 1 + 2  # figures, palette, plotly.js and ours
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
     words = " ".join(page.words)
     for hostile in (frames.HOSTILE, fixture.BREAKOUT, fixture.LINKED, "%{x} {{ 7 * 7 }}"):
@@ -104,7 +104,7 @@ def test_nothing_is_fetched(page: Page) -> None:
 
 def test_figures_are_json_with_a_caption(page: Page) -> None:
     figures = [name for name in page.script_text if name.startswith("data-plot-")]
-    assert len(figures) == 13
+    assert len(figures) == 14
     for name in figures:
         assert {"data", "layout"} <= json.loads(page.script_text[name]).keys()
     plots = [attributes for attributes in page.all("div") if attributes.get("class") == "plot"]
@@ -264,7 +264,7 @@ def test_a_forecast_that_won_its_back_test_opens_its_section(study: Any) -> None
 
 def test_sensitivity_names_both_ends() -> None:
     assert sensitivity_words(frames.sensitivity()) == (
-        "With other models of the same scale the doubling time is 3.1 months (measured on all 4 skills: 2.2 to 5.0) to "
+        "With one choice another the doubling time is 3.1 months (measured on all 4 skills: 2.2 to 5.0) to "
         "4.4 months (with unverified dates: ≥ 2.6) in place of 3.5."
     )
     assert sensitivity_words(frames.sensitivity().head(1)) == sensitivity_words(frames.sensitivity().head(0)) == ""

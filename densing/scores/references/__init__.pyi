@@ -17,5 +17,6 @@ from .rulers import ladder_reference as ladder_reference
 from .rulers import load_reference as load_reference
 from .rulers import stale_fits as stale_fits
 from .size_curve import JOINT as JOINT
+from .size_curve import RECENT as RECENT
 from .size_curve import JointRuler as JointRuler
 from .size_curve import joint_ruler as joint_ruler

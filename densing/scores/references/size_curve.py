@@ -5,6 +5,10 @@ r"""The joint scale as a ruler: how ability grows with size within families, and
 The slope b comes from every family of several sizes, each with a level of its own: what is common to recipes is how
 much more size buys, not where they begin. The level of the ruler is that of one well-measured family, the anchor;
 density 1 is its recipe.
+
+The anchor also decides how far the ruler reaches. Beyond its sizes the level is not measured: it is carried there by
+the slope alone, and a family that is smaller than the anchor cannot vouch for it, since its own level was taken out. So
+the guard counts from the anchor's smallest and largest size, as for every other ruler, and what lies beyond is a limit.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Note, UnavailableError, named_stream, words
+from densing.core import Array, InputError, Note, UnavailableError, named_stream, words
 from densing.scores.catalog import Catalog, Selection, strata
 from densing.scores.fit import LawFit, hash_data
 from densing.scores.joint import GENERAL, JointScale, catalog_scale
@@ -32,6 +36,9 @@ MIN_SIZES, MIN_SPAN, MIN_CELLS = 3, 4.0, 3
 SCATTER = 0.15
 # Standard deviation of a normal over the median of its absolute values.
 NORMAL_MAD = 1.4826
+REACHES, SLOPES = ("anchor", "members"), ("within", "random")
+RECENT = pd.Timestamp("2024-01-01")
+"""Families whose first model came out from this day on give the random-effects slope."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -60,7 +67,13 @@ class JointRuler(Reference):
 
 
 def joint_ruler(
-    catalog: Catalog, basket: str = "mean", *, scale: JointScale | None = None, seed: int = 0
+    catalog: Catalog,
+    basket: str = "mean",
+    *,
+    scale: JointScale | None = None,
+    reach: str = "anchor",
+    slope: str = "within",
+    seed: int = 0,
 ) -> JointRuler:
     """Return the joint ruler on a basket: the line of ability in ln N, its draws, and the scale behind it.
 
@@ -73,6 +86,12 @@ def joint_ruler(
         language.
     scale : JointScale, optional
         A fitted one; that of the catalog by default.
+    reach : {"anchor", "members"}
+        Whose sizes the guard counts from: the anchor's, or those of all members. The second is there to show what the
+        choice changes.
+    slope : {"within", "random"}
+        One slope for all families, or the mean of slopes that differ from family to family, over those that began in
+        2024 or later. The second is there to show what the choice changes.
     seed : int
         Seed of the resampled families.
 
@@ -86,14 +105,20 @@ def joint_ruler(
     ------
     UnknownNameError
         When the scale has no such basket.
+    InputError
+        For another reach or slope.
     UnavailableError
         When no family has several sizes on the scale.
 
     Notes
     -----
     Weights of members are 1 / (sd^2 + 0.15^2). Source: own; within-family regression with family resampling is the
-    fixed-effects estimator with a cluster bootstrap (Cameron and Miller 2015, doi:10.3368/jhr.50.2.317).
+    fixed-effects estimator with a cluster bootstrap (Cameron and Miller 2015, doi:10.3368/jhr.50.2.317); the random
+    slope has the weights of DerSimonian and Laird 1986 (doi:10.1016/0197-2456(86)90046-2) and the same bootstrap.
     """
+    for name, value, known in (("reach", reach, REACHES), ("slope", slope, SLOPES)):
+        if value not in known:
+            raise InputError(f"{name}={value!r}: choose {' or '.join(map(repr, known))}")
     scale = scale or catalog_scale(catalog)
     name = GENERAL if basket == "mean" else basket
     draws = scale.ability(name)
@@ -116,23 +141,28 @@ def joint_ruler(
 
     log_n = np.log(sizes)
     x, y = within(log_n)[0], within(ability)
+    # Every family's own slope, by draw, and what it counts for in the common one.
+    precision = np.bincount(codes, weight * x * x)
+    own_slopes = np.stack([np.bincount(codes, weight * x * row) for row in y]) / precision
+    share = precision
+    if slope == "random":
+        recent = members["released"].groupby(codes).min().ge(RECENT).to_numpy()
+        if not recent.any():
+            raise UnavailableError(f"slope='random': no family of several sizes began in {RECENT.year} or later")
+        share = random_weights(own_slopes.mean(axis=0), np.where(recent, precision, 0.0))
     # Families are the clusters: what one of them has of its own, every size of it has.
-    spread = np.bincount(codes, weight * x * x)
-    cross = np.stack([np.bincount(codes, weight * x * row) for row in y])
+    counted = np.flatnonzero(share)
     rng = named_stream(seed, "families", JOINT, name)
-    copies = rng.multinomial(len(family), np.full(len(family), 1 / len(family)), len(draws))
-    if len(family) == 1:
-        copies = np.ones((len(draws), 1), dtype=int)
-    slopes = np.maximum((copies * cross).sum(axis=1) / np.maximum((copies * spread).sum(axis=1), 1e-12), 1e-3)
+    copies = rng.multinomial(len(counted), np.full(len(counted), 1 / len(counted)), len(draws)) * share[counted]
+    slopes = np.maximum((copies * own_slopes[:, counted]).sum(axis=1) / copies.sum(axis=1), 1e-3)
     anchor = ANCHOR if ANCHOR in set(family) else str(members["family"].value_counts().index[0])
     of_anchor = members["family"].eq(anchor).to_numpy()
     level = np.average(ability[:, of_anchor] - slopes[:, None] * log_n[of_anchor], axis=1, weights=weight[of_anchor])
-    theta = np.array([0.0, max(float((cross.mean(axis=0)).sum() / spread.sum()), 1e-3)])
+    theta = np.array([0.0, max(float(np.average(own_slopes.mean(axis=0), weights=share)), 1e-3)])
     middle = np.median(ability, axis=0)
     theta[0] = float(np.average((middle - theta[1] * log_n)[of_anchor], weights=weight[of_anchor]))
     # How far models of one recipe scatter: around their family's own line, so that a family whose slope is another one
     # does not count as scatter. The residuals hold the measurement too; the median speaks for the usual recipe.
-    own_slopes = cross / spread
     residual = y - own_slopes[:, codes] * x
     freedom = max(len(members) - 2 * len(family), 1)
     observed = (np.median(np.abs(residual), axis=1) * NORMAL_MAD) ** 2 * len(members) / freedom
@@ -154,6 +184,7 @@ def joint_ruler(
             "ability": middle,
         }
     )
+    within_reach = sizes[of_anchor] if reach == "anchor" else sizes
     evaluators = scale.cells.table["evaluator"].nunique()
     options: Mapping[str, Any] = {
         "loss": "raw",
@@ -163,6 +194,8 @@ def joint_ruler(
         "seed": seed,
         "clusters": codes.tolist(),
         "anchor": anchor,
+        "reach": reach,
+        "slope": slope,
     }
     fit = LawFit(
         law=law,
@@ -173,7 +206,7 @@ def joint_ruler(
         x=x_fit,
         y=aligned,
         residuals=aligned - law.predict(theta, x_fit),
-        domain={"params": (float(sizes.min()), float(sizes.max()))},
+        domain={"params": (float(within_reach.min()), float(within_reach.max()))},
         options=options,
         data_hash=hash_data(x_fit, aligned, weight, codes),
         meta={"sources": sorted(_sources(catalog, scale))},
@@ -182,11 +215,11 @@ def joint_ruler(
     if anchor != ANCHOR:
         message = f"{ANCHOR} is not on this scale: density 1 is the recipe of {anchor}"
         notes.append(Note("other-anchor", "warning", message, {"anchor": anchor}))
-    if len(family) < 6:
+    if len(counted) < 6:
         message = (
-            f"the slope of ability in size rests on {words.plural(len(family), 'family', 'families')}: loosely known"
+            f"the slope of ability in size rests on {words.plural(len(counted), 'family', 'families')}: loosely known"
         )
-        notes.append(Note("few-families", "warning", message, {"families": family.tolist()}))
+        notes.append(Note("few-families", "warning", message, {"families": family[counted].tolist()}))
     return JointRuler(
         name=JOINT,
         title=f"joint scale of {len(scale)} models, level of {anchor}",
@@ -201,8 +234,34 @@ def joint_ruler(
     )
 
 
+def random_weights(slopes: Array, precision: Array) -> Array:
+    """Return the weights of families in a mean slope when every family has a slope of its own.
+
+    Parameters
+    ----------
+    slopes : array, shape (F,)
+    precision : array, shape (F,)
+        One over the variance with which each slope is known; 0 for a family that does not count.
+
+    Notes
+    -----
+    Source: DerSimonian and Laird 1986, doi:10.1016/0197-2456(86)90046-2.
+
+    Examples
+    --------
+    >>> random_weights(np.array([0.4, 0.6]), np.array([100.0, 400.0])).round(2).tolist()
+    [40.0, 57.14]
+    """
+    known = precision > 0
+    middle = np.average(slopes, weights=precision)
+    excess = float((precision * (slopes - middle) ** 2).sum()) - (int(known.sum()) - 1)
+    total = float(precision.sum())
+    between = max(excess / max(total - float((precision**2).sum()) / total, 1e-12), 0.0)
+    return np.asarray(np.where(known, 1 / (1 / np.where(known, precision, 1.0) + between), 0.0))
+
+
 def _members(catalog: Catalog, scale: JointScale, abilities: pd.DataFrame) -> pd.DataFrame:
-    """Dense base models of families with several sizes: ``model, family, params, position``."""
+    """Dense base models of families with several sizes: ``model, family, params, released, position``."""
     reasons = strata(catalog, Selection(verified_only=False)).set_index("model")["reasons"]
     facts = catalog.models.set_index("model")
     table = abilities.assign(position=np.arange(len(abilities)))
@@ -211,6 +270,7 @@ def _members(catalog: Catalog, scale: JointScale, abilities: pd.DataFrame) -> pd
     table = table.assign(
         family=table["model"].map(facts["family"]),
         params=table["model"].map(facts["params_total_b"]).astype(float) * 1e9,
+        released=table["model"].map(facts["released"]),
     )
     table = table[table["params"].gt(0) & table["family"].notna()]
     groups = table.groupby("family")["params"]

@@ -1,29 +1,33 @@
 """The same question under other choices: the multiverse, the paper's own estimator, its split at ChatGPT.
 
-The multiverse varies ruler, benchmark, window, denominator and dates; the sensitivity varies which models of the joint
-scale are read; the replication reads the paper's estimator off the multiverse; the split is the paper's own, on MMLU,
-with models from before ChatGPT.
+The multiverse varies ruler, benchmark, window, denominator and dates; the sensitivity varies, one at a time, what the
+headline of the joint scale rests on; the replication reads the paper's estimator off the multiverse; the split is the
+paper's own, on MMLU, with models from before ChatGPT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from densing.core import DensingError, worst
+from densing.core import DensingError, FitError, words, worst
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities
+from densing.scores.joint import JointScale, catalog_scale
 from densing.scores.references import (
     JOINT,
+    RECENT,
     SKILLS,
     JointRuler,
     Reference,
     available_benchmarks,
     family_names,
+    joint_ruler,
     load_reference,
 )
 from densing.scores.trend import (
@@ -31,7 +35,6 @@ from densing.scores.trend import (
     CHATGPT,
     DAYS_PER_MONTH,
     ESTIMATORS,
-    HEADLINE,
     LINE,
     PAPER,
     PaperRates,
@@ -42,6 +45,7 @@ from densing.scores.trend import (
     break_power,
     breakpoint_test,
     estimate_shocks,
+    fit_pace,
     permutation_test,
     shuffle_power,
 )
@@ -79,12 +83,25 @@ COLUMNS = [
 SPLIT_WINDOW = ("2020-05-28", "2024-09-30")
 SPLIT_BENCHMARK = "mmlu"
 SPLIT_WORLDS = 100
-SENSITIVITY_COLUMNS = ["choice", "doubling_months", "lo", "hi", "n", "families", "last", "headline"]
-# An ability known from fewer scores is mostly what models are like in general.
-FEW_CELLS = 3
+SENSITIVITY_COLUMNS = [
+    "group",
+    "choice",
+    "doubling_months",
+    "lo",
+    "hi",
+    "year_months",
+    "year_lo",
+    "year_hi",
+    "n",
+    "families",
+    "last",
+    "headline",
+]
 EARLY = pd.DateOffset(months=6)
 """How long the beginning of the window is, which is left out once: its models pull the line the most."""
 Step = Callable[[str, float], object]
+Estimate = Callable[[TrendData], Sequence[Slope]]
+"""The pace over the window and, where an estimator knows it, that of the last twelve months."""
 
 
 @dataclass(frozen=True)
@@ -239,84 +256,102 @@ def _rows(
 
 def sensitivity(
     catalog: Catalog,
-    ruler: JointRuler,
     everyone: DensityResult,
     *,
     window: tuple[str | None, str | None],
     selection: Selection | None = None,
+    estimate: Estimate | None = None,
+    refit: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Return the headline's doubling time with other models of the same joint scale.
+    """Return the headline's doubling time under the choices that move it, one at a time.
 
     Parameters
     ----------
     catalog : Catalog
-        The one behind the ruler.
-    ruler : JointRuler
-        The headline's.
+        The one behind the densities.
     everyone : DensityResult
-        All models of the scale, the headline's and those apart.
+        All models of the joint scale, the headline's and those apart, read as in the headline.
     window : tuple of str or None
         First and last release date.
     selection : Selection, optional
         Of the headline.
+    estimate : callable, optional
+        From :class:`TrendData` to one or two slopes: over the window and, for the columns ``year_months, year_lo,
+        year_hi``, over the last twelve months. The headline's estimator by default.
+    refit : bool
+        Also fit the scale with the scores that makers' own harnesses gave their own models: 40 seconds of one core,
+        once.
     seed : int
+        Of the default estimator.
 
     Returns
     -------
     pandas.DataFrame
-        Columns :data:`SENSITIVITY_COLUMNS`: what was chosen otherwise, the doubling time with its interval, models and
-        families, the last release; the headline's own row first.
+        Columns :data:`SENSITIVITY_COLUMNS`: what was chosen otherwise, doubling times with their intervals, models and
+        families, the last release; the headline's own row first. Empty where the densities are of another ruler, and
+        without the choices under which nothing could be estimated.
 
     See Also
     --------
     multiverse
     """
-    usual = selection or Selection()
-    table = everyone.table
-    options: dict[str, Any] = {"guard": float(everyone.options["guard"]), "seed": seed}
-    headline = table["stratum"].eq("headline")
-    own_family = table["family"].isin(set(ruler.points.loc[ruler.points["family"].eq(ruler.anchor), "family"]))
+    ruler, usual, table = everyone.reference, selection or Selection(), everyone.table
+    if not isinstance(ruler, JointRuler):
+        return pd.DataFrame(columns=SENSITIVITY_COLUMNS)
+    pace: Estimate = estimate or (lambda data: _both_means(data, seed))
+    guard, headline = float(everyone.options["guard"]), table["stratum"].eq("headline")
     traits = int(table.loc[headline, "traits"].max()) if headline.any() else 0
     begun = table["released"].ge(pd.Timestamp(window[0])) if window[0] else table["released"].notna()
 
-    def wider(denominator: str = "total", **changes: Any) -> Callable[[], DensityResult]:
-        return lambda: (
-            catalog_densities(
-                catalog, ruler, selection=replace(usual, **changes), denominator=denominator, **options
-            ).headline
-        )
+    def only(mask: pd.Series, cluster: str = "family") -> TrendData:
+        part = everyone.subset((headline & mask).to_numpy(dtype=bool))
+        return TrendData.from_density(replace(part, table=part.table.assign(family=part.table[cluster])))
 
-    def only(mask: pd.Series) -> Callable[[], DensityResult]:
-        return lambda: everyone.subset((headline & mask).to_numpy(dtype=bool))
+    def other(scale: JointScale = ruler.scale, guard: float = guard, **options: str) -> TrendData:
+        own = joint_ruler(catalog, ruler.benchmark, scale=scale, seed=ruler.fit.options["seed"], **options)
+        # The scale is given: none is to be fitted with vendors' figures on the way.
+        chosen = {"selection": replace(usual, vendors=False), **everyone.options, "guard": guard}
+        return TrendData.from_density(catalog_densities(catalog, own, **chosen).headline)
 
-    mixtures = tuple(dict.fromkeys((*usual.architectures, "moe")))
-    choices: dict[str, Callable[[], DensityResult]] = {
-        "the headline": only(headline),
-        f"measured on all {traits} skills": only(table["traits"].eq(traits)),
-        f"measured on {traits - 1} of {traits} skills or more": only(table["traits"].ge(traits - 1)),
-        f"measured on fewer than {traits} skills": only(table["traits"].lt(traits)),
-        "without the first six months": only(~early(table["released"], headline & begun)),
-        f"at least {FEW_CELLS} scores": only(table["cells"].ge(FEW_CELLS)),
-        "values only, no limits": only(table["bound"].fillna("").eq("")),
-        f"without {ruler.anchor}, the recipe of density 1": only(~own_family),
-        "with unverified dates": wider(verified_only=False),
-        "with mixtures of experts, by total size": wider(architectures=mixtures),
-        "with mixtures of experts, by active size": wider("active", architectures=mixtures),
-    }
+    least = words.size(float(ruler.points["params"].min()) / guard)
+    anchor = words.size(ruler.fit.domain["params"][0])
+    choices: list[tuple[str, str, Callable[[], TrendData]]] = [
+        ("headline", "the headline", lambda: only(headline)),
+        ("range", f"range down to {least}", lambda: other(reach="members")),
+        ("range", f"range down to {anchor}", lambda: other(guard=1.0)),
+        ("slope", f"slope since {RECENT.year}", lambda: other(slope="random")),
+        ("slope", f"{anchor}, slope since {RECENT.year}", lambda: other(guard=1.0, slope="random")),
+        ("models", "without the first six months", lambda: only(~early(table["released"], headline & begun))),
+        ("clusters", "organisations as clusters", lambda: only(headline, "organisation")),
+    ]
+    if traits > 1:
+        complete = f"measured on all {traits} skills", lambda: only(table["traits"].eq(traits))
+        choices.insert(-1, ("models", *complete))
+    if refit and not usual.vendors:
+        choices.insert(1, ("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own="harness"))))  # type: ignore[call-arg]
     rows = []
-    for choice, densities in choices.items():
+    for group, choice, densities in choices:
         try:
-            data = TrendData.from_density(densities()).window(*window).ordered()
-            slope = HEADLINE.fit(data, seed=seed)
+            data = densities().window(*window).ordered()
+            slopes = pace(data)
         except DensingError:
             continue
-        if slope.estimable:
-            low, high = slope.doubling_interval
+        if slopes[0].estimable:
+            ends = [(slope.doubling_months, *slope.doubling_interval) for slope in slopes[:2]]
             last = pd.Timestamp(data.released.max())
-            first = choice == "the headline"
-            rows.append((choice, slope.doubling_months, low, high, slope.n, slope.clusters, last, first))
+            over, year = (*ends, (math.nan,) * 3)[:2]
+            rows.append((group, choice, *over, *year, slopes[0].n, slopes[0].clusters, last, group == "headline"))
     return pd.DataFrame(rows, columns=SENSITIVITY_COLUMNS)
+
+
+def _both_means(data: TrendData, seed: int) -> tuple[Slope, ...]:
+    """The mean pace over the window and over its last twelve months; a straight line's where no more can be said."""
+    try:
+        fit = fit_pace(data, seed=seed)
+    except FitError:
+        return (LINE.fit(data, seed=seed),)
+    return fit.window, fit.last_year
 
 
 def early(released: pd.Series, mask: pd.Series) -> pd.Series:

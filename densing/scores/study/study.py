@@ -20,7 +20,6 @@ from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densiti
 from densing.scores.references import JOINT, JointRuler, Reference, available_benchmarks, load_reference
 from densing.scores.study.alternatives import (
     PAPER_WINDOW,
-    SENSITIVITY_COLUMNS,
     Spec,
     Split,
     Step,
@@ -403,11 +402,7 @@ def run_study(
     skills = skill_densities(catalog, options.reference, **shared)
     joint = isinstance(ruler, JointRuler)
     span = (options.since, options.until)
-    sensitive = (
-        sensitivity(catalog, ruler, everyone, window=span, selection=options.selection, seed=options.seed)
-        if isinstance(ruler, JointRuler)
-        else pd.DataFrame(columns=SENSITIVITY_COLUMNS)
-    )
+    sensitive = sensitivity(catalog, everyone, window=span, selection=options.selection, seed=options.seed)
     window = window_name(options.since, options.until, density)
     dates = "sourced" if options.selection.verified_only else "all"
     universe = multiverse(

@@ -146,7 +146,7 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
         if basket == "mean":
             counted = densities.headline.table
             counted = counted[counted["released"] >= SINCE]
-            sensitive = sensitivity(catalog, ruler, densities, window=(SINCE, None), selection=selection)
+            sensitive = sensitivity(catalog, densities, window=(SINCE, None), selection=selection)
     rehearsal = rehearse_forecasts(catalog, step=within(0.15, 0.25))
     return Today(
         evaluators=evaluator_table(catalog),
