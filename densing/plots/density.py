@@ -119,7 +119,7 @@ def plot_density(
         fig.add_scatter(**shared, y=line["lo"], showlegend=False, fill="tonexty", fillcolor=style.BAND)
         fig.add_scatter(
             x=days, y=line["mid"], mode="lines", legendgroup="line", hoverinfo="skip",
-            line={"color": style.INK, "width": 2.5}, name="headline line and band",
+            line={"color": style.INK, "width": 2.5}, name="headline curve and band",
         )  # fmt: skip
     if apart is not None:
         _add_apart(fig, drawable(apart.table))

@@ -22,6 +22,8 @@ TICKS = (math.inf, 24, 12, 6, 4, 3, 2)
 PER_YEAR = 365.25 / 30.44
 """Months in a year."""
 MARGIN = 0.15
+CLOSEST = 0.1
+"""Least distance of two ticks, as a share of the axis."""
 
 
 def plot_pace(trend: TrendResult) -> go.Figure:
@@ -133,11 +135,24 @@ def doublings_per_year(months: Any) -> float:
 
 
 def pace_axis(low: float, high: float, ticks: Iterable[float] = TICKS) -> dict[str, Any]:
-    """Return an axis of doublings per year, ticks named by doubling times."""
+    """Return an axis of doublings per year, ticks named by doubling times.
+
+    Examples
+    --------
+    >>> pace_axis(-1.0, 4.0)["ticktext"]
+    ['no growth', '12', '6', '4', '3']
+    """
     room = MARGIN * max(high - low, 1.0)
     ends = low - room, high + room
     shown = [(doublings_per_year(months), months) for months in ticks]
     shown = [(height, months) for height, months in shown if ends[0] <= height <= ends[1]]
+    # Ticks closer than a label is high would cover each other.
+    apart = CLOSEST * (ends[1] - ends[0])
+    kept = shown[:1]
+    for tick in shown[1:]:
+        if tick[0] - kept[-1][0] >= apart:
+            kept.append(tick)
+    shown = kept
     return {
         "title": "months to double",
         "range": list(ends),

@@ -345,14 +345,14 @@ def estimate_trend(
             "cluster": cluster,
             "worlds": worlds,
         },
-        notes=(*data.notes, *_notes(rows, fit, checks)),
+        notes=(*data.notes, *_notes(rows, fit, checks, varying)),
         fit=fit,
         varying=varying,
         why=why(HEADLINE.name),
     )
 
 
-def _notes(data: TrendData, fit: Headline, checks: Checks) -> list[Note]:
+def _notes(data: TrendData, fit: Headline, checks: Checks, varying: PaceFit | None) -> list[Note]:
     notes = []
     count = fit.slope.clusters
     if count < FEW_FAMILIES:
@@ -372,7 +372,8 @@ def _notes(data: TrendData, fit: Headline, checks: Checks) -> list[Note]:
         message = f"release dates shuffled among families give a slope as steep in {100 * p:.0f} % of cases"
         notes.append(Note("permutation", "warning", message, {"p": p}))
     best = None if checks.breakpoint is None else checks.breakpoint.searched
-    if best is not None and best.p is not None and best.p <= 0.05:
+    # A pace that may change has said so itself.
+    if varying is None and best is not None and best.p is not None and best.p <= 0.05:
         message = (
             f"the pace changes within the window (searched break {best.date}, p = {best.p:.3f}): "
             "one doubling time averages over unlike periods"

@@ -156,6 +156,8 @@ def fit_front(
     counts = rng.multinomial(groups, np.full(groups, 1 / groups), size=resamples)
     weights = np.vstack([np.ones(len(data)), counts[:, codes]])
     lines = quantile_splines(data.days, data.log_density, data.limits, weights, QUANTILE, bends)
+    # A resample that holds hardly a model inside the ruler has no quantile.
+    lines = lines[np.isfinite(lines).all(axis=1) | (np.arange(len(lines)) == 0)]
     tail = (1 - level) / 2
     monthly = np.linspace(first, last, max(2, round((last - first) / DAYS_PER_MONTH)) + 1)
     drawn = lines @ _basis(monthly, bends).T
@@ -201,6 +203,11 @@ def quantile_splines(days: Array, values: Array, limits: Array, weights: Array, 
     q : float
     bends : array, shape (K,)
 
+    Returns
+    -------
+    array
+        NaN where too few rows lie inside their limits.
+
     Examples
     --------
     >>> days, free = np.arange(5.0), np.tile([-np.inf, np.inf], (5, 1))
@@ -212,16 +219,28 @@ def quantile_splines(days: Array, values: Array, limits: Array, weights: Array, 
     # Days as shares of the window keep the programmes well scaled.
     design = _basis((days - origin) / unit, (bends - origin) / unit)
     found = np.empty((len(weights), design.shape[1]))
+    observed = (values > limits[:, 0]) & (values < limits[:, 1])
     for row, weight in enumerate(weights):
-        seen = weight > 0
-        for _ in range(ROUNDS):
-            found[row] = _programme(design[seen], values[seen], weight[seen], q)
-            fitted = design @ found[row]
-            # A row whose fitted value lies beyond its limits says nothing of where beyond.
-            visible = (weight > 0) & (fitted > limits[:, 0]) & (fitted < limits[:, 1])
-            if (visible == seen).all() or visible.sum() <= design.shape[1]:
-                break
-            seen = visible
+        lowest = np.inf
+        # With limits the loss is not convex: from all rows and from those observed, the best of the rounds is kept.
+        for start in (weight > 0, (weight > 0) & observed):
+            seen = start
+            for _ in range(ROUNDS):
+                if seen.sum() <= design.shape[1]:
+                    break
+                trial = _programme(design[seen], values[seen], weight[seen], q)
+                fitted = design @ trial
+                residual = values - np.clip(fitted, limits[:, 0], limits[:, 1])
+                loss = float((weight * residual * (q - (residual < 0))).sum())
+                if loss < lowest:
+                    found[row], lowest = trial, loss
+                # A row whose fitted value lies beyond its limits says nothing of where beyond.
+                visible = (weight > 0) & (fitted > limits[:, 0]) & (fitted < limits[:, 1])
+                if (visible == seen).all():
+                    break
+                seen = visible
+        if not np.isfinite(lowest):
+            found[row] = np.nan
     slopes = found[:, 1:] / unit
     return np.column_stack([found[:, 0] - slopes[:, 0] * origin, slopes])
 
