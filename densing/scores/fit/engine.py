@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from densing.core import Array, FitError, InputError, Note, UnknownNameError
 from densing.scores.fit.bootstrap import SCHEMES, bootstrap_draws, resampling
 from densing.scores.fit.lawfit import STATUSES, LawFit, Status, hash_data
-from densing.scores.fit.misfit import estimate_misfit, misfit_notes
+from densing.scores.fit.misfit import NOTED, estimate_misfit, misfit_notes
 from densing.scores.fit.solver import LITERATURE_DELTA, Fitter, Mask, get_loss
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law
@@ -123,7 +123,7 @@ def fit_law(
         scaled = solution.theta[0]
         rng = np.random.default_rng(seed)
         draws, notes = bootstrap_draws(fitter, scaled, table, rng, bootstrap, scheme)
-        misfit = estimate_misfit(fitter, scaled, table, draws)
+        misfit = estimate_misfit(fitter, scaled, table, draws, below=NOTED)
         notes += _identification(law, fitter.rows(scaled)[1], solution.at_bound[0])
     theta = fitter.natural(scaled)
     residuals = -objective.residual(law.predict(theta, table.x), target)

@@ -154,7 +154,7 @@ def reset_test(fitter: Fitter, theta: Array, table: FitTable) -> tuple[float, fl
     return float(fdtrc(added.shape[1], freedom, explained / added.shape[1] / noise)), float(np.sqrt(noise))
 
 
-def estimate_misfit(fitter: Fitter, theta: Array, table: FitTable, draws: Array) -> Misfit:
+def estimate_misfit(fitter: Fitter, theta: Array, table: FitTable, draws: Array, below: float = 1.0) -> Misfit:
     """Return p value and size of a law's lack of fit.
 
     The runs are put in order of compute: the product of the inputs that are counts (params, or params x tokens). With
@@ -176,9 +176,11 @@ def estimate_misfit(fitter: Fitter, theta: Array, table: FitTable, draws: Array)
     table : FitTable
     draws : array, shape (R, p)
         Of the fit, natural units; none leave the stated intervals NaN.
+    below : float
+        Sizes are estimated, by two more fits, only for p up to here.
     """
     p, noise = reset_test(fitter, theta, table)
-    if np.isnan(p):
+    if not p <= below:
         return Misfit(p)
     problem = fitter.problem
     law, counts = problem.law, problem.law.log_inputs
