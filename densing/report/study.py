@@ -17,7 +17,6 @@ from densing.plots import (
     CHOICES,
     JOURNAL_MONTHS,
     SECOND_HAND,
-    leave_one_out,
     plot_density,
     plot_estimates,
     plot_leave_one_out,
@@ -736,7 +735,7 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
     sentences = (
         ("Permutation of release dates", trend_sentences.shuffled(checks)),
         ("Searched break", trend_sentences.broken(checks)),
-        ("Leave out", left_out(checks)),
+        ("Leave out", trend_sentences.left_out(checks)),
         ("Without named groups", without_groups(study)),
         ("Width of the interval", study.precision),
         ("Other models of the same scale", sensitivity_words(study.sensitivity)),
@@ -748,23 +747,6 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
         ("Where the uncertainty comes from", variance_shares(checks)),
     )
     return tuple((name, sentence) for name, sentence in sentences if sentence)
-
-
-def left_out(checks: Checks) -> str:
-    """Return the range of the doubling time when one family, or one organisation, at a time is left out."""
-    frame = leave_one_out(checks)
-    sentences = []
-    for kind, kinds in (("family", "families"), ("organisation", "organisations")):
-        rows = frame[frame["kind"] == kind]
-        if rows.empty:
-            continue
-        first, last = rows.iloc[0], rows.iloc[-1]
-        sentences.append(
-            f"Leaving out one of {words.plural(len(rows), kind, kinds)} at a time moves the headline between "
-            f"{_doubles(first['doubling_months'])} (without {words.clean(first['name'])}) and "
-            f"{_doubles(last['doubling_months'])} (without {words.clean(last['name'])})."
-        )
-    return " ".join(sentences)
 
 
 def without_groups(study: Study) -> str:
