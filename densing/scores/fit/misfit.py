@@ -260,5 +260,5 @@ def misfit_notes(law: Law, loss: Loss, misfit: Misfit) -> list[Note]:
         text += f"; {what} holds ({shift}), but {exponents}: quote the curve rather than that exponent"
     else:
         severity = "info"
-        text += f", too little to matter: {what} changes by {shift}"
+        text += f", not shown to matter: {what} changes by {shift}"
     return [Note("lack-of-fit", severity, text, details)]
