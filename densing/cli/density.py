@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 # The interval before the rest: a narrow terminal leaves out columns from the end.
 SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released",
-         "stratum", "interval", "density_lo_measured", "density_hi_measured"]  # fmt: skip
+         "stratum", "interval", "density_lo_recipe", "density_hi_recipe"]  # fmt: skip
 
 SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status",
-                 "score", "n_eff", "n_params", "size_from", "interval", "density_lo_measured",
-                 "density_hi_measured"]  # fmt: skip
+                 "score", "n_eff", "n_params", "size_from", "interval", "density_lo_recipe",
+                 "density_hi_recipe"]  # fmt: skip
 HOW_TO_READ = (
     "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`).\n"
-    "density_lo and density_hi hold the curve's error, the noise of the score and how far models scatter around the "
-    "ruler; those that end in _measured leave the last out.\n"
+    "density_lo and density_hi are measured: they hold the error of the model's ability and of the ruler. Those that "
+    "end in _recipe hold how far models of one making scatter too: for comparing or predicting recipes.\n"
     "≤ and ≥ stand before the interval's end where the ruler gives no more than a limit."
 )
 
@@ -111,11 +111,19 @@ def density(
     ] = None,
     seed: o.Seed = 0,
     out: o.Out = None,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            help="With --reference joint: also the ruler's part of the intervals, from fewer families and from more.",
+        ),
+    ] = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Turn scores into effective parameters and density, with a status and an interval per model.
 
-    Intervals hold how far models scatter around the ruler; the columns that end in _measured leave that out.
+    Intervals are measured: the error of the model's ability and of the ruler. The columns that end in _recipe hold how
+    far models of one making scatter too: where another model of the same recipe may lie.
 
     Example: densing density --reference qwen1.5 --benchmark mmlu --scores my_scores.csv --json
 
@@ -148,8 +156,8 @@ def density(
     if params:
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
     from densing.scores.catalog import load_catalog, selection_of
-    from densing.scores.density import check_densities, skill_results, skill_table, table_densities
-    from densing.scores.references import load_reference
+    from densing.scores.density import check_densities, ruler_by_families, skill_results, skill_table, table_densities
+    from densing.scores.references import JOINT, load_reference
 
     benchmark, guard = benchmark or "mean", 3.0 if guard is None else guard
     options |= {"denominator": denominator or "total", "guard": guard}
@@ -178,7 +186,7 @@ def density(
         by_skill = skill_results(load_catalog(*(catalog or [])), reference, selection=selection, **shared)
         table = skill_table(by_skill)
         notes = tuple(once(note for result in by_skill.values() for note in result.notes))
-        columns, title = list(table.columns), "per skill"
+        columns, title, spread = list(table.columns), "per skill", ""
     else:
         merged = load_catalog(*(catalog or []))
         if scores is not None:
@@ -190,7 +198,7 @@ def density(
                 _, result = o.read_densities(
                     merged, (reference, benchmark), combine=combine, pool=pool, selection=selection, **options
                 )
-        table, notes = result.table, result.notes
+        table, notes, spread = result.table, result.notes, result.spread
         columns, title = [column for column in SHOWN if column in table], o.curve_name(benchmark, combine)
     hits = check_densities(table, fail_if) if fail_if else {}
     save(table, table, out)
@@ -199,7 +207,10 @@ def density(
         emit_json(_with_hits(table, hits))
     else:
         emit_table(_limited(table)[columns], f"Density against {reference}, {title}", table["bound"])
-        say(HOW_TO_READ.format(reference=reference))
+        say("\n".join(filter(None, [HOW_TO_READ.format(reference=reference), spread])))
+        if verbose and reference == JOINT and scores is None and not skills:
+            title = "The ruler's part of the variance of densities, by how many families the ruler is made from"
+            emit_table(ruler_by_families(merged, result), title)
     finish(notes, chain.from_iterable(hits.values()))
 
 

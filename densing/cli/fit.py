@@ -74,6 +74,9 @@ def fit(
     A two-step fit of params,tokens,loss,score makes a reference of your own: `densing density --reference ruler.json`;
     --protocol says how its scores were measured.
 
+    A law that bends away from its runs is an error (exit code 3) only where that moves the prediction a decade beyond
+    them out of its interval; --explain prints how far it and the exponents move.
+
     Example: densing fit runs.csv --law chinchilla --loss huber --delta 1e-3 --bootstrap 1000 --json
     """
     from densing.scores.catalog import parse_protocol

@@ -135,7 +135,7 @@ def _headline(study: Study, verbose: bool) -> list[str]:
         lines.append(" ".join([f"{study.beside.name} ({ruler}): {trend.title}.", *caveats]))
     if study.placed is not None:
         lines += [
-            f"Yours: {row.model}: density {row.density:.2g} ({row.density_lo:.2g} to {row.density_hi:.2g}), "
+            f"Yours: {row.model}: density {row.density:.2g} (measured {row.density_lo:.2g} to {row.density_hi:.2g}), "
             f"{row.rank} of {row.of} models, {row.size_rank} of {row.size_of} of its size; next to {row.neighbours}."
             for row in study.placed.ranks.itertuples()
         ]
@@ -145,8 +145,8 @@ def _headline(study: Study, verbose: bool) -> list[str]:
         table = study.measured.densities.table
         lines += [
             f"Measured: {row.model} by {row.quantity}, {len(row.benchmarks.split('+'))} tasks, {row.n_items:.0f} "
-            f"items: density {row.density:.2g} ({row.density_lo:.2g} to {row.density_hi:.2g}) on {row.reference}, "
-            f"{row.status}."
+            f"items: density {row.density:.2g} (measured {row.density_lo:.2g} to {row.density_hi:.2g}) on "
+            f"{row.reference}, {row.status}."
             for row in table[table["benchmark"].eq("combined")].itertuples()
         ]
     return lines

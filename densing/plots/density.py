@@ -230,7 +230,8 @@ def hover(row: Mapping[str, Any]) -> str:
         "released": words.day(row.get("released")),
         "size": f"{words.size(row.get('n_params'))} ({quoted(row.get('denominator'), 30)})",
         "effective size": _ranged(row, "n_eff", words.size),
-        "density": _ranged(row, "density", words.number),
+        "density": _ranged(row, "density", words.number, "measured "),
+        "its recipe's": _recipe(row),
         scored: words.with_error(row.get("score"), row.get("score_se")),
         "status": quoted(words.status(row.get("status"), row.get("bound"))),
         "source": quoted(row.get("source"), 90),
@@ -239,10 +240,18 @@ def hover(row: Mapping[str, Any]) -> str:
     return style.hover(quoted(row.get("model"), 60), *known)
 
 
-def _ranged(row: Mapping[str, Any], name: str, show: Any) -> str:
+def _ranged(row: Mapping[str, Any], name: str, show: Any, what: str = "") -> str:
     if words.is_missing(row.get(f"{name}_lo")) and words.is_missing(row.get(f"{name}_hi")):
         return str(show(row.get(name)))
-    return f"{show(row.get(name))} ({show(row.get(f'{name}_lo'))} to {show(row.get(f'{name}_hi'))})"
+    return f"{show(row.get(name))} ({what}{show(row.get(f'{name}_lo'))} to {show(row.get(f'{name}_hi'))})"
+
+
+def _recipe(row: Mapping[str, Any]) -> str:
+    """Return where another model of the same making may lie."""
+    low, high = row.get("density_lo_recipe"), row.get("density_hi_recipe")
+    if words.is_missing(low) or words.is_missing(high):
+        return words.MISSING
+    return f"{words.number(low)} to {words.number(high)}, with the scatter between models of one making"
 
 
 def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
@@ -485,7 +494,7 @@ def _target_hover(row: dict[str, Any]) -> str:
         style.figure_text(row.get("model"), 60),
         f"score: {words.number(row['score'], 3)}",
         f"effective size: {words.size(row['n_eff'])}",
-        f"95 % interval: {words.size(row['n_eff_lo'])} to {words.size(row['n_eff_hi'])}",
+        f"95 % interval, measured: {words.size(row['n_eff_lo'])} to {words.size(row['n_eff_hi'])}",
         f"own size: {words.size(row.get('n_params'))}",
         style.figure_text(words.status(row.get("status"), row.get("bound"))),
     )

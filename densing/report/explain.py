@@ -124,7 +124,7 @@ def slice_table(result: Explained) -> ShownTable:
         Field("Value", column("score", words.number), "score", hint="Share solved, or bits per byte"),
         Field("Number", column("n_items", words.count), "n_items"),
         Field("Density", density, "density"),
-        Field("Interval", ranged("density", words.number), "density_lo"),
+        Field("Interval", ranged("density", words.number), "density_lo", hint="95 %, measured"),
         Field("Status", lambda row: words.short_status(row["status"], row["bound"])),
     )
     return shown_table("slices-table", SLICES, result.slices, fields, sortable=True)

@@ -124,7 +124,7 @@ def frontier_table(result: Frontier, scale: str, name: str) -> ShownTable:
     fields = (
         Field("Name", column("name")),
         Field(kind, column("density", words.number), "density"),
-        Field("Interval", ranged("density", words.number), "density_lo"),
+        Field("Interval", ranged("density", words.number), "density_lo", hint="95 %, measured"),
         Field(cost.label[0].upper() + cost.label[1:], column(result.cost, cost.show), result.cost),
         Field("On the frontier", lambda row: "yes" if row["on_frontier"] else ""),
         Field("In draws", column("share", words.percentage), "share", hint="Share of joint draws in which it is on it"),

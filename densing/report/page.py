@@ -289,8 +289,8 @@ def column(name: str, show: Callable[[Any], str] = words.clean) -> Callable[[Map
     return lambda row: show(row.get(name))
 
 
-def ranged(name: str, show: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
-    """Return a function that shows ``name_lo`` to ``name_hi``.
+def ranged(name: str, show: Callable[[Any], str], of: str = "") -> Callable[[Mapping[str, Any]], str]:
+    """Return a function that shows ``name_lo`` to ``name_hi``, or ``name_lo_OF`` to ``name_hi_OF``.
 
     Examples
     --------
@@ -299,7 +299,7 @@ def ranged(name: str, show: Callable[[Any], str]) -> Callable[[Mapping[str, Any]
     """
 
     def show_ends(row: Mapping[str, Any]) -> str:
-        lo, hi = row.get(f"{name}_lo"), row.get(f"{name}_hi")
+        lo, hi = (row.get("_".join(filter(None, (name, end, of)))) for end in ("lo", "hi"))
         return words.MISSING if words.is_missing(lo) and words.is_missing(hi) else f"{show(lo)} to {show(hi)}"
 
     return show_ends

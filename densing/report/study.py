@@ -16,7 +16,6 @@ from densing.plots import (
     CHOICES,
     JOURNAL_MONTHS,
     SECOND_HAND,
-    leave_one_out,
     plot_density,
     plot_estimates,
     plot_leave_one_out,
@@ -658,7 +657,7 @@ def skills_table(skills: pd.DataFrame) -> ShownTable:
         Field("Model", column("model")),
         Field("Skill", column("skill")),
         DENSITY,
-        Field("Interval", ranged("density", words.number), "density_lo"),
+        Field("Interval", ranged("density", words.number), "density_lo", hint="95 %, measured"),
         Field("Effective size", column("n_eff", words.size), "n_eff"),
         STATUS,
         *([Field("Benchmarks", column("benchmarks"))] if several else []),
@@ -757,7 +756,12 @@ def yours_table(placed: Placed) -> ShownTable:
     fields = (
         Field("Model", column("model")),
         DENSITY,
-        Field("Interval", ranged("density", words.number), "density_lo", hint="95 %: ruler, score, scatter of models"),
+        Field(
+            "Interval",
+            ranged("density", words.number),
+            "density_lo",
+            hint="95 %, measured: the model's ability and the ruler",
+        ),
         Field("Size", column("n_params", words.size), "n_params"),
         Field("Released", column("released", words.day), "released"),
         Field("Rank among all", place(""), "rank", hint="1 is the densest; itself included"),
@@ -821,7 +825,7 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
         ("Facts", study.recall),
         ("Permutation of release dates", trend_sentences.shuffled(checks)),
         ("Searched break", trend_sentences.broken(checks)),
-        ("Leave out", left_out(checks)),
+        ("Leave out", trend_sentences.left_out(checks)),
         ("Without named groups", without_groups(study)),
         ("Width of the interval", study.precision),
         ("One choice another", sensitivity_words(study.sensitivity)),
@@ -833,23 +837,6 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
         ("Where the uncertainty comes from", variance_shares(checks)),
     )
     return tuple((name, sentence) for name, sentence in sentences if sentence)
-
-
-def left_out(checks: Checks) -> str:
-    """Return the range of the doubling time when one family, or one organisation, at a time is left out."""
-    frame = leave_one_out(checks)
-    sentences = []
-    for kind, kinds in (("family", "families"), ("organisation", "organisations")):
-        rows = frame[frame["kind"] == kind]
-        if rows.empty:
-            continue
-        first, last = rows.iloc[0], rows.iloc[-1]
-        sentences.append(
-            f"Leaving out one of {words.plural(len(rows), kind, kinds)} at a time moves the headline between "
-            f"{_doubles(first['doubling_months'])} (without {words.clean(first['name'])}) and "
-            f"{_doubles(last['doubling_months'])} (without {words.clean(last['name'])})."
-        )
-    return " ".join(sentences)
 
 
 def without_groups(study: Study) -> str:
@@ -1202,7 +1189,19 @@ FIELDS = (
     Field("Model", column("model"), hint="Name in the catalog"),
     Field("Rank", column("rank", words.count), "rank", hint="By density among the headline's models; 1 is the densest"),
     replace(DENSITY, hint="Effective over actual parameters"),
-    Field("Interval", ranged("density", words.number), "density_lo", hint="95 %: ruler, score, scatter of models"),
+    Field(
+        "Interval",
+        ranged("density", words.number),
+        "density_lo",
+        hint="95 %, measured: the model's ability and the ruler",
+    ),
+    Field(
+        "Recipe",
+        ranged("density", words.number, "recipe"),
+        "density_lo_recipe",
+        hint="95 %, where another model of the same making may lie: with the scatter of models around the ruler",
+        minor=True,
+    ),
     Field("Released", column("released", words.day), "released"),
     Field("Group", column("stratum"), hint="Headline, or why the model is shown apart"),
     STATUS,
@@ -1224,12 +1223,14 @@ FIELDS = (
 def models_table(study: Study) -> ShownTable:
     """Return every row of the study, densest first, limits of unknown height last."""
     frame = gathered(study)
-    # Columns of the joint scale alone stay away from rulers that lack them.
-    fields = [field for field in FIELDS if field.key not in ("cells", "traits") or field.key in frame]
+    # What some rulers lack, such as the columns of the joint scale, stays away.
+    optional = ("cells", "traits", "density_lo_recipe")
+    fields = [field for field in FIELDS if field.key not in optional or field.key in frame]
     caption = (
         "Every model measured, densest first; a click on a column's head sorts by it. Group says whether it is in the "
         "headline figures or why it is shown apart. Where a score cannot be read off the ruler, the density is a "
-        "limit: ≤ true value at or below, ≥ at or above."
+        "limit: ≤ true value at or below, ≥ at or above. Intervals are measured, of this model; those of its recipe, "
+        "among all columns, hold how far models of one making scatter too."
     )
     return shown_table("models-table", caption, frame, fields, filters=("Group", "Status", "Family"), sortable=True)
 
@@ -1260,7 +1261,7 @@ def measured_table(measured: Measured) -> ShownTable:
             hint="Loss in bits per byte, or share correct",
         ),
         DENSITY,
-        Field("Interval", ranged("density", words.number), "density_lo", hint="95 %: items, ruler, scatter of models"),
+        Field("Interval", ranged("density", words.number), "density_lo", hint="95 %, measured: items and ruler"),
         Field("Effective size", column("n_eff", words.size), "n_eff"),
         Field("Items", column("n_items", words.count), "n_items"),
         STATUS,
@@ -1297,7 +1298,7 @@ def measured_lead(measured: Measured) -> str:
         f"{words.clean(row['model'])}, read by {_quantity(row)} on "
         f"{words.plural(len(row['benchmarks'].split('+')), 'task')} ({words.count(row['n_items'])} items): "
         f"effective size {words.size(row['n_eff'])}, density {words.bounded(row['density'], row['bound'])} "
-        f"({ranged('density', words.number)(row)}, 95 %)."
+        f"({ranged('density', words.number)(row)}, 95 %, measured)."
         for row in rows
     )
 

@@ -190,7 +190,7 @@ def frontier(
 
     Notes
     -----
-    Draws of catalog models are joint (law, scores and the scatter of models, as in their intervals); a density that
+    Draws of catalog models are joint (law and scores, as in their measured intervals); a density that
     comes as an interval is drawn by itself, ln density normal with the interval's ends as quantiles: what a ladder's
     arms share with each other, their baseline, is not in it. Costs are taken as exact. A density known only as a limit
     is in the table and on neither side of the comparison. Compute that went into the data (texts written by other
@@ -318,10 +318,10 @@ def _models(densities: DensityResult, compute: pd.DataFrame) -> _Part:
             "status": "ok",
         }
     )
-    if len(densities.model_draws) and len(rows):
+    if len(densities.draws) and len(rows):
         # What a user's unlinked model has is no draw of anything.
-        rows["interval"] = np.isfinite(densities.model_draws).all(axis=0)
-    return _Part(rows, densities.model_draws)
+        rows["interval"] = np.isfinite(densities.draws).all(axis=0)
+    return _Part(rows, densities.draws)
 
 
 def _scale(reference: str, benchmark: str) -> str:

@@ -84,7 +84,9 @@ def test_fit_writes_a_ruler_that_density_reads(tmp_path: Path, scores: Path) -> 
 def test_density_contract(scores: Path) -> None:
     rows = answer("density", "--reference", "qwen1.5", "--benchmark", "mmlu", "--scores", str(scores))
     assert [row["model"] for row in rows] == ["Mine-3B", "<script>alert(1)</script>"]
-    assert rows[0]["density_lo"] < rows[0]["density"] < rows[0]["density_hi"]
+    assert rows[0]["density_lo"] < rows[0]["density"] < rows[0]["density_hi"] and rows[0]["interval"] == "measured"
+    assert rows[0]["density_lo_recipe"] < rows[0]["density_lo"], "that of the recipe holds the scatter too"
+    assert sum(rows[0][f"share_{part}"] for part in ("ability", "ruler", "scatter")) == pytest.approx(1)
     assert rows[1]["status"] == "above_ceiling"
     assert rows[1]["n_eff_hi"] is None, "infinite ends are null, not Infinity"
     everyone = answer("density", "--reference", "qwen1.5", "--benchmark", "mean")

@@ -40,13 +40,15 @@ from densing.scores.trend import (
     BreakTests,
     ByOrganisation,
     Checks,
+    LeaveOneOut,
+    LeftOut,
     PermutationTests,
     SearchedBreak,
     ShuffleTest,
     StatedBreak,
     WithoutGroup,
 )
-from densing.scores.trend.sentences import shuffled
+from densing.scores.trend.sentences import left_out, shuffled
 from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
 from tests.support.report_pages import Page, built_for_everyone, column
@@ -228,6 +230,23 @@ def test_your_models_have_a_section_with_their_places(study: Any, page: Page) ->
     words = " ".join(page.words)
     assert "Your models" in words and f"mine {frames.HOSTILE}" in words and "mine-7B: fewer than 3 scores." in words
     assert "Your models" not in render(altered(study, placed=None))
+
+
+def test_which_organisation_matters_most_has_one_answer(study: Any) -> None:
+    """Of EleutherAI there is one family: its figure repeats Pythia's, and it still moves the headline most."""
+    families = (
+        LeftOut("Pythia", 8, 0.0042, 5.5),
+        LeftOut("Falcon3", 4, 0.0044, 5.2),
+        LeftOut("Falcon-H1", 5, 0.0046, 5.0),
+    )
+    makers = (LeftOut("EleutherAI", 8, 0.0042, 5.5), LeftOut("TII", 9, 0.0043, 5.3))
+    checks = Checks(
+        leave_one_family_out=LeaveOneOut("family", families, 5.0, 5.5, "Pythia"),
+        leave_one_organisation_out=LeaveOneOut("organisation", makers, 5.3, 5.5, "EleutherAI"),
+    )
+    trend = fixture.FakeTrend(study.density.table, frames.estimates(), checks, 0.003)
+    said = dict(check_sentences(altered(study, trend=trend)))["Leave out"]
+    assert said == left_out(checks) and "EleutherAI moves it most" in said and "TII" not in said
 
 
 def test_answers_stand_before_what_must_be_known(study: Any) -> None:

@@ -143,7 +143,7 @@ def density(seed: int = 0, n: int = MODELS, since: str = "2023-02-24", names: tu
         }
     )
     draws = np.log(rho) + rng.normal(0, 0.3, (40, n))
-    return SimpleNamespace(table=table, options={}, notes=(), model_draws=draws, reference=reference())
+    return SimpleNamespace(table=table, options={}, notes=(), draws=draws, reference=reference())
 
 
 def compute(table: pd.DataFrame) -> pd.DataFrame:

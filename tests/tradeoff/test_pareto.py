@@ -180,7 +180,7 @@ def test_models_have_the_flops_of_their_tokens() -> None:
     ok = table[table["status"].eq("ok")]
     assert ok["on_frontier"].tolist() == by_hand(ok["density"].tolist(), ok["flops"].tolist())
     ruler = densing.load_reference("qwen1.5", "mmlu")
-    draws = densing.catalog_densities(catalog, ruler).headline.model_draws[:, ok.index]
+    draws = densing.catalog_densities(catalog, ruler).headline.draws[:, ok.index]
     some = [by_hand(row.tolist(), ok["flops"].tolist()) for row in draws[:40]]
     assert non_dominated(draws[:40], ok["flops"].to_numpy()).tolist() == some
     np.testing.assert_allclose(ok["share"], non_dominated(draws, ok["flops"].to_numpy()).mean(axis=0))

@@ -1,3 +1,4 @@
+from .abilities import ruler_by_families as ruler_by_families
 from .combination import combined_densities as combined_densities
 from .gate import check_densities as check_densities
 from .gate import notes_on as notes_on

@@ -7,13 +7,13 @@ Abilities, level and slope are drawn together, so what errs for all models at on
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from densing.core import InputError, Note, words
+from densing.core import Array, InputError, Note, named_stream, words
 from densing.scores.catalog import Catalog, Selection, strata
 from densing.scores.density.inversion import UNGUARDED, DensityResult, Readings, check_options, fill_table, normals
 from densing.scores.joint import GENERAL, catalog_scale, evaluator_links
@@ -138,11 +138,110 @@ def joint_densities(
     )
 
 
+def ruler_by_families(
+    catalog: Catalog,
+    densities: DensityResult,
+    *,
+    parts: Sequence[float] = (0.25, 0.5, 1.0),
+    further: Sequence[float] = (2.0, 4.0),
+    resamples: int = 10,
+    seed: int = 0,
+) -> pd.DataFrame:
+    r"""Say what the ruler adds to the spread of densities, with fewer families than it has and with more.
+
+    The slope of ability in ln N is known from families, the level from one anchor: only the first part of the ruler's
+    variance falls with the number of families F,
+
+    .. math:: \operatorname{var}_m(F) = a_m + b_m / F
+
+    for every model m. Rulers are made from random parts of the families (the anchor is always among them), and the
+    line through their variances is continued to more.
+
+    Source: own; the variance of a mean over F clusters falls as 1/F.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        The one that the ruler's scale was fitted to.
+    densities : DensityResult
+        On a joint ruler.
+    parts, further : sequence of float
+        Shares of the families that rulers are made from, and multiples of them that are projected.
+    resamples : int
+        Rulers for each share below 1.
+    seed : int
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``families, projected, sd`` (of ln density, by the ruler), ``share_measured`` and ``share_recipe`` (the ruler's
+        part of the variance of a measured density, and of a recipe's): means over the models inside the ruler.
+
+    Raises
+    ------
+    InputError
+        For densities on another ruler.
+
+    See Also
+    --------
+    joint_densities
+    """
+    ruler = densities.reference
+    if not isinstance(ruler, JointRuler):
+        raise InputError(f"ruler {ruler.name} is one family: how its error falls with families asks for a joint ruler")
+    family = np.unique(ruler.points["family"].to_numpy(dtype=str))
+    others = family[family != ruler.anchor]
+    inside = densities.table["bound"].eq("").to_numpy()
+    score, log_n = (densities.table.loc[inside, name].to_numpy(dtype=float) for name in ("score", "n_params"))
+    limits = densities.log_limits[inside] + np.log(log_n)[:, None]
+    ability, scatter = (
+        np.maximum(more.var(axis=0) - less.var(axis=0), 0)[inside]
+        for more, less in ((densities.draws, densities.law_draws), (densities.model_draws, densities.draws))
+    )
+
+    def variance(kept: Array) -> Array:
+        """Return the variance of each ln density by a ruler of the anchor and these families."""
+        left_out = np.setdiff1d(others, kept)
+        models = catalog.models.assign(family=catalog.models["family"].mask(catalog.models["family"].isin(left_out)))
+        part = joint_ruler(replace(catalog, models=models), ruler.benchmark, scale=ruler.scale, seed=seed)
+        read = (score - part.fit.draws[:, :1]) / part.fit.draws[:, 1:]
+        return np.asarray(np.clip(read, limits[:, 0], limits[:, 1]).var(axis=0))
+
+    rng = named_stream(seed, "families", "parts")
+    counts = np.array([max(round(share * len(family)), 2) for share in parts])
+    rows = np.stack(
+        [
+            np.mean(
+                [variance(rng.choice(others, count - 1, replace=False)) for _ in range(resamples)]
+                if count < len(family)
+                else [variance(others)],
+                axis=0,
+            )
+            for count in counts
+        ]
+    )
+    slope, level = np.polynomial.polynomial.polyfit(1 / counts, rows, 1)[::-1]
+    more = np.array([round(factor * len(family)) for factor in further])
+    # A line through three noisy points may fall below zero, which a variance does not.
+    projected = np.maximum(level, 0) + np.maximum(slope, 0) / more[:, None]
+    by_ruler = np.concatenate([rows, projected])
+    measured, recipe = by_ruler + ability, by_ruler + ability + scatter
+    return pd.DataFrame(
+        {
+            "families": [*counts, *more],
+            "projected": [False] * len(counts) + [True] * len(more),
+            "sd": np.sqrt(by_ruler.mean(axis=1)),
+            "share_measured": (by_ruler / measured).mean(axis=1),
+            "share_recipe": (by_ruler / recipe).mean(axis=1),
+        }
+    )
+
+
 NOT_LINKED = "not linked"
 ENDS = ("at-ceiling", "at-floor")
 # Without a link there is no number, whatever the fit makes of its priors.
-NUMBERS = ["n_eff", "n_eff_lo", "n_eff_hi", "density", "density_lo", "density_hi", "density_lo_measured",
-           "density_hi_measured"]  # fmt: skip
+NUMBERS = ["n_eff", "n_eff_lo", "n_eff_hi", "density", "density_lo", "density_hi", "density_lo_recipe",
+           "density_hi_recipe", "share_ability", "share_ruler", "share_scatter"]  # fmt: skip
 
 
 def held_densities(result: DensityResult, models: Collection[str]) -> DensityResult:

@@ -15,12 +15,13 @@ from densing.core import Array, InputError, Note
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density.inversion import (
     DEFAULT_GUARD,
-    MEASUREMENT_ONLY,
-    WITH_SCATTER,
+    MEASURED,
+    SCATTER_UNKNOWN,
     DensityResult,
     Scatter,
     joint_scatter,
     read_scores,
+    variance_shares,
 )
 from densing.scores.density.targets import catalog_densities, joined_protocols
 from densing.scores.references import Reference
@@ -142,7 +143,9 @@ def combine_results(results: Sequence[DensityResult], mean: Reference) -> Densit
         low, high = np.quantile(values, [tail, 1 - tail], axis=0)
         return np.where(upper, 0.0, np.exp(low)), np.where(lower, np.inf, np.exp(high))
 
-    (low, high), (measured_low, measured_high) = ends(model_draws), ends(draws)
+    scattered = all(own is not None for own in scatter)
+    (low, high), recipe = ends(draws), ends(model_draws)
+    recipe_low, recipe_high = (end if scattered else np.full(len(end), np.nan) for end in recipe)
     models, protocols = parts[0].table["model"], _protocols(parts)
     table = parts[0].table.assign(
         benchmark=PER_BENCHMARK,
@@ -152,9 +155,10 @@ def combine_results(results: Sequence[DensityResult], mean: Reference) -> Densit
         density=np.exp(value),
         density_lo=low,
         density_hi=high,
-        interval=WITH_SCATTER if all(own is not None for own in scatter) else MEASUREMENT_ONLY,
-        density_lo_measured=measured_low,
-        density_hi_measured=measured_high,
+        interval=MEASURED if scattered else SCATTER_UNKNOWN,
+        density_lo_recipe=recipe_low,
+        density_hi_recipe=recipe_high,
+        **variance_shares(law_draws, draws, model_draws, scattered),
         n_eff=np.exp(value) * size,
         n_eff_lo=low * size,
         n_eff_hi=high * size,

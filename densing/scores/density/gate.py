@@ -20,7 +20,7 @@ from densing.core import Hit, Interval, Note, check_conditions, parse_condition,
 from densing.scores.density.runs import COMBINED, RunDensities
 
 WITH_INTERVAL = ("density", "n_eff")
-ENDS = ("density_lo", "density_hi", "density_lo_measured", "density_hi_measured", "n_eff_lo", "n_eff_hi")
+ENDS = ("density_lo", "density_hi", "density_lo_recipe", "density_hi_recipe", "n_eff_lo", "n_eff_hi")
 
 
 def check_densities(table: pd.DataFrame, conditions: Iterable[str]) -> dict[str, tuple[Hit, ...]]:

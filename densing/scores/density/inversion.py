@@ -8,6 +8,11 @@ A reference model of size N does not score f(N): one recipe's models lie beside 
 items explains. A score therefore stands for a range of reference sizes even when it and the curve are known exactly. In
 the language of calibration, reading a size off one new score needs the variance of a new observation, not only that of
 the curve. How far models scatter around a ruler is learnt from the ruler's own members (:class:`Scatter`).
+
+So a density has two intervals. The *measured* one (``density_lo``, ``density_hi``) answers how well the effective size
+of this model on this curve is known: it holds the error of its ability and that of the ruler. The one of its *recipe*
+(``density_lo_recipe``, ``density_hi_recipe``) holds the scatter on top: where another model of the same making may lie.
+It is for comparing and predicting recipes, not for reading a model.
 """
 
 from __future__ import annotations
@@ -32,7 +37,9 @@ MAX_GUARD = 1000.0
 CELLS_AT_ONCE = 200_000
 # Without a guard an effective size still has to be a size: from one parameter to a quadrillion.
 UNGUARDED = (1.0, 1e15)
-WITH_SCATTER, MEASUREMENT_ONLY = "with scatter", "measurement only"
+MEASURED, SCATTER_UNKNOWN = "measured", "measured; scatter unknown"
+SOURCES = ("ability", "ruler", "scatter")
+"""Where the spread of a recipe's density comes from: the column ``share_NAME`` gives each its part of the variance."""
 TABLE_COLUMNS = (
     "model",
     "family",
@@ -57,8 +64,11 @@ TABLE_COLUMNS = (
     "density_lo",
     "density_hi",
     "interval",
-    "density_lo_measured",
-    "density_hi_measured",
+    "density_lo_recipe",
+    "density_hi_recipe",
+    "share_ability",
+    "share_ruler",
+    "share_scatter",
     "status",
     "bound",
     "protocol",
@@ -76,13 +86,14 @@ class DensityResult(Readable):
     table : pandas.DataFrame
         One row per model; columns as in :data:`TABLE_COLUMNS`, sizes as counts.
     draws : array, shape (R, n)
-        ln density per draw, with the uncertainty of the reference law and of the score: the measurement. What a trend
-        reads, because the scatter of models is already in the residuals of its line.
+        ln density per draw, with the uncertainty of the reference law and of the score: the measurement, of which
+        ``density_lo`` and ``density_hi`` are quantiles. What ranks, frontiers and trends read: the residuals of a
+        trend's line hold the scatter of models already.
     law_draws : array, shape (R, n)
         ln density per draw of the reference law alone, at the reported score.
     model_draws : array, shape (R, n)
-        ln density per draw with the scatter of models around the ruler on top: what ``density_lo`` and ``density_hi``
-        are quantiles of.
+        ln density per draw with the scatter of models around the ruler on top: of the recipe, quantiles in
+        ``density_lo_recipe`` and ``density_hi_recipe``; the same as ``draws`` where the ruler cannot tell its scatter.
     log_limits : array, shape (n, 2)
         ln density at the two ends of the guard: where a row is censored.
     reference : Reference
@@ -135,6 +146,25 @@ class DensityResult(Readable):
         """The models that the selection puts in the headline; ``stratum`` says why the others are not."""
         return self.subset(self.table["stratum"].eq("headline").to_numpy(dtype=bool))
 
+    @property
+    def shares(self) -> pd.Series:
+        """Mean parts of the variance of a recipe's ln density, by :data:`SOURCES`, over models inside the ruler."""
+        inside = self.table[self.table["bound"].eq("")]
+        return pd.Series({name: inside[f"share_{name}"].astype(float).mean() for name in SOURCES}, name="share")
+
+    @property
+    def spread(self) -> str:
+        """Where the spread of a recipe's density comes from, in a sentence; empty where the scatter is unknown."""
+        shares = self.shares
+        if shares.isna().any():
+            return ""
+        scatter, ruler, ability = (words.percentage(shares[name]) for name in ("scatter", "ruler", "ability"))
+        return (
+            f"Of the variance of a recipe's density {scatter} is how far models of one making scatter, {ruler} the "
+            f"ruler, {ability} the model's own ability (mean over the models inside the ruler); density_lo and "
+            "density_hi hold the last two."
+        )
+
     def card(self) -> Card:
         """Return what is shown: status counts and who measured, then the models."""
         columns = ["model", "released", "n_params", "score", "n_eff", "density", "density_lo", "density_hi", "status"]
@@ -183,9 +213,10 @@ def estimate_density(
     -------
     DensityResult
         A row per model that has a size; status ``ok``, ``extrapolated``, ``below_floor`` or ``above_ceiling``.
-        ``density_lo`` and ``density_hi`` hold the curve's error, the score's noise and the scatter of models around the
-        ruler (:class:`Scatter`); ``density_lo_measured`` and ``density_hi_measured`` the first two only. ``interval``
-        says ``with scatter``, or ``measurement only`` where the ruler cannot tell its scatter.
+        ``density_lo`` and ``density_hi`` are measured: they hold the curve's error and the score's noise.
+        ``density_lo_recipe`` and ``density_hi_recipe`` hold the scatter of models around the ruler too
+        (:class:`Scatter`); NaN where the ruler cannot tell it, and ``interval`` says so. ``share_ability``,
+        ``share_ruler`` and ``share_scatter`` are their parts of a recipe's variance.
 
     Raises
     ------
@@ -336,7 +367,7 @@ def _reading_notes(reference: Reference, denominator: str, guard: float, scatter
     if scatter is None:
         message = (
             f"reference {reference.name} has no residuals to learn the scatter of models from "
-            f"({len(reference.fit.y)} points, {len(reference.fit.theta)} parameters): intervals hold measurement only"
+            f"({len(reference.fit.y)} points, {len(reference.fit.theta)} parameters): there is no interval of a recipe"
         )
         notes.append(Note("measurement-only", "warning", message, {"reference": reference.name}))
     kind = get_family(reference.name).kind if reference.name in family_names() else ""
@@ -373,7 +404,8 @@ def fill_table(
         bounded = np.where(low <= values.limits[0], 0.0, np.exp(low))
         return bounded, np.where(high >= values.limits[1], np.inf, np.exp(high))
 
-    (n_lo, n_hi), (measured_lo, measured_hi) = ends(values.model_draws), ends(values.draws)
+    (n_lo, n_hi), recipe = ends(values.draws), ends(values.model_draws)
+    recipe_lo, recipe_hi = (end if values.scattered else np.full(len(end), np.nan) for end in recipe)
     size = sized["n_params"].to_numpy(dtype=float)
     n_eff = np.exp(values.point)
     table = sized.assign(
@@ -386,9 +418,10 @@ def fill_table(
         density=n_eff / size,
         density_lo=n_lo / size,
         density_hi=n_hi / size,
-        interval=WITH_SCATTER if values.scattered else MEASUREMENT_ONLY,
-        density_lo_measured=measured_lo / size,
-        density_hi_measured=measured_hi / size,
+        interval=MEASURED if values.scattered else SCATTER_UNKNOWN,
+        density_lo_recipe=recipe_lo / size,
+        density_hi_recipe=recipe_hi / size,
+        **variance_shares(values.law_draws, values.draws, values.model_draws, values.scattered),
         status=values.status,
         bound=np.select([at_low, at_high], ["upper", "lower"], default=""),
     )
@@ -396,6 +429,18 @@ def fill_table(
         if column not in table.columns:
             table[column] = None
     return table[list(TABLE_COLUMNS)]
+
+
+def variance_shares(law_draws: Array, draws: Array, model_draws: Array, scattered: bool) -> dict[str, Array]:
+    """Return what ability, ruler and scatter have of the variance of ln density, as columns; NaN where unknown.
+
+    The parts are independent, and each kind of draws adds one: the law, the score, the scatter.
+    """
+    ruler, measured, recipe = (part.var(axis=0) for part in (law_draws, draws, model_draws))
+    parts = np.stack([np.maximum(measured - ruler, 0), ruler, np.maximum(recipe - measured, 0)])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = parts / parts.sum(axis=0) if scattered else np.full(parts.shape, np.nan)
+    return {f"share_{name}": row for name, row in zip(SOURCES, shares, strict=True)}
 
 
 @dataclass(frozen=True)

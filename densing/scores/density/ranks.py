@@ -30,6 +30,8 @@ COLUMNS = [
     "density_lo",
     "density_hi",
     "interval",
+    "density_lo_recipe",
+    "density_hi_recipe",
     "status",
     "bound",
     "rank",
@@ -115,9 +117,9 @@ def rank(
 ) -> Ranking:
     """Place models among others, all on one ruler.
 
-    Each draw of the ruler's law, of the scores' noise and of the scatter of models gives every model a density, and so
-    a place; the interval of a place is that of its draws. A density known only as a limit may lie anywhere beyond it:
-    the interval of its place reaches as far.
+    Each draw of the ruler's law and of the scores' noise gives every model a measured density, and so a place; the
+    interval of a place is that of its draws. It places these models, not their recipes. A density known only as a
+    limit may lie anywhere beyond it: the interval of its place reaches as far.
 
     Parameters
     ----------
@@ -195,8 +197,8 @@ def rank(
 def _ends(densities: DensityResult) -> tuple[np.ndarray, np.ndarray]:
     """Return the lowest and the highest ln density of each draw: a limit leaves one side open."""
     bound = densities.table["bound"].to_numpy()
-    low = np.where(bound == "upper", -np.inf, densities.model_draws)
-    high = np.where(bound == "lower", np.inf, densities.model_draws)
+    low = np.where(bound == "upper", -np.inf, densities.draws)
+    high = np.where(bound == "lower", np.inf, densities.draws)
     return low, high
 
 
@@ -212,7 +214,7 @@ class RulerComparison(Readable):
     correlation : pandas.DataFrame
         A row per pair of rulers: ``first, second, models`` (with a value on both), ``spearman`` (NaN below three
         models), ``median_ratio`` (of the first's densities to the second's) and ``disjoint`` (models whose two
-        intervals do not meet).
+        intervals do not meet: those of their recipes, as two rulers are two recipes).
     results : mapping of str to DensityResult
         What each ruler says, with draws.
     notes : tuple of Note
@@ -349,7 +351,12 @@ def compare_rulers(
         first, second = (part[part["bound"].eq("")].set_index("model") for part in pair)
         common = first.index.intersection(second.index)
         first, second = first.loc[common], second.loc[common]
-        disjoint = (first["density_hi"] < second["density_lo"]) | (second["density_hi"] < first["density_lo"])
+        # Where a ruler cannot tell its scatter, what was measured is all there is.
+        (low, high), (other_low, other_high) = (
+            [part[f"density_{end}_recipe"].fillna(part[f"density_{end}"]) for end in ("lo", "hi")]
+            for part in (first, second)
+        )
+        disjoint = (high < other_low) | (other_high < low)
         ranked = len(common) >= MIN_COMMON
         pairs.append(
             {

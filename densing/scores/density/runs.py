@@ -127,8 +127,8 @@ def run_densities(
 
     Notes
     -----
-    Source: arXiv 2412.04315, Eqs. 1 and 4. The interval joins the ruler's draws with the sampling error of the items
-    and the scatter of models around the ruler; the columns ``_measured`` leave the last out.
+    Source: arXiv 2412.04315, Eqs. 1 and 4. The measured interval joins the ruler's draws with the sampling error of the
+    items; the columns ``_recipe`` hold the scatter of models around the ruler too.
 
     See Also
     --------

@@ -50,7 +50,7 @@ USER = "user"
 NAMED = 5
 _CARRIED = ("family", "organisation", "released", "kind", "architecture")
 SKILL_COLUMNS = ["model", "skill", "benchmarks", "n_eff", "density", "protocol", "density_lo", "density_hi", "status",
-                 "bound", "interval", "density_lo_measured", "density_hi_measured", "protocol_detail"]  # fmt: skip
+                 "bound", "interval", "density_lo_recipe", "density_hi_recipe", "protocol_detail"]  # fmt: skip
 
 
 def catalog_densities(

@@ -13,5 +13,7 @@ from .lawfit import GUARD as GUARD
 from .lawfit import LawFit as LawFit
 from .lawfit import hash_data as hash_data
 from .lawfit import spread as spread
+from .misfit import Change as Change
+from .misfit import Misfit as Misfit
 from .solver import get_loss as get_loss
 from .table import read_runs as read_runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from densing.core import Array, DensingError, FitError, InputError
-from densing.scores.fit.engine import fit_law, reset_test
+from densing.scores.fit.engine import fit_law
 from densing.scores.fit.lawfit import LawFit, spread
+from densing.scores.fit.misfit import Change, Misfit, estimate_misfit
 from densing.scores.fit.solver import LITERATURE_DELTA, Fitter, get_loss
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law
@@ -95,29 +97,39 @@ def conditioning(fit: LawFit) -> float:
     return float(np.linalg.cond((rows / size).T))
 
 
-def lack_of_fit(fit: LawFit) -> float:
-    """Return the p value of "the law has the right form"; NaN where too few points can tell.
+def lack_of_fit(fit: LawFit) -> Misfit:
+    """Return whether the law bends away from its runs, as a p value, and what that moves.
 
-    Small values say that the residuals bend with an input, so that the draws spread around a wrong curve. The test
-    asks whether squares, cubes and products of the log inputs explain more of the residuals than chance would; with
-    clusters each cluster counts once. :func:`densing.scores.fit.fit_law` runs it and notes values below 0.05.
+    A small p says that the residuals bend with an input: squares, cubes and products of the log inputs explain more of
+    them than chance would; with clusters each cluster counts once. With enough runs every law is rejected, so the
+    size decides: how the prediction a decade beyond the runs changes when the largest decade is left out, and the
+    exponents when either end is. :func:`densing.scores.fit.fit_law` notes p below 0.05: an error where that prediction
+    is harmed, a warning where an exponent is, else for information.
 
-    Source: a Gauss-Newton regression against polynomial departures (Ramsey 1969; Davidson and MacKinnon, section 6.7).
+    Source: a Gauss-Newton regression against polynomial departures (Ramsey 1969; Davidson and MacKinnon, section 6.7);
+    :func:`densing.scores.fit.misfit.estimate_misfit`.
 
     Parameters
     ----------
     fit : LawFit
         A fit of a law other than ``two-step``.
 
+    Returns
+    -------
+    Misfit
+        Its ``p`` is NaN where too few points can tell.
+
     Examples
     --------
     >>> from densing.scores.fit import fit_law
     >>> size = np.geomspace(1e8, 1e11, 12)
     >>> bent = (1.5 + 40 * size**-0.2) * np.exp(0.002 * np.random.default_rng(1).standard_normal(12))
-    >>> lack_of_fit(fit_law("power", {"params": size}, bent, bootstrap=0)) < 0.001
-    True
-    >>> lack_of_fit(fit_law("power-offset", {"params": size}, bent, bootstrap=0)) > 0.1
-    True
+    >>> wrong = lack_of_fit(fit_law("power", {"params": size}, bent))
+    >>> wrong.p < 0.001, wrong.prediction.status
+    (True, 'harmed')
+    >>> right = lack_of_fit(fit_law("power-offset", {"params": size}, bent))
+    >>> right.p > 0.1, right.prediction.status
+    (True, 'held')
     """
     fitter = _fitter(fit)
     weights, clusters = (fit.options.get(name) for name in ("weights", "clusters"))
@@ -127,7 +139,14 @@ def lack_of_fit(fit: LawFit) -> float:
         None if weights is None else np.asarray(weights, dtype=float),
         None if clusters is None else np.asarray(clusters),
     )
-    return reset_test(fitter, fitter.scaled(fit.theta), table)
+    return estimate_misfit(fitter, fitter.scaled(fit.theta), table, fit.draws)
+
+
+def lack_of_fit_table(fit: LawFit) -> pd.DataFrame:
+    """Return what :func:`lack_of_fit` found, a row per quantity and end that is left out, with its p value."""
+    misfit = lack_of_fit(fit)
+    columns = [item.name for item in fields(Change)]
+    return pd.DataFrame([asdict(change) for change in misfit.changes], columns=columns).assign(p=misfit.p)
 
 
 def influence(fit: LawFit) -> pd.DataFrame:
@@ -312,7 +331,7 @@ def checklist(fit: LawFit) -> dict[str, Any]:
         return items
     diagnostics: dict[str, Callable[[LawFit], Any]] = {
         "condition_number": conditioning,
-        "lack_of_fit_p": lack_of_fit,
+        "lack_of_fit": lack_of_fit_table,
         "distance_to_bounds": bounds_table,
         "influence": influence,
         "sensitivity_to_loss": sensitivity,

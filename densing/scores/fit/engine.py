@@ -9,21 +9,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import fdtrc
 
 from densing.core import Array, FitError, InputError, Note, UnknownNameError
 from densing.scores.fit.bootstrap import SCHEMES, bootstrap_draws, resampling
 from densing.scores.fit.lawfit import STATUSES, LawFit, Status, hash_data
+from densing.scores.fit.misfit import NOTED, estimate_misfit, misfit_notes
 from densing.scores.fit.solver import LITERATURE_DELTA, Fitter, Mask, get_loss
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law
 
 # Below this share of the largest singular value of the unit-length Jacobian a direction of theta is free.
 UNIDENTIFIED = 1e-9
-# A polynomial that differs from the law's own derivatives by less than this share of its size says nothing new.
-NEW_DIRECTION = 1e-6
-# One table in a hundred that follows its law is called a misfit.
-MISFIT = 0.01
 
 
 def fit_law(
@@ -127,6 +123,7 @@ def fit_law(
         scaled = solution.theta[0]
         rng = np.random.default_rng(seed)
         draws, notes = bootstrap_draws(fitter, scaled, table, rng, bootstrap, scheme)
+        misfit = estimate_misfit(fitter, scaled, table, draws, below=NOTED)
         notes += _identification(law, fitter.rows(scaled)[1], solution.at_bound[0])
     theta = fitter.natural(scaled)
     residuals = -objective.residual(law.predict(theta, table.x), target)
@@ -153,7 +150,7 @@ def fit_law(
         },
         data_hash=hash_data(table.x, table.y, table.weights, table.clusters),
         meta=dict(meta or {}),
-        notes=(*_point_notes(law, theta, hits, status, table), *shared, *_misfit(fitter, scaled, table), *notes),
+        notes=(*_point_notes(law, theta, hits, status, table), *shared, *misfit_notes(law, objective, misfit), *notes),
     )
 
 
@@ -318,64 +315,6 @@ def _step(fit: LawFit) -> dict[str, Any]:
         "data_hash": fit.data_hash,
         "loss_range": list(fit.domain.get("loss", (float(fit.y.min()), float(fit.y.max())))),
     }
-
-
-def reset_test(fitter: Fitter, theta: Array, table: FitTable) -> float:
-    """Return the p value of "the curve is right", at scaled parameters (p,); NaN where too few points can tell.
-
-    F = (SS(r | J) - SS(r | J, Z)) / k / (SS(r | J, Z) / (n - p - k)): how much of the residuals r, beyond the
-    law's own derivatives J, is explained by squares, cubes and products Z of the standardised log inputs; k is
-    the number of directions that Z adds to J. Clusters count once, with the means of their rows.
-
-    Source: the score test against polynomial departures, Ramsey 1969 (RESET), in the form of Davidson and
-    MacKinnon, "Econometric Theory and Methods", section 6.7 (Gauss-Newton regression).
-    """
-    curve, rows = fitter.rows(theta)
-    residual = fitter.problem.loss.target(table.y) - curve
-    logs = [np.log(values) for values in fitter.problem.x.values() if np.ptp(values) > 0]
-    logs = [(column - column.mean()) / column.std() for column in logs]
-    powers = [column**power for column in logs for power in (2, 3)]
-    products = [a * b for i, a in enumerate(logs) for b in logs[:i]]
-    if not logs:
-        return float("nan")
-    columns = np.stack([residual, *rows, *powers, *products])
-    weights = table.cases
-    if table.clusters is not None:
-        labels = table.labels
-        sums = np.stack([np.bincount(labels, column * weights) for column in columns])
-        weights = np.asarray(np.bincount(labels, weights), dtype=float)
-        columns = sums / weights
-    columns = columns * np.sqrt(weights)
-    columns[1:] /= np.linalg.norm(columns[1:], axis=1, keepdims=True) + 1e-300
-    p, n = len(rows), columns.shape[1]
-    left, size, _ = np.linalg.svd(columns[1 : 1 + p].T, full_matrices=False)
-    own = left[:, size > 1e-10 * size[0]]
-    # What is left of residuals and polynomials once the law's own directions are taken out of them.
-    remainder, extra = ((part.T - own @ (own.T @ part.T)) for part in (columns[:1], columns[1 + p :]))
-    left, size, _ = np.linalg.svd(extra, full_matrices=False)
-    added = left[:, size > NEW_DIRECTION]
-    freedom = n - own.shape[1] - added.shape[1]
-    explained, total = np.sum((added.T @ remainder) ** 2), np.sum(remainder**2)
-    rounding = weights.sum() * (1e-13 * max(1.0, float(np.abs(table.y).max()))) ** 2
-    if not added.shape[1] or freedom < 2 or total <= rounding:
-        return float("nan")
-    ratio = explained / added.shape[1] / max((total - explained) / freedom, 1e-300)
-    return float(fdtrc(added.shape[1], freedom, ratio))
-
-
-def _misfit(fitter: Fitter, scaled: Array, table: FitTable) -> list[Note]:
-    """Say when the residuals bend with an input: then the draws spread around a wrong curve."""
-    p_value = reset_test(fitter, scaled, table)
-    if not p_value < 0.05:
-        return []
-    name = fitter.problem.law.name
-    text = (
-        f"law {name}: the residuals still bend with {' and '.join(fitter.problem.law.inputs)} (lack of fit, "
-        f"p = {p_value:.2g}); "
-        + ("its intervals do not hold the truth, " if p_value < MISFIT else "its intervals may be too narrow, ")
-        + "try a law with more freedom or a narrower range"
-    )
-    return [Note("lack-of-fit", "error" if p_value < MISFIT else "warning", text, {"p": p_value})]
 
 
 def _identification(law: Law, rows: Array, at_bound: Mask) -> list[Note]:

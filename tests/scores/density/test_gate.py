@@ -19,7 +19,7 @@ def row(model: str, benchmark: str, quantity: str, ends: tuple[float, float], st
         "model": model, "benchmark": benchmark, "quantity": quantity, "status": status, "bound": "",
         "density": middle, "n_eff": 1000 * middle,
         **{f"density_{side}": value for side, value in end.items()},
-        **{f"density_{side}_measured": value for side, value in end.items()},
+        **{f"density_{side}_recipe": value for side, value in end.items()},
         **{f"n_eff_{side}": 1000 * value for side, value in end.items()},
     }  # fmt: skip
 
@@ -53,7 +53,7 @@ TABLE = pd.DataFrame(
         # An end is a number, and decides.
         ("density_hi<0.8", ([], [])),
         ("density_lo<0.8", (["met"], [])),
-        ("density_hi_measured<1", (["met"], [])),
+        ("density_hi_recipe<1", (["met"], [])),
         ("n_eff<800", (["undecided"], [])),
         # What one model was not measured on is undefined for it: nothing is known, and it fails.
         ("sciq.density<0.1", ([], ["undecided"])),

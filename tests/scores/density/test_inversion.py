@@ -146,7 +146,7 @@ def test_density_interval_covers_the_truth() -> None:
         observed = float(np.clip(score_at(true_n[world]) + 0.01 * rng.standard_normal(), 0, 1))
         reference = make_reference(int(rng.integers(1, 2**31)), 0.012, draws=400)
         row = estimate_density(targets([observed], [5e9], se=0.01), reference, seed=world).table.iloc[0]
-        hits += row["density_lo_measured"] <= true_n[world] / 5e9 <= row["density_hi_measured"]
+        hits += row["density_lo"] <= true_n[world] / 5e9 <= row["density_hi"]
     share = hits / worlds
     if full:
         assert 0.93 <= share <= 0.97, share

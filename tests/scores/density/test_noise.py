@@ -28,6 +28,7 @@ from densing.scores.density import (
     compare_rulers,
     estimate_density,
     model_scatter,
+    rank,
 )
 from densing.scores.density.combination import combine_results
 from densing.scores.density.inversion import joint_scatter
@@ -174,7 +175,7 @@ def test_the_order_of_benchmarks_changes_nothing() -> None:
     catalog, mean = load_catalog(), load_reference("qwen1.5")
     parts = [load_reference("qwen1.5", name) for name in mean.benchmarks[:3]]
     there, back = (combined_densities(catalog, mean, order).table for order in (parts, parts[::-1]))
-    figures = ["density", "density_lo", "density_hi", "density_lo_measured", "density_hi_measured"]
+    figures = ["density", "density_lo", "density_hi", "density_lo_recipe", "density_hi_recipe"]
     pd.testing.assert_frame_equal(
         there.set_index("model")[figures].sort_index(), back.set_index("model")[figures].sort_index()
     )
@@ -191,7 +192,7 @@ def test_scatter_is_what_the_residuals_hold_beyond_the_sampling_of_items() -> No
     assert np.mean(found) == pytest.approx(SCATTER**2, rel=0.2), "unbiased, although three parameters were fitted"
 
 
-def test_a_ruler_whose_curve_meets_every_point_says_measurement_only() -> None:
+def test_a_ruler_whose_curve_meets_every_point_knows_no_recipe() -> None:
     size = SIZES[[0, 3, 6]]
     fit = fit_law(LOGISTIC, {"params": size}, curve(size), bootstrap=50, scheme="case", seed=0)
     points = pd.DataFrame(
@@ -200,7 +201,8 @@ def test_a_ruler_whose_curve_meets_every_point_says_measurement_only() -> None:
     exact = Reference("three", "three", "mmlu", ("mmlu",), "toy", fit, points)
     assert model_scatter(exact) is None
     result = estimate_density(rows(np.full(8, 0.5)), exact)
-    assert set(result.table["interval"]) == {"measurement only"}
+    assert set(result.table["interval"]) == {"measured; scatter unknown"}
+    assert result.table[["density_lo_recipe", "share_ruler"]].isna().all(axis=None) and result.spread == ""
     assert "measurement-only" in {note.code for note in result.notes}
     np.testing.assert_array_equal(result.draws, result.model_draws)
 
@@ -225,12 +227,35 @@ def test_members_that_go_together_on_every_benchmark_are_not_counted_as_independ
     assert together.common > 0.7 and apart.common < 0.3
 
 
-def test_both_intervals_stand_in_the_table_and_the_narrower_lies_inside(read: list[DensityResult]) -> None:
+def test_both_intervals_stand_in_the_table_and_the_measured_one_lies_inside() -> None:
     table = catalog_densities(load_catalog(), load_reference("qwen1.5", "hellaswag")).table
-    assert set(table["interval"]) == {"with scatter"}
-    inside = table[table["bound"].eq("") & np.isfinite(table["density_hi"]) & table["density_lo"].gt(0)]
-    assert width(inside) > 1.2 * width(inside, "_measured")
-    assert (inside["density_lo"] < inside["density_lo_measured"] * 1.02).all()
+    assert set(table["interval"]) == {"measured"}
+    inside = table[table["bound"].eq("") & np.isfinite(table["density_hi_recipe"]) & table["density_lo_recipe"].gt(0)]
+    assert width(inside, "_recipe") > 1.2 * width(inside)
+    assert (inside["density_lo_recipe"] < inside["density_lo"] * 1.02).all()
+
+
+def test_the_parts_of_the_variance_are_those_of_the_world() -> None:
+    """On a straight piece of the curve: the error of a score and the scatter, both known, over what was fitted."""
+    rng = np.random.default_rng(5)
+    reference = ruler(rng, "mmlu", SCATTER * rng.standard_normal(8), draws=2000)
+    result = estimate_density(rows(np.full(8, 0.55)), reference)
+    shares = result.table[["share_ability", "share_ruler", "share_scatter"]].astype(float)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    scatter = model_scatter(reference)
+    assert scatter is not None
+    # The variance of the scatter is drawn on five degrees of freedom: a mean of 5/3 of the estimate, before the noise.
+    expected = (scatter.total * 5 / 3 - scatter.noise) / SE**2
+    assert shares["share_scatter"].mean() / shares["share_ability"].mean() == pytest.approx(expected, rel=0.3)
+    assert f"{100 * result.shares['scatter']:.0f} % is how far models of one making scatter" in result.spread
+
+
+def test_places_are_those_of_models_as_measured_and_not_of_their_recipes() -> None:
+    result = catalog_densities(load_catalog(), load_reference("qwen1.5", "hellaswag")).headline
+    mine, others = result.subset(np.arange(3)), result.subset(np.arange(3, len(result)))
+    place = rank(mine, others).table
+    wild = [dataclasses.replace(part, model_draws=part.model_draws * 100) for part in (mine, others)]
+    pd.testing.assert_frame_equal(rank(*wild).table, place)
 
 
 def test_a_trend_reads_the_measurement_and_counts_the_scatter_once() -> None:
@@ -327,8 +352,8 @@ def test_seven_benchmarks_average_their_noise_out() -> None:
     for truth, read in worlds(BENCHMARKS, 20):
         combined = combine_results(read, read[0].reference)
         inside = combined.table["bound"].eq("").to_numpy()
-        held.append(holds(combined, truth, "_measured"))
-        ours.append(width(combined.table[inside], "_measured"))
+        held.append(holds(combined, truth))
+        ours.append(width(combined.table[inside]))
         logs = []
         for result in read:
             table = result.table.set_index("model").loc[combined.table["model"][inside]]
@@ -342,13 +367,28 @@ def test_seven_benchmarks_average_their_noise_out() -> None:
 
 
 @pytest.mark.slow
-def test_the_interval_covers_models_that_scatter_and_the_measurement_alone_does_not() -> None:
+def test_the_recipes_interval_covers_models_that_scatter_and_the_measured_one_does_not() -> None:
     held, measured = [], []
     for truth, (result,) in worlds(BENCHMARKS[:1], 75, scatter=SCATTER):
-        held.append(holds(result, truth))
-        measured.append(holds(result, truth, "_measured"))
+        held.append(holds(result, truth, "_recipe"))
+        measured.append(holds(result, truth))
     covered(float(np.mean(held)), len(held) * 4)
     assert np.mean(measured) < 0.9
+
+
+@pytest.mark.slow
+def test_the_measured_interval_covers_the_size_that_the_true_curve_gives_the_models_true_score() -> None:
+    """Members and targets scatter; what is read is where this model's own score lies on the recipe's curve."""
+    rng, held = np.random.default_rng(17), []
+    for seed in range(600 if FULL else 75):
+        reference = ruler(rng, "mmlu", SCATTER * rng.standard_normal(len(SIZES)))
+        size = np.exp(rng.uniform(math.log(1e9), math.log(60e9), len(TARGETS)))
+        own = curve(size) + SCATTER * rng.standard_normal(len(TARGETS))
+        truth = LOGISTIC.invert(TRUTH, own)[0] / 5e9
+        held.append(
+            holds(estimate_density(rows(own + SE * rng.standard_normal(len(own))), reference, seed=seed), truth)
+        )
+    covered(float(np.mean(held)), len(held) * 4)
 
 
 @pytest.mark.slow
@@ -357,7 +397,7 @@ def test_the_combined_interval_covers_models_that_scatter(common: float) -> None
     held, measured = [], []
     for truth, read in worlds(BENCHMARKS, 12, scatter=SCATTER, common=common):
         combined = combine_results(read, read[0].reference)
-        held.append(holds(combined, truth))
-        measured.append(holds(combined, truth, "_measured"))
+        held.append(holds(combined, truth, "_recipe"))
+        measured.append(holds(combined, truth))
     covered(float(np.mean(held)), len(held) * 2)
     assert np.mean(measured) < 0.93
