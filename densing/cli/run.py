@@ -114,6 +114,7 @@ def _headline(study: Study, verbose: bool) -> list[str]:
     lines = [
         f"{study.trend.title}; {len(study.density)} models, {head['clusters']} families, "
         f"ruler {study.reference.name} on {study.reference.benchmark}.",
+        *([study.trend.now] if study.trend.now else []),
         f"Models: {study.selection}.",
         study.trend.why,
         *study.trend.sentences(),
@@ -123,7 +124,7 @@ def _headline(study: Study, verbose: bool) -> list[str]:
         lines.append(study.precision)
     if study.beside is not None:
         trend = study.beside.trend
-        groups = sentences.without_groups(trend.checks, float(trend.headline["doubling_months"]))
+        groups = sentences.without_groups(trend.checks, float(trend.line["doubling_months"]))
         caveats = filter(None, (sentences.broken(trend.checks), groups))
         ruler = f"{study.beside.reference.name} on {study.beside.reference.benchmark}"
         lines.append(" ".join([f"{study.beside.name} ({ruler}): {trend.title}.", *caveats]))
@@ -156,6 +157,9 @@ def _payload(study: Study, report: Path, against: Frontier, ladders: Sequence[Ga
         "selection": study.selection,
         "reference": study.reference.describe(),
         "title": study.trend.title,
+        "now": study.trend.now,
+        "last_year": trend["last_year"],
+        "pace": trend["pace"],
         "headline": trend["headline"],
         "estimates": trend["estimates"],
         "checks": trend["checks"],

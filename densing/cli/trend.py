@@ -115,7 +115,16 @@ def trend(
     else:
         title = f"{result.title}; {reference} on {o.curve_name(benchmark, combine)}, months"
         emit_table(result.estimates[SHOWN], title)
-        say("\n".join([f"Models: {selection.describe()}.", result.why, *result.sentences()]))
+        say(
+            "\n".join(
+                [
+                    *([result.now] if result.now else []),
+                    f"Models: {selection.describe()}.",
+                    result.why,
+                    *result.sentences(),
+                ]
+            )
+        )
         if verbose:
             say("\n".join([result.record, *result.details()]))
         if choices is not None:

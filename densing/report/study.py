@@ -769,11 +769,11 @@ def left_out(checks: Checks) -> str:
 
 def without_groups(study: Study) -> str:
     """Return the headline, and what stands beside it, without each named group of families."""
-    headline_words = trend_sentences.without_groups(study.trend.checks, float(study.trend.headline["doubling_months"]))
+    headline_words = trend_sentences.without_groups(study.trend.checks, float(study.trend.line["doubling_months"]))
     if study.beside is None:
         return headline_words
     trend = study.beside.trend
-    other = trend_sentences.without_groups(trend.checks, float(trend.headline["doubling_months"]))
+    other = trend_sentences.without_groups(trend.checks, float(trend.line["doubling_months"]))
     if headline_words and other:
         return f"{headline_words} In {_inside(study.beside.name)}: {other[:1].lower()}{other[1:]}"
     return headline_words or other

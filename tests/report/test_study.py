@@ -216,7 +216,7 @@ def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(s
     caveats = " ".join(headline(beside_with(study, later)).caveats)
     assert "2023-09-27, has p = 0.015" in caveats and "rejects 7 % of those without a break (size)" in caveats
     assert "With the 31 organisations taken as independent" in caveats and "interval is 2.7 to 40.0 months" in caveats
-    assert "Without research suites (A, B) the doubling time is 6.7 months (3.7 to 32.0)" in caveats
+    assert "Without research suites (A, B) the straight line's doubling time is 6.7 months (3.7 to 32.0)" in caveats
 
 
 def test_your_models_have_a_section_with_their_places(study: Any, page: Page) -> None:

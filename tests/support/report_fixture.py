@@ -76,8 +76,15 @@ class FakeTrend:
         )
         self.estimates, self.checks, self.slope = estimates, checks, slope
         self.headline = estimates[estimates["headline"]].iloc[0]
+        self.line = estimates[estimates["method"].eq("tobit-crv3")].iloc[0]
+        # Too few models for a pace that may change, as in a small study of one's own.
+        self.varying, self.now = None, ""
         self.options = {"level": 0.95, "seed": 0}
         self.notes = (Note("few-families", "warning", "9 families; CRV3 wants more", {"families": 9}),)
+
+    def pace(self) -> pd.DataFrame:
+        """Return no pace."""
+        return pd.DataFrame(columns=["date", "months", "lo", "hi", "per_year", "per_year_lo", "per_year_hi"])
 
     def predict(self, dates: Any, level: float = 0.95) -> pd.DataFrame:
         """Return the line and its band, as ln density like the real one."""

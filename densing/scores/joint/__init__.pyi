@@ -9,6 +9,7 @@ from .rivals import EciFit as EciFit
 from .rivals import PcaFit as PcaFit
 from .rivals import fit_eci as fit_eci
 from .rivals import fit_pca as fit_pca
+from .sampler import truncated as truncated
 from .scale import GENERAL as GENERAL
 from .scale import JointScale as JointScale
 from .scale import catalog_scale as catalog_scale

@@ -36,6 +36,7 @@ from densing.scores.trend import (
     DAYS_PER_MONTH,
     ESTIMATORS,
     HEADLINE,
+    LINE,
     PAPER,
     PaperRates,
     SearchedBreak,
@@ -217,7 +218,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     data = TrendData.from_density(result).window(*window).ordered()
     try:
-        slopes = {name: ESTIMATORS[name].fit(data, seed=seed) for name in (HEADLINE.name, ENVELOPE)}
+        slopes = {name: ESTIMATORS[name].fit(data, seed=seed) for name in (LINE.name, ENVELOPE)}
     except DensingError:
         return []
     permutation = permutation_test(data, permutations=PERMUTATIONS, seed=seed)
@@ -247,7 +248,7 @@ def _rows(
                     "n": slope.n,
                     "families": slope.clusters,
                     **test,
-                    "headline": headline and name == HEADLINE.name,
+                    "headline": headline and name == LINE.name,
                 }
             )
     return rows
@@ -492,7 +493,7 @@ def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap:
         tests = breakpoint_test(data, bootstrap=bootstrap, seed=seed)
         stated, shocks = tests.stated, estimate_shocks(data)
         if shocks is not None and stated.p is not None:
-            slope = HEADLINE.fit(data, seed=seed).slope
+            slope = LINE.fit(data, seed=seed).slope
             share = break_power(data, shocks, slope, split=CHATGPT, worlds=SPLIT_WORLDS, seed=seed)
             stated = replace(stated, size=share.size, power=share.power)
     except DensingError as error:
@@ -520,7 +521,7 @@ def unfit(ruler: Reference, benchmark: str) -> str:
 def _side(data: TrendData, seed: int) -> SplitSide:
     side = SplitSide(len(data), int(data.observed.sum()))
     try:
-        side = replace(side, headline=Pace.of(HEADLINE.fit(data, seed=seed)))
+        side = replace(side, headline=Pace.of(LINE.fit(data, seed=seed)))
         return replace(side, envelope=Pace.of(ESTIMATORS[ENVELOPE].fit(data)))
     except DensingError as error:
         return replace(side, reason=str(error))

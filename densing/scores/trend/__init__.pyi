@@ -18,6 +18,7 @@ from .estimate import TrendResult as TrendResult
 from .estimate import estimate_trend as estimate_trend
 from .estimators import ESTIMATORS as ESTIMATORS
 from .estimators import HEADLINE as HEADLINE
+from .estimators import LINE as LINE
 from .estimators import held_truth as held_truth
 from .forecasters import FORECASTERS as FORECASTERS
 from .forecasters import Forecaster as Forecaster
@@ -32,6 +33,9 @@ from .forecasts import score_forecast as score_forecast
 from .forecasts import when as when
 from .headline import VarianceShares as VarianceShares
 from .headline import fit_headline as fit_headline
+from .pace import PRIORS as PRIORS
+from .pace import PaceFit as PaceFit
+from .pace import fit_pace as fit_pace
 from .questions import QUESTIONS as QUESTIONS
 from .questions import answer_questions as answer_questions
 from .recall import SCALES as SCALES

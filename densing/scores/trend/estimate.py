@@ -5,23 +5,26 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, InputError, Note, Readable, plain
+from densing.core import Array, Card, FitError, InputError, Note, Readable, plain
 from densing.scores.catalog import family_groups
 from densing.scores.trend import sentences
 from densing.scores.trend.checks import FEW_FAMILIES, Checks, check_headline
 from densing.scores.trend.data import EPOCH, DensityLike, TrendData
-from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, estimates_table, record, why
+from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, LINE, estimates_table, record, why
 from densing.scores.trend.headline import Headline, fit_headline
+from densing.scores.trend.pace import PRIORS, PaceFit, fit_pace
 
 SHOWN = 3
 MAX_MODELS = 1000
 COLUMNS = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
 """Of the estimates, those that are shown."""
+PACE_COLUMNS = ["date", "months", "lo", "hi", "per_year", "per_year_lo", "per_year_hi"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,12 +44,14 @@ class TrendResult(Readable):
         Tests of the trend and of a break (each with p, size and power), the headline without single families,
         organisations and named groups, the envelope's bias, diagnostics, what the interval rests on.
     draws : array, shape (R,)
-        Draws of the headline's slope per day.
+        Draws of the headline's slope per day, the mean over the window.
     options : mapping
         level, seed, permutations, bootstrap, cluster, worlds.
     notes : tuple of Note
     fit : Headline
-        The line behind the headline, for forecasts.
+        One straight line through the window: what checks and forecasts are made with.
+    varying : PaceFit or None
+        The pace that may change, behind the headline; None where the data cannot carry it.
     why : str
         Why this estimator is the headline, in a sentence; :attr:`record` has the figures.
 
@@ -72,9 +77,10 @@ class TrendResult(Readable):
     notes: tuple[Note, ...]
     fit: Headline
     why: str
+    varying: PaceFit | None = None
 
     def predict(self, dates: Any, level: float | None = None) -> pd.DataFrame:
-        """Give the headline's line, ln(density) of a typical model, at dates.
+        """Give the headline's curve, ln(density) of a typical model, at dates.
 
         Parameters
         ----------
@@ -85,15 +91,51 @@ class TrendResult(Readable):
         Returns
         -------
         pandas.DataFrame
-            date, mid, lo, hi: the band of the line, not of single models.
+            date, mid, lo, hi: the band of the curve, not of single models.
         """
         share = float(self.options["level"]) if level is None else level
         stamps = pd.DatetimeIndex(pd.to_datetime(np.atleast_1d(np.asarray(dates))))
-        ahead = np.asarray((stamps - EPOCH) / pd.Timedelta(days=1), dtype=float) - self.fit.centre
-        mid = self.fit.line[0] + self.fit.line[1] * ahead
-        lines = self.fit.lines[:, :1] + self.fit.lines[:, 1:] * ahead
-        lo, hi = np.quantile(lines, [0.5 - share / 2, 0.5 + share / 2], axis=0)
+        days = np.asarray((stamps - EPOCH) / pd.Timedelta(days=1), dtype=float)
+        if self.varying is not None:
+            curves = self.varying.curve(days)
+            mid = np.median(curves, axis=0)
+        else:
+            ahead = days - self.fit.centre
+            mid = self.fit.line[0] + self.fit.line[1] * ahead
+            curves = self.fit.lines[:, :1] + self.fit.lines[:, 1:] * ahead
+        lo, hi = np.quantile(curves, [0.5 - share / 2, 0.5 + share / 2], axis=0)
         return pd.DataFrame({"date": stamps, "mid": mid, "lo": lo, "hi": hi})
+
+    def pace(self) -> pd.DataFrame:
+        """Return the pace by month: ``date, months, lo, hi`` of doubling, and the same in doublings per year.
+
+        Empty where the data cannot carry a pace that changes.
+        """
+        return pd.DataFrame(columns=PACE_COLUMNS) if self.varying is None else self.varying.table()
+
+    @cached_property
+    def priors(self) -> pd.DataFrame:
+        """What the prior of the pace's changes does: a row per prior with both means; computed when asked for."""
+        rows, own = [], self.varying
+        for prior in PRIORS if own is not None else ():
+            level, seed = float(self.options["level"]), int(self.options["seed"])
+            usual = own is not None and prior == own.prior
+            fit = own if own is not None and usual else fit_pace(self.data, level, prior=prior, seed=seed)
+            for part, slope in (("window", fit.window), ("last twelve months", fit.last_year)):
+                lo, hi = slope.doubling_interval
+                rows.append((prior, part, slope.doubling_months, lo, hi, fit.growing, fit.slower))
+        names = ["prior", "part", "doubling_months", "lo", "hi", "growing", "slower"]
+        return pd.DataFrame(rows, columns=names)
+
+    @property
+    def line(self) -> pd.Series:
+        """The row of ``estimates`` of one straight line, to which checks compare."""
+        return self.estimates.loc[self.estimates["method"] == LINE.name].iloc[0]
+
+    @property
+    def now(self) -> str:
+        """The pace of the last twelve months in a sentence; empty where the data cannot carry it."""
+        return "" if self.varying is None else sentences.now(self.varying, self.data.released)
 
     @property
     def text(self) -> str:
@@ -113,7 +155,7 @@ class TrendResult(Readable):
 
     def summary(self) -> str:
         """Return headline, estimators, checks, the tests that do not lead, and notes as plain text."""
-        lines = [f"{self.title}, {self.headline['method']}", self.why, ""]
+        lines = [f"{self.title}, {self.headline['method']}", *([self.now] if self.now else []), self.why, ""]
         lines += [
             f"  {row.method:<14}{sentences.doubling_text(row.doubling_months, row.lo, row.hi)}; n {row.n}, "
             f"dropped {row.dropped}"
@@ -129,7 +171,7 @@ class TrendResult(Readable):
         parts = (
             sentences.shuffled(self.checks),
             sentences.broken(self.checks),
-            sentences.without_groups(self.checks, float(self.headline["doubling_months"])),
+            sentences.without_groups(self.checks, float(self.line["doubling_months"])),
             sentences.left_out(self.checks),
             sentences.by_organisation(self.checks, float(self.options["level"])),
             sentences.bias(self.checks),
@@ -146,6 +188,9 @@ class TrendResult(Readable):
             "headline": plain(self.headline.to_dict()),
             "text": self.text,
             "title": self.title,
+            "now": self.now,
+            "last_year": self._last_year,
+            "pace": plain(self.pace().to_dict("records")),
             "why": self.why,
             "record": self.record,
             "estimates": plain(self.estimates.to_dict("records")),
@@ -155,14 +200,37 @@ class TrendResult(Readable):
             "n": len(self.data),
         }
 
+    @property
+    def _last_year(self) -> dict[str, Any] | None:
+        """The last twelve months for programs."""
+        if self.varying is None:
+            return None
+        slope = self.varying.last_year
+        lo, hi = slope.doubling_interval
+        return plain(
+            {
+                "doubling_months": slope.doubling_months,
+                "lo": lo,
+                "hi": hi,
+                "slope_per_day": slope.slope,
+                "slope_lo": slope.lo,
+                "slope_hi": slope.hi,
+                "growing": self.varying.growing,
+                "slower": self.varying.slower,
+            }
+        )
+
     def card(self) -> Card:
         """Return what is shown: the headline, the models behind it, every estimator."""
-        facts = {"doubling time": self.text, "estimated by": str(self.headline["label"]), "models": str(len(self.data))}
+        facts = {"mean over the window": self.text}
+        if self.varying is not None:
+            facts["last twelve months"] = sentences.slope_text(self.varying.last_year)
+        facts |= {"estimated by": str(self.headline["label"]), "models": str(len(self.data))}
         return Card(self.title, facts, self.estimates[COLUMNS], self.notes)
 
     def _repr_html_(self) -> str:
         table = self.estimates[COLUMNS].to_html(index=False, float_format="{:.2f}".format, escape=True)
-        lines = [*self.sentences(), *(note.message for note in self.notes)]
+        lines = [*([self.now] if self.now else []), *self.sentences(), *(note.message for note in self.notes)]
         items, details = ("".join(f"<li>{html.escape(line)}</li>" for line in part) for part in (lines, self.details()))
         more = f"<details><summary>Other tests</summary><ul>{details}</ul></details>" if details else ""
         return f"<p><b>{html.escape(self.title)}</b></p>{table}<ul>{items}</ul>{more}"
@@ -179,12 +247,12 @@ def estimate_trend(
     worlds: int = 200,
     groups: Mapping[str, Iterable[str]] | None = None,
 ) -> TrendResult:
-    """Estimate how fast density doubles, several ways, with every check.
+    """Estimate how fast density doubles, over the window and now, several ways, with every check.
 
-    ln rho = a + b t; T = ln 2 / b / 30.44 months.
+    ln rho = f(t); T = ln 2 / (mean of f') / 30.44 months.
 
-    Source: eq. 5 of Xiao et al., arXiv 2412.04315, for the question; :func:`densing.scores.trend.fit_headline` for
-    the answer.
+    Source: eq. 5 of Xiao et al., arXiv 2412.04315, for the question; :func:`densing.scores.trend.fit_pace` for the
+    answer, :func:`densing.scores.trend.fit_headline` for the straight line that the checks take apart.
 
     Parameters
     ----------
@@ -217,7 +285,7 @@ def estimate_trend(
     >>> from densing.scores.trend.coverage import Scenario, simulate
     >>> trend = estimate_trend(simulate(Scenario(doubling_months=3.5), seed=4), permutations=99, worlds=20)
     >>> trend.headline["method"]
-    'tobit-crv3'
+    'pace'
 
     See Also
     --------
@@ -231,10 +299,15 @@ def estimate_trend(
         )
     rows = data.ordered()
     fit = fit_headline(rows, level, cluster=cluster, seed=seed)
+    try:
+        varying = fit_pace(rows, level, seed=seed)
+    except FitError:
+        varying = None
     options = {"cluster": cluster, "bootstrap": bootstrap, "seed": seed}
+    # What is fitted already is not fitted again: more of it is needed than its slope.
+    ready = {LINE.name: fit.slope, **({} if varying is None else {HEADLINE.name: varying.window})}
     slopes = {
-        # The headline's line is fitted already: checks and forecasts need more of it than its slope.
-        name: fit.slope if estimator is HEADLINE else estimator.fit(rows, level, **options)
+        name: ready[name] if name in ready else estimator.fit(rows, level, **options)
         for name, estimator in ESTIMATORS.items()
     }
     estimates = estimates_table(slopes)
@@ -254,7 +327,7 @@ def estimate_trend(
         estimates=estimates,
         headline=estimates.loc[estimates["headline"]].iloc[0],
         checks=checks,
-        draws=fit.lines[:, 1],
+        draws=fit.lines[:, 1] if varying is None else varying.window_draws(len(fit.lines)),
         options={
             "level": level,
             "seed": seed,
@@ -265,6 +338,7 @@ def estimate_trend(
         },
         notes=(*data.notes, *_notes(rows, fit, checks)),
         fit=fit,
+        varying=varying,
         why=why(HEADLINE.name),
     )
 

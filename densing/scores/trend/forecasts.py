@@ -1,10 +1,11 @@
 """What a trend says of what comes: the frontier carried forward, dates, how such forecasts fared, what follows from it.
 
 The frontier is the densest model measured so far, as in eq. 5 of arXiv 2412.04315; from the newest release on it is
-carried forward at the headline's pace. The fan is the spread over draws of that pace, of the densest model's score and
-of the reference law. That the densest of many owes part of its place to luck is not corrected; models beyond the ruler,
-which may be denser still, do not count (:func:`densing.scores.trend.estimate_trend` names them). A line through all
-models, lifted to its upper decile, was tried first: back-tests ran higher still (docs/adr/0003).
+carried forward at the pace of the last twelve months, which may be none. The fan is the spread over draws of that pace,
+of the densest model's score and of the reference law. That the densest of many owes part of its place to luck is not
+corrected; models beyond the ruler, which may be denser still, do not count
+(:func:`densing.scores.trend.estimate_trend` names them). A line through all models, lifted to its upper decile, was
+tried first: back-tests ran higher still (docs/adr/0003).
 """
 
 from __future__ import annotations
@@ -297,7 +298,7 @@ def when(
     """Say when a score fits into a number of parameters.
 
     Needed density: rho = N_eff(score) / params; then as :func:`date_for`. Draws of the law are those behind
-    the same draws of the line, so its error is not counted twice.
+    the same draws of the record, so its error is not counted twice.
 
     Source: eq. 4 and 5 of Xiao et al., arXiv 2412.04315.
 
@@ -390,7 +391,7 @@ class Frontier:
     record : float
         ln(density) of the densest observed model.
     pace : float
-        Slope per day of the headline.
+        Slope per day of the last twelve months; of the straight line where the data carry no pace that may change.
     records, paces : array, shape (R,)
         Draws of both, paired through the reference law.
     """
@@ -405,13 +406,17 @@ class Frontier:
         """Read the frontier off a trend."""
         data = trend.data
         densest = int(np.flatnonzero(data.observed)[np.argmax(data.log_density[data.observed])])
-        record, paces = float(data.log_density[densest]), trend.fit.lines[:, 1]
+        record, pace, paces = float(data.log_density[densest]), float(trend.fit.line[1]), trend.fit.lines[:, 1]
+        if trend.varying is not None:
+            # What lies ahead goes on at the pace of the last twelve months; where a draw of it is not positive, the
+            # frontier stands still.
+            pace, paces = trend.varying.last_year.slope, trend.varying.last_year_draws[trend.varying.picks(len(paces))]
         drawn = data.law_draws if data.draws is None else data.draws
         if drawn is None:
-            return cls(record, float(trend.fit.line[1]), np.full(len(paces), record), paces)
+            return cls(record, pace, np.full(len(paces), record), paces)
         # The same draws of the law as behind the lines: a ruler that reads high reads the record high, too.
         rows = trend.fit.law_rows if len(trend.fit.law_rows) else np.arange(len(paces)) % len(drawn)
-        return cls(record, float(trend.fit.line[1]), drawn[rows, densest], paces)
+        return cls(record, pace, drawn[rows, densest], paces)
 
 
 def _arrival(trend: TrendResult, middle: float, need: Array, level: float, note: str) -> Arrival:

@@ -10,7 +10,8 @@ import pandas as pd
 
 from densing.core import words
 from densing.scores.trend.checks import Checks
-from densing.scores.trend.data import doubling_months
+from densing.scores.trend.data import DAYS_PER_YEAR, Slope, doubling_months
+from densing.scores.trend.pace import LIKELY, SURE, PaceFit
 from densing.scores.trend.significance import BLOCKS, SIGNIFICANT, SearchedBreak, ShuffleTest, StatedBreak
 
 TESTS = {
@@ -56,6 +57,44 @@ def title(head: Mapping[str, Any] | pd.Series, released: Any, level: float = 0.9
         limit = f"{interval}: at least {lo:.1f} months, upper end unbounded"
         return f"Capability density may have doubled every {months:.1f} months {when} ({limit})"
     return f"Capability density doubled every {months:.1f} months {when} ({interval} {lo:.1f} to {hi:.1f})"
+
+
+def slope_text(slope: Slope) -> str:
+    """Put a slope with its interval into words, as a doubling time."""
+    return doubling_text(slope.doubling_months, *slope.doubling_interval)
+
+
+def now(fit: PaceFit, released: Any) -> str:
+    """Say what the pace of the last twelve months was, whether it changed, and whether density still grows.
+
+    Examples
+    --------
+    >>> from densing.scores.trend.coverage import Scenario, simulate
+    >>> from densing.scores.trend.pace import fit_pace
+    >>> data = simulate(Scenario(doubling_months=3.5, months=36), seed=4)
+    >>> now(fit_pace(data, sweeps=100, burn=50), data.released).split(" density doubled")[0]
+    'Over the twelve months to February 2026'
+    """
+    slope, last = fit.last_year, words.month(pd.DatetimeIndex(released).max())
+    if fit.knots[-1] - fit.knots[0] <= DAYS_PER_YEAR:
+        return "The window is no longer than a year: its last twelve months are all of it."
+    if fit.slower >= SURE or fit.slower <= 1 - SURE:
+        change = "more slowly" if fit.slower > 0.5 else "faster"
+        change = f"{change} than before"
+    elif fit.slower >= LIKELY or fit.slower <= 1 - LIKELY:
+        change = f"probably {'more slowly' if fit.slower > 0.5 else 'faster'} than before"
+    else:
+        change = "at a pace not shown to differ from that before"
+    low, high = slope.doubling_interval
+    if math.isinf(low):
+        return f"Over the twelve months to {last} density did not grow."
+    middle = f"every {slope.doubling_months:.1f} months" if math.isfinite(slope.doubling_months) else "not at all"
+    upper = f"{high:.1f}" if math.isfinite(high) else "no doubling"
+    still = "" if math.isfinite(high) else "; the data do not yet say whether it still grows"
+    return (
+        f"Over the twelve months to {last} density doubled {middle} ({100 * fit.interval:g} % interval {low:.1f} to "
+        f"{upper}), {change}{still}."
+    )
 
 
 def doubling_text(months: float, lo: float, hi: float) -> str:
@@ -173,7 +212,7 @@ def broken(checks: Checks) -> str:
 
 
 def without_groups(checks: Checks, months: float) -> str:
-    """Say what the headline is without each named group of families; empty where none is in the data.
+    """Say what the straight line is without each named group of families; empty where none is in the data.
 
     Examples
     --------
@@ -181,7 +220,7 @@ def without_groups(checks: Checks, months: float) -> str:
     >>> others = {"slope_per_day": 0.0055, "doubling_months": 4.16, "lo": 2.9, "hi": 7.5, "reason": None}
     >>> group = WithoutGroup(group="research suites", families=("A", "B"), n=12, **others)
     >>> without_groups(Checks(without_groups=(group,)), 3.71)
-    'Without research suites (A, B) the doubling time is 4.2 months (2.9 to 7.5) instead of 3.7.'
+    "Without research suites (A, B) the straight line's doubling time is 4.2 months (2.9 to 7.5) instead of 3.7."
     """
     parts = []
     for group in checks.without_groups:
@@ -191,20 +230,20 @@ def without_groups(checks: Checks, months: float) -> str:
             continue
         doubling = doubling_text(group.doubling_months, group.lo, group.hi)
         headline = f" instead of {months:.1f}" if math.isfinite(months) else ""
-        parts.append(f"{name} the doubling time is {doubling}{headline}.")
+        parts.append(f"{name} the straight line's doubling time is {doubling}{headline}.")
     return " ".join(parts)
 
 
 def left_out(checks: Checks) -> str:
-    """Say how far the headline moves without one family, or one organisation, at a time.
+    """Say how far the straight line moves without one family, or one organisation, at a time.
 
     Examples
     --------
     >>> from densing.scores.trend import LeaveOneOut
     >>> left_out(Checks(leave_one_family_out=LeaveOneOut("family", (), 3.4, math.inf, "A")))
-    'Without one family at a time it moves between 3.4 months and no doubling (A moves it most).'
+    'Without one family at a time the straight line moves between 3.4 months and no doubling (A moves it most).'
     """
-    parts = []
+    parts: list[str] = []
     for check in (checks.leave_one_family_out, checks.leave_one_organisation_out):
         if check is None or check.doubling_min is None or check.doubling_max is None:
             continue
@@ -214,7 +253,7 @@ def left_out(checks: Checks) -> str:
         if math.isinf(check.doubling_max):
             lower, upper = f"{lower} months", "no doubling"
         ends = f"between {lower} and {upper} ({check.most_influential} moves it most)"
-        parts.append(f"one {check.kind} at a time it moves {ends}")
+        parts.append(f"one {check.kind} at a time {'it' if parts else 'the straight line'} moves {ends}")
     return f"Without {', without '.join(parts)}." if parts else ""
 
 
@@ -225,7 +264,8 @@ def by_organisation(checks: Checks, level: float = 0.95) -> str:
     --------
     >>> from densing.scores.trend import ByOrganisation
     >>> by_organisation(Checks(organisations=ByOrganisation(16, 2.67, 6.08)))
-    'With the 16 organisations taken as independent in place of families, the 95 % interval is 2.7 to 6.1 months.'
+    "With the 16 organisations taken as independent in place of families, the straight line's 95 % interval is 2.7 to
+    6.1 months."
     """
     interval = checks.organisations
     if interval is None or not math.isfinite(interval.lo):
@@ -233,8 +273,8 @@ def by_organisation(checks: Checks, level: float = 0.95) -> str:
     bounded = math.isfinite(interval.hi)
     ends = f"{interval.lo:.1f} to {interval.hi:.1f} months" if bounded else f"≥ {interval.lo:.1f} months"
     return (
-        f"With the {interval.clusters} organisations taken as independent in place of families, the {100 * level:g} % "
-        f"interval is {ends}."
+        f"With the {interval.clusters} organisations taken as independent in place of families, the straight "
+        f"line's {100 * level:g} % interval is {ends}."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -82,7 +83,7 @@ def test_leave_one_family_out_holds_every_family_and_its_range() -> None:
     months = check.table["doubling_months"].tolist()
     assert (check.doubling_min, check.doubling_max) == (min(months), max(months))
     assert trend.to_dict()["checks"]["leave_one_family_out"]["table"][0].keys() >= {"family", "n", "doubling_months"}
-    assert min(months) < trend.headline["doubling_months"] < max(months)
+    assert min(months) < trend.line["doubling_months"] < max(months)
 
 
 def test_what_was_not_tested_is_not_in_the_document_and_what_was_is() -> None:
@@ -130,11 +131,15 @@ def test_same_seed_same_result_other_seed_other_draws() -> None:
     np.testing.assert_array_equal(first.draws, again.draws)
 
 
-def test_predict_passes_through_the_line() -> None:
+def test_predict_follows_the_pace_and_without_one_the_line() -> None:
     trend = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30)
-    band = trend.predict(["2023-02-24", "2024-02-24"])
-    intercept, slope = trend.fit.slope.intercept, trend.headline["slope_per_day"]
+    straight = replace(trend, varying=None)
+    band = straight.predict(["2023-02-24", "2024-02-24"])
+    intercept, slope = trend.fit.slope.intercept, trend.line["slope_per_day"]
     np.testing.assert_allclose(band["mid"], [intercept, intercept + 365 * slope])
+    assert trend.varying is not None and straight.pace().empty and straight.now == ""
+    band = trend.predict(["2023-02-24", "2024-02-24"])
+    assert band["mid"].tolist() == np.median(trend.varying.curve([0.0, 365.0]), axis=0).tolist()
     assert (band["lo"] < band["mid"]).all() and (band["mid"] < band["hi"]).all()
     narrow = trend.predict("2024-02-24", level=0.5)
     assert narrow["hi"].iloc[0] - narrow["lo"].iloc[0] < band["hi"].iloc[1] - band["lo"].iloc[1]
@@ -195,8 +200,8 @@ def test_leave_out_runs_over_families_organisations_and_named_groups() -> None:
     assert (group.group, group.families, group.n) == ("research suites", ("Pythia",), 6)
     rest = data.take(data.family != "Pythia")
     alone = estimate_trend(rest, permutations=19, bootstrap=30, worlds=0)
-    assert group.doubling_months == pytest.approx(alone.headline["doubling_months"])
-    assert (group.lo, group.hi) == pytest.approx((alone.headline["lo"], alone.headline["hi"]))
+    assert group.doubling_months == pytest.approx(alone.line["doubling_months"])
+    assert (group.lo, group.hi) == pytest.approx((alone.line["lo"], alone.line["hi"]))
     assert any("Without research suites (Pythia)" in sentence for sentence in trend.sentences())
     assert alone.checks.without_groups == ()
 

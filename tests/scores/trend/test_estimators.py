@@ -180,11 +180,13 @@ def test_methods_that_cannot_run_say_so_in_their_row() -> None:
 
 def test_why_the_headline_leads_is_three_lines_and_its_record_has_the_figures() -> None:
     table = measured_coverage()
-    own = 100 * table.loc[table["method"] == HEADLINE.name, "coverage"]
-    assert len(textwrap.wrap(why(HEADLINE.name), 80)) == 3
-    for sentence in (why(HEADLINE.name), record(HEADLINE.name)):
-        assert f"{own.min():.0f} to {own.max():.0f} %" in sentence
-    assert table.loc[own.idxmin(), "scenario"] in record(HEADLINE.name)
+    table = table[table["method"] == HEADLINE.name]
+    assert len(textwrap.wrap(why(HEADLINE.name), 80)) <= 5
+    for column in ("coverage", "coverage_last"):
+        own = 100 * table[column]
+        for sentence in (why(HEADLINE.name), record(HEADLINE.name)):
+            assert f"{own.min():.0f} to {own.max():.0f} %" in sentence
+        assert table.loc[own.idxmin(), "scenario"] in record(HEADLINE.name)
 
 
 def test_one_estimator_is_the_headline() -> None:
@@ -200,7 +202,7 @@ def moved(data: TrendData, days: float = 0.0, stretch: float = 1.0, lift: float 
     )
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != HEADLINE.name])
 @given(st.integers(0, 500), st.floats(-800, 800), st.sampled_from([0.25, 0.5, 2.0, 4.0]), st.floats(-3, 3))
 @settings(max_examples=12)
 def test_shifting_stretching_and_lifting(name: str, seed: int, days: float, stretch: float, lift: float) -> None:
@@ -210,6 +212,15 @@ def test_shifting_stretching_and_lifting(name: str, seed: int, days: float, stre
     close = {"rtol": 2e-3, "atol": 2e-5} if name == "mixedlm" else {"rtol": 1e-6, "atol": 1e-9}
     expected = np.array([before.slope, before.lo, before.hi]) / stretch
     np.testing.assert_allclose([after.slope, after.lo, after.hi], expected, **close)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_pace_knows_no_zero_of_dates_and_densities(seed: int) -> None:
+    """It knows a month, so it is not stretched; draws leave it a tenth of its interval."""
+    data = simulate(Scenario(n=30, families=9), seed)
+    before, after = (HEADLINE.fit(rows) for rows in (data, moved(data, days=300.0, lift=2.0)))
+    off = np.abs(np.subtract([after.slope, after.lo, after.hi], [before.slope, before.lo, before.hi]))
+    assert off.max() < 0.1 * (before.hi - before.lo)
 
 
 @given(st.integers(0, 500))

@@ -15,6 +15,7 @@ from densing.core.errors import DomainError, FitError, InputError
 from densing.scores.trend import TrendData, TrendResult, estimate_trend
 from densing.scores.trend.coverage import Scenario, simulate
 from densing.scores.trend.forecasts import (
+    Frontier,
     backtest,
     corollaries,
     date_for,
@@ -48,17 +49,21 @@ RECORD = float(TREND.data.log_density[TREND.data.observed].max())
 LAST = pd.Timestamp(TREND.data.released.max()).normalize()
 
 
-def test_frontier_is_the_record_carried_on_at_the_headlines_pace() -> None:
+def test_frontier_is_the_record_carried_on_at_the_pace_of_the_last_year() -> None:
     fan = forecast(TREND, 6)
     ahead = (fan["date"] - LAST).dt.days
-    np.testing.assert_allclose(np.log(fan["mid"]), RECORD + TREND.headline["slope_per_day"] * ahead)
+    assert TREND.varying is not None
+    np.testing.assert_allclose(np.log(fan["mid"]), RECORD + TREND.varying.last_year.slope * ahead)
+    straight = forecast(replace(TREND, varying=None), 6)
+    np.testing.assert_allclose(np.log(straight["mid"]), RECORD + TREND.fit.line[1] * ahead)
     ordered = fan[["lo90", "lo50", "mid", "hi50", "hi90"]].to_numpy()
     assert (np.diff(ordered[1:], axis=1) > 0).all()
     assert fan["date"].is_monotonic_increasing and len(fan) == 7
 
 
 def test_a_record_never_falls() -> None:
-    falling = replace(TREND, fit=replace(TREND.fit, line=TREND.fit.line * [1, -1], lines=TREND.fit.lines * [1, -1]))
+    assert TREND.varying is not None
+    falling = replace(TREND, varying=replace(TREND.varying, slopes=-TREND.varying.slopes))
     assert (np.diff(forecast(falling, 6)["mid"]) == 0).all()
 
 
@@ -79,13 +84,14 @@ def test_date_for_inverts_the_forecast() -> None:
         assert found.lo <= found.date < found.hi
 
 
-def test_date_interval_is_the_share_of_lines_that_crossed() -> None:
-    found = date_for(TREND, 1000.0, level=0.9)
+def test_date_interval_is_the_share_of_paces_that_crossed() -> None:
+    found = date_for(TREND, float(np.exp(RECORD + 1)), level=0.9)
     rows = TREND.fit.law_rows
     densest = int(np.flatnonzero(TREND.data.observed)[np.argmax(TREND.data.log_density[TREND.data.observed])])
     records = TREND.data.law_draws[rows, densest]
     ahead = (found.hi - LAST).days
-    crossed = np.mean(records + np.maximum(TREND.fit.lines[:, 1], 0) * ahead >= np.log(1000.0))
+    paces = Frontier.of(TREND).paces
+    crossed = np.mean(records + np.maximum(paces, 0) * ahead >= RECORD + 1)
     assert crossed == pytest.approx(0.95, abs=0.01)
 
 
@@ -109,10 +115,10 @@ def test_a_forecast_is_scored_against_what_came() -> None:
     cut = pd.Timestamp("2023-02-24") + pd.Timedelta(days=300)
     trend = estimate_trend(data.window(until=cut), permutations=19, worlds=0)
     score = score_forecast(trend, data.window(since=cut), 6.0)
-    assert score is not None
+    assert score is not None and trend.varying is not None
     assert (score.date, score.model) == (pd.Timestamp("2023-02-24") + pd.Timedelta(days=420), "m350")
     assert (score.came, score.record) == pytest.approx((np.exp(1.5), np.exp(1.0)))
-    assert score.mid == pytest.approx(np.exp(1.0 + trend.headline["slope_per_day"] * 140))
+    assert score.mid == pytest.approx(np.exp(1.0 + trend.varying.last_year.slope * 140))
     assert score.lo90 <= score.mid <= score.hi90
     assert score_forecast(trend, data.window(since=cut).take(np.array([2])), 6.0) is None
 
@@ -145,7 +151,8 @@ def test_when_is_the_date_of_the_needed_density() -> None:
     assert found.date == date_for(TREND, found.density).date
     halved = when(TREND, 0.7, 0.5e7, ruler())
     months = (halved.date - found.date).days / 30.44
-    assert months == pytest.approx(TREND.headline["doubling_months"], abs=0.05)
+    assert TREND.varying is not None
+    assert months == pytest.approx(TREND.varying.last_year.doubling_months, abs=0.05)
 
 
 def test_law_draws_are_paired_and_widen_the_date() -> None:

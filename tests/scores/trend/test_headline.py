@@ -129,7 +129,9 @@ def test_a_perfect_line_is_found() -> None:
     days = [0.0, 50.0, 100.0, 150.0, 220.0, 300.0]
     trend = estimate_trend(dated(days, [0.007 * day for day in days]), permutations=19, worlds=0, bootstrap=50)
     for row in trend.estimates.itertuples():
-        assert row.slope_per_day == pytest.approx(0.007, rel=1e-5) or "not estimable" in row.label
+        # The pace has priors: six points without any scatter leave it a few per cent.
+        close = 0.05 if row.method == "pace" else 1e-5
+        assert row.slope_per_day == pytest.approx(0.007, rel=close) or "not estimable" in row.label
 
 
 # --- the Tobit solver ---------------------------------------------------------------------------------------------
