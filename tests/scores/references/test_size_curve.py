@@ -11,15 +11,14 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 from scipy.stats import binom
-from statsmodels.stats.meta_analysis import combine_effects
 
-from densing.core import InputError, UnavailableError
+from densing.core import UnavailableError
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density import DensityResult, catalog_densities
 from densing.scores.density.abilities import joint_densities
 from densing.scores.joint import JointScale, fit_joint, joint_cells
 from densing.scores.references import get_family, joint_ruler, load_reference
-from densing.scores.references.size_curve import REACHES, random_weights
+from densing.scores.references.size_curve import REACHES
 from densing.scores.trend import DAYS_PER_MONTH, ESTIMATORS, Slope, TrendData
 
 SLOPE = 0.5
