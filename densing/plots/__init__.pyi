@@ -5,6 +5,7 @@ from .deploy import plot_deployment as plot_deployment
 from .estimates import CHOICES as CHOICES
 from .estimates import JOURNAL_MONTHS as JOURNAL_MONTHS
 from .estimates import SECOND_HAND as SECOND_HAND
+from .estimates import leave_one_out as leave_one_out
 from .estimates import plot_estimates as plot_estimates
 from .estimates import plot_leave_one_out as plot_leave_one_out
 from .estimates import plot_multiverse as plot_multiverse

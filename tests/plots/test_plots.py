@@ -109,7 +109,7 @@ def test_models_shown_apart_do_not_stretch_the_axes(study: Any) -> None:
 
 
 def test_headline_line_is_drawn_as_density_not_its_logarithm(study: Any) -> None:
-    line = named(plots.plot_density(study.density, study.trend), "headline line")
+    line = named(plots.plot_density(study.density, study.trend), "headline curve")
     first = pd.Timestamp(study.trend.data.released.min())
     expected = np.exp(study.trend.predict([first])["mid"].iloc[0])
     assert line.y[0] == pytest.approx(expected)

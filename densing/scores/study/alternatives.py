@@ -264,7 +264,7 @@ def sensitivity(
     refit: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Return the headline's doubling time under the choices that move it, one at a time.
+    """Return the headline's doubling times under the choices that move it, one at a time.
 
     Parameters
     ----------
@@ -280,10 +280,9 @@ def sensitivity(
         From :class:`TrendData` to one or two slopes: over the window and, for the columns ``year_months, year_lo,
         year_hi``, over the last twelve months. The headline's estimator by default.
     refit : bool
-        Also fit the scale with the scores that makers' own harnesses gave their own models: 40 seconds of one core,
-        once.
+        Also fit the scale with the scores that makers gave their own models: 40 seconds of one core, once.
     seed : int
-        Of the default estimator.
+        Of the default estimate.
 
     Returns
     -------
@@ -304,9 +303,8 @@ def sensitivity(
     traits = int(table.loc[headline, "traits"].max()) if headline.any() else 0
     begun = table["released"].ge(pd.Timestamp(window[0])) if window[0] else table["released"].notna()
 
-    def only(mask: pd.Series, cluster: str = "family") -> TrendData:
-        part = everyone.subset((headline & mask).to_numpy(dtype=bool))
-        return TrendData.from_density(replace(part, table=part.table.assign(family=part.table[cluster])))
+    def only(mask: pd.Series) -> TrendData:
+        return TrendData.from_density(everyone.subset((headline & mask).to_numpy(dtype=bool)))
 
     def other(scale: JointScale = ruler.scale, guard: float = guard, **options: str) -> TrendData:
         own = joint_ruler(catalog, ruler.benchmark, scale=scale, seed=ruler.fit.options["seed"], **options)
@@ -314,22 +312,25 @@ def sensitivity(
         chosen = {"selection": replace(usual, vendors=False), **everyone.options, "guard": guard}
         return TrendData.from_density(catalog_densities(catalog, own, **chosen).headline)
 
-    least = words.size(float(ruler.points["params"].min()) / guard)
-    anchor = words.size(ruler.fit.domain["params"][0])
-    choices: list[tuple[str, str, Callable[[], TrendData]]] = [
-        ("headline", "the headline", lambda: only(headline)),
-        ("range", f"range down to {least}", lambda: other(reach="members")),
-        ("range", f"range down to {anchor}", lambda: other(guard=1.0)),
-        ("slope", f"slope since {RECENT.year}", lambda: other(slope="random")),
-        ("slope", f"{anchor}, slope since {RECENT.year}", lambda: other(guard=1.0, slope="random")),
-        ("models", "without the first six months", lambda: only(~early(table["released"], headline & begun))),
-        ("clusters", "organisations as clusters", lambda: only(headline, "organisation")),
-    ]
-    if traits > 1:
-        complete = f"measured on all {traits} skills", lambda: only(table["traits"].eq(traits))
-        choices.insert(-1, ("models", *complete))
+    def sizes(low: float, high: float) -> str:
+        return f"{words.size(low)} to {words.size(high)}"
+
+    anchor, recent = sizes(*ruler.fit.domain["params"]), f"slope since {RECENT.year}"
+    choices: list[tuple[str, str, Callable[[], TrendData]]] = [("headline", "the headline", lambda: only(headline))]
     if refit and not usual.vendors:
-        choices.insert(1, ("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own="harness"))))  # type: ignore[call-arg]
+        choices.append(("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own_vendors=True))))
+    if np.isfinite(guard):
+        members = sizes(float(ruler.points["params"].min()) / guard, float(ruler.points["params"].max()) * guard)
+        choices.append(("range", f"range {members}", lambda: other(reach="members")))
+    if guard != 1:
+        choices.append(("range", f"range {anchor}", lambda: other(guard=1.0)))
+    choices.append(("slope", recent, lambda: other(slope="random")))
+    if guard != 1:
+        choices.append(("slope", f"range {anchor}, {recent}", lambda: other(guard=1.0, slope="random")))
+    if traits > 1:
+        choices.append(("models", f"measured on all {traits} skills", lambda: only(table["traits"].eq(traits))))
+    late = ~early(table["released"], headline & begun)
+    choices.append(("models", "without the first six months", lambda: only(late)))
     rows = []
     for group, choice, densities in choices:
         try:
