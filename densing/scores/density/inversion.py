@@ -47,6 +47,7 @@ TABLE_COLUMNS = (
     "reference",
     "benchmark",
     "evaluator",
+    "own",
     "score",
     "score_se",
     "n_sources",
@@ -74,7 +75,8 @@ class DensityResult(Readable):
     Parameters
     ----------
     table : pandas.DataFrame
-        One row per model; columns as in :data:`TABLE_COLUMNS`, sizes as counts.
+        One row per model; columns as in :data:`TABLE_COLUMNS`, sizes as counts. ``own``: the model's maker measured
+        every score behind the density.
     draws : array, shape (R, n)
         ln density per draw, with the uncertainty of the reference law and of the score: the measurement. What a trend
         reads, because the scatter of models is already in the residuals of its line.
