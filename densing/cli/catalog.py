@@ -18,7 +18,7 @@ app = typer.Typer(
 MODEL_COLUMNS = ["model", "params_total_b", "released", "stratum", "family", "kind", "architecture"]
 # Six columns fit a terminal; the others are in --json and --out.
 SOURCE_COLUMNS = ["evaluator", "role", "models", "benchmarks", "scores", "first", "last", "flagged", "languages"]
-SCORE_COLUMNS = ["benchmark", "score", "evaluator", "shots", "metric", "series", "flags", "source"]
+SCORE_COLUMNS = ["benchmark", "score", "evaluator", "own", "shots", "metric", "series", "flags", "source"]
 
 
 @app.command("list")
@@ -70,17 +70,18 @@ def show_model(
     catalog: o.CatalogFiles = None,
     json: o.JsonFlag = False,
 ) -> None:
-    """Show one model: facts with their sources, and every published score kept for it.
+    """Show one model: facts with their sources, and every published score kept for it (own: by the model's maker).
 
     Example: densing catalog show Llama-3-8B
     """
-    from densing.scores.catalog import load_catalog, strata
+    from densing.scores.catalog import load_catalog, own_figures, strata
 
     merged = load_catalog(*(catalog or []))
     row = merged.models[merged.models["model"] == model]
     if row.empty:
         raise UnknownNameError("model", model, merged.models["model"])
-    scores = merged.scores[merged.scores["model"] == model].sort_values(["benchmark", "evaluator"])
+    scores = merged.scores.assign(own=own_figures(merged))
+    scores = scores[scores["model"] == model].sort_values(["benchmark", "evaluator"])
     labels = strata(merged).set_index("model").loc[model]
     facts: dict[str, Any] = {**row.iloc[0].to_dict(), **labels.to_dict()}
     if json:

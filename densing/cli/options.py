@@ -90,7 +90,7 @@ Include = Annotated[
     list[str] | None,
     typer.Option(
         "--include",
-        help="Also use: continued, compressed, instruct, moe, domain, unverified, vendors (on the joint scale: their "
+        help="Also use: continued, compressed, instruct, moe, domain, unverified, vendors (makers' "
         "own figures of their own models). May be repeated.",
     ),
 ]

@@ -420,7 +420,7 @@ def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False) -> st
     if n_apart:
         caption += (
             f" {words.plural(n_apart, 'model')} shown apart in grey (mixtures of experts, compressed, continued, "
-            "without a sourced date); they are not in the curve."
+            "without a sourced date, measured by their makers alone); they are not in the curve."
         )
     return caption
 

@@ -229,7 +229,7 @@ def frontier(
         if reference == JOINT:
             # Half a minute each the first time; what follows reads what this keeps.
             for vendors in dict.fromkeys((selection is not None and selection.vendors, False)):
-                catalog_scale(catalog, own_vendors=vendors, step=step)
+                catalog_scale(catalog, own="all" if vendors else "none", step=step)
         ruler = load_reference(reference, benchmark, catalog=catalog)
         densities = catalog_densities(catalog, ruler, selection=selection, seed=seed)
         notes += densities.notes

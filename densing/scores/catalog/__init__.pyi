@@ -1,3 +1,5 @@
+from .catalog import HEADLINE as HEADLINE
+from .catalog import MAKERS_OWN as MAKERS_OWN
 from .catalog import Catalog as Catalog
 from .catalog import Selection as Selection
 from .catalog import family_groups as family_groups

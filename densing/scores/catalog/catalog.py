@@ -18,6 +18,8 @@ DATA = Path(__file__).parent / "data"
 FRAMES = ("models", "scores", "benchmarks", "evaluators", "sources")
 Day: TypeAlias = "str | pd.Timestamp | None"
 HEADLINE = "headline"
+MAKERS_OWN = "maker's own figures"
+"""Stratum of densities that rest on what a maker measured of its own model alone."""
 WIDENINGS = ("continued", "compressed", "instruct", "moe", "domain", "unverified", "vendors")
 """What a selection may be widened by, beyond the headline."""
 
@@ -116,7 +118,8 @@ class Selection:
         Leave out dense models that use fewer parameters per token than they hold (per-layer embeddings, as in
         Gemma 3n): total and effective size differ by a factor of two, and no convention says which counts.
     vendors : bool
-        On the joint scale, read what vendors' own tables say of the vendor's own models, too.
+        Let what makers measured of their own models count: the joint scale reads it, and models that nobody else
+        measured are in the headline.
     since, until : str or Timestamp, optional
         First and last release date, both included.
 
@@ -164,7 +167,7 @@ class Selection:
         phrase = ", ".join(term for term in terms if term)
         phrase = f"{phrase} {_listed(self.kinds, KINDS)} models".replace("  ", " ").strip()
         phrase += " with a sourced release date" if self.verified_only else " with any release date"
-        phrase += ", vendors' own figures included" if self.vendors else ""
+        phrase += ", makers' own figures included" if self.vendors else ""
         since, until = _day(self.since, "since"), _day(self.until, "until")
         phrase += f" from {since.date()}" if since is not None else ""
         return phrase + (f" to {until.date()}" if until is not None else "")

@@ -488,7 +488,8 @@ def own_figures(catalog: Catalog) -> pd.Series:
     """Return which scores are an organisation's own figures: whoever ran the evaluation also made the model.
 
     A maker knows its models' best prompt and chooses what it prints; its figures of rivals lack the first advantage
-    and keep the second. So do a maker's harnesses that measure everybody (``falcon_h1_docs`` on Falcon).
+    and keep the second. So do a maker's harnesses that measure everybody (``falcon_h1_docs`` on Falcon). Names of
+    organisations are compared without case; of several, separated by a slash, one in common is enough.
 
     Returns
     -------
@@ -503,9 +504,19 @@ def own_figures(catalog: Catalog) -> pd.Series:
     >>> sorted(set(own["model"]))[:2]
     ['Gemma-2-27B', 'Gemma-2-2B']
     """
-    maker = catalog.scores["model"].map(catalog.models.set_index("model")["organisation"])
-    runner = catalog.scores["evaluator"].map(catalog.evaluators.set_index("id")["organisation"])
-    return (maker == runner) & maker.notna()
+    makers = catalog.scores["model"].map(_people(catalog.models.set_index("model")["organisation"]))
+    runners = catalog.scores["evaluator"].map(_people(catalog.evaluators.set_index("id")["organisation"]))
+    own = [
+        isinstance(maker, frozenset) and isinstance(runner, frozenset) and bool(maker & runner)
+        for maker, runner in zip(makers, runners, strict=True)
+    ]
+    return pd.Series(own, index=catalog.scores.index, dtype=bool)
+
+
+def _people(organisations: pd.Series) -> dict[str, frozenset[str]]:
+    """Return the single organisations behind each name, ``Microsoft/NVIDIA`` for one."""
+    known = organisations.dropna().items()
+    return {str(name): frozenset(part.strip().casefold() for part in str(text).split("/")) for name, text in known}
 
 
 def has_flag(flags: pd.Series, names: frozenset[str]) -> pd.Series:

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from densing.core import Array, InputError, Note, named_stream, words
-from densing.scores.catalog import Catalog, Selection, strata
+from densing.scores.catalog import HEADLINE, MAKERS_OWN, Catalog, Selection, own_figures, strata
 from densing.scores.density.inversion import UNGUARDED, DensityResult, Readings, check_options, fill_table, normals
-from densing.scores.joint import GENERAL, catalog_scale, evaluator_links
+from densing.scores.joint import GENERAL, catalog_scale, evaluator_links, place_makers_own
 from densing.scores.references import JOINT, JointRuler, joint_ruler
 
 CARRIED = ("family", "organisation", "released", "kind", "architecture")
@@ -48,7 +48,10 @@ def joint_densities(
     -------
     DensityResult
         ``score`` and ``score_se`` are the ability (in logits) and its posterior spread; besides the usual columns
-        ``cells`` (scores behind the ability) and ``traits`` (how many of the basket's skills were measured).
+        ``cells`` (scores behind the ability) and ``traits`` (how many of the basket's skills were measured). Models
+        that nobody but their maker measured had no part in the scale: they are placed on it
+        (:func:`~densing.scores.joint.place_makers_own`), have ``own`` set and a ``stratum`` of their own, and so make
+        no record, rank or headline.
 
     Raises
     ------
@@ -62,14 +65,19 @@ def joint_densities(
     check_options(denominator, guard)
     if selection is not None and selection.vendors:
         # Another set of cells is another scale, with a ruler of its own.
-        scale = catalog_scale(catalog, own_vendors=True)
+        scale = catalog_scale(catalog, own="all")
         ruler = joint_ruler(catalog, ruler.benchmark, scale=scale, seed=seed)
-    scale = ruler.scale
+    scale = place_makers_own(ruler.scale, catalog, seed=seed)
     basket = GENERAL if ruler.benchmark == "mean" else ruler.benchmark
     abilities, draws = scale.abilities(basket, level), scale.ability(basket)
     models = catalog.models.set_index("model").reindex(abilities["model"])
     labels = strata(catalog, selection).set_index("model")["stratum"]
-    by_model = scale.cells.table.merge(catalog.scores[["model", "benchmark", "evaluator", "source"]]).groupby("model")
+    scores = catalog.scores[["model", "benchmark", "evaluator", "source"]].assign(own=own_figures(catalog))
+    by_model = scale.cells.table.merge(scores).groupby("model")
+    own = abilities["model"].map(by_model["own"].all()).eq(True).to_numpy()
+    # A scale that was fitted to such scores was asked to count them.
+    apart = own & abilities["model"].isin(scale.placed).to_numpy()
+    labels = labels.reindex(abilities["model"]).to_numpy()
     rows = pd.DataFrame(
         {
             "model": abilities["model"],
@@ -77,9 +85,10 @@ def joint_densities(
                 name: models[name].to_numpy() for name in ("family", "organisation", "released", "kind", "architecture")
             },
             "verified": (models["released_basis"].notna() & models["released_basis"].ne("unverified")).to_numpy(),
-            "stratum": labels.reindex(abilities["model"]).to_numpy(),
+            "stratum": np.where(apart & (labels == HEADLINE), MAKERS_OWN, labels),
             "n_params": models[f"params_{denominator}_b"].astype(float).to_numpy() * 1e9,
             "evaluator": abilities["model"].map(by_model["evaluator"].agg(_joined)),
+            "own": own,
             "score": abilities["ability"],
             "score_se": abilities["sd"],
             "n_sources": abilities["model"].map(by_model["evaluator"].nunique()),

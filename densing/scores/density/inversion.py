@@ -54,6 +54,7 @@ TABLE_COLUMNS = (
     "reference",
     "benchmark",
     "evaluator",
+    "own",
     "score",
     "score_se",
     "n_sources",
@@ -84,7 +85,8 @@ class DensityResult(Readable):
     Parameters
     ----------
     table : pandas.DataFrame
-        One row per model; columns as in :data:`TABLE_COLUMNS`, sizes as counts.
+        One row per model; columns as in :data:`TABLE_COLUMNS`, sizes as counts. ``own``: the model's maker measured
+        every score behind the density.
     draws : array, shape (R, n)
         ln density per draw, with the uncertainty of the reference law and of the score: the measurement, of which
         ``density_lo`` and ``density_hi`` are quantiles. What ranks, frontiers and trends read: the residuals of a

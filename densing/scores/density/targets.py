@@ -12,7 +12,9 @@ import pandas as pd
 from densing.core import InputError, Note, TableLike, once, words
 from densing.scores.catalog import (
     DIFFERS,
+    HEADLINE,
     IN_MEMORY,
+    MAKERS_OWN,
     MAX_MODELS,
     OTHER_PROTOCOL,
     SAME,
@@ -25,6 +27,7 @@ from densing.scores.catalog import (
     known_protocol,
     load_catalog,
     merge,
+    own_figures,
     read_extra,
     stated,
     strata,
@@ -293,6 +296,12 @@ def _densities(
             )
     scores = target_scores(adopted, reference.evaluator, reference.benchmarks)
     scores = scores.merge(_protocols(adopted, scores, reference), on="model", how="left")
+    # Rows that stand in for the ruler's evaluator were measured by somebody else.
+    stands_in = adopted.scores.get("measured_by", pd.Series(None, adopted.scores.index)).notna()
+    read = adopted.scores.assign(own=own_figures(adopted) & ~stands_in)
+    read = read[read["benchmark"].isin(reference.benchmarks)].merge(scores[["model", "evaluator"]])
+    own = scores["model"].map(read.groupby("model")["own"].all()).eq(True)
+    scores = scores.assign(own=own)
     of_user = set(catalog.scores.loc[_from_user(catalog.scores), "model"])
     measured = catalog.scores[catalog.scores["evaluator"].eq(reference.evaluator)]
     of_user -= set(measured.loc[~_from_user(measured), "model"])
@@ -303,6 +312,8 @@ def _densities(
     )
     models = models.merge(strata(catalog, selection)[["model", "stratum"]], on="model")
     rows = scores.merge(models, on="model", how="inner")
+    if selection is None or not selection.vendors:
+        rows["stratum"] = rows["stratum"].mask(rows["own"] & rows["stratum"].eq(HEADLINE), MAKERS_OWN)
     if rows.empty:
         raise InputError(
             f"no model has every score that reference {reference.name} on {reference.benchmark!r} needs "

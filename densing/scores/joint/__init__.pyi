@@ -5,6 +5,7 @@ from .links import Links as Links
 from .links import evaluator_links as evaluator_links
 from .links import leave_one_out as leave_one_out
 from .placement import place as place
+from .placement import place_makers_own as place_makers_own
 from .rivals import EciFit as EciFit
 from .rivals import PcaFit as PcaFit
 from .rivals import fit_eci as fit_eci

@@ -15,13 +15,15 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable, words
+from densing.core import Card, InputError, Note, Readable, UnknownNameError, words
 from densing.scores.catalog import DECIMALS, WRONG, Catalog, by_preference, has_flag, own_figures, sampling_variance
 
 ENGLISH = "en"
 ABROAD = "other languages"
 MIN_MODELS = 3
 """A benchmark that fewer models share says nothing of one model that another does not."""
+OWN = ("none", "harness", "all")
+"""What a maker measured of its own models: left out, taken from its harnesses, or from its own tables too."""
 MAX_SCORES = 100_000
 """A scale of ten thousand scores takes seconds to fit; its time and memory grow with their number."""
 COLUMNS = ["model", "benchmark", "evaluator", "test", "score", "se", "floor", "skill", "language", "trait"]
@@ -102,16 +104,17 @@ class Cells(Readable):
         return Card(f"{len(self)} cells of a joint scale", facts, self.table, self.notes)
 
 
-def joint_cells(catalog: Catalog, *, own_vendors: bool = False, evaluators: Sequence[str] | None = None) -> Cells:
+def joint_cells(catalog: Catalog, *, own: str = "none", evaluators: Sequence[str] | None = None) -> Cells:
     """Return the cells of a catalog: usable scores on benchmarks that are scales, each measurement once.
 
     Parameters
     ----------
     catalog : Catalog
         Where the scores are.
-    own_vendors : bool
-        Keep what vendors' own tables say of the vendor's own models. They are left out by default: a maker chooses what
-        it prints. Harnesses that measure everybody stay, whoever runs them.
+    own : {"none", "harness", "all"}
+        Which scores to keep of those that a maker measured of its own models (:func:`own_figures`). By default none: a
+        maker knows its models' best prompt, and chooses what it prints. ``harness`` keeps those of harnesses that
+        measure other makers' models the same way, ``all`` those of vendors' own tables too.
     evaluators : sequence of str, optional
         Take these evaluators only.
 
@@ -119,17 +122,20 @@ def joint_cells(catalog: Catalog, *, own_vendors: bool = False, evaluators: Sequ
     -------
     Cells
         Left out, with the reason: ``wrong`` (flagged), ``no scale`` (averages of others, or benchmarks that do not rise
-        with capability), ``vendor's own``, ``quoted`` (equal to 0.001 to a preferred evaluator's value of the same
-        model: one measurement), ``few models`` (a benchmark that fewer than three models share).
+        with capability), ``vendor's own`` and ``maker's own harness`` (see ``own``), ``quoted`` (equal to 0.001 to a
+        preferred evaluator's value of the same model: one measurement), ``few models`` (a benchmark that fewer than
+        three models share).
 
     Raises
     ------
     InputError
         When nothing is left, or there are more than :data:`MAX_SCORES`.
+    UnknownNameError
+        For another ``own`` than these three.
 
     See Also
     --------
-    fit_joint
+    fit_joint, densing.scores.catalog.own_figures
 
     Examples
     --------
@@ -137,6 +143,8 @@ def joint_cells(catalog: Catalog, *, own_vendors: bool = False, evaluators: Sequ
     >>> "olmo3_eval_math" in set(joint_cells(load_catalog()).table["benchmark"])
     False
     """
+    if own not in OWN:
+        raise UnknownNameError("own", own, OWN)
     scores = catalog.scores if evaluators is None else catalog.scores[catalog.scores["evaluator"].isin(evaluators)]
     if len(scores) > MAX_SCORES:
         raise InputError(
@@ -152,8 +160,11 @@ def joint_cells(catalog: Catalog, *, own_vendors: bool = False, evaluators: Sequ
 
     leave_out(has_flag(scores["flags"], WRONG), "wrong")
     leave_out(~scores["benchmark"].map(benchmarks["scale"]).fillna(False).astype(bool), "no scale")
-    if not own_vendors:
-        leave_out(own_figures(catalog).reindex(scores.index) & roles.isin(["vendor", "collected"]), "vendor's own")
+    of_maker, on_card = own_figures(catalog).reindex(scores.index), roles.isin(["vendor", "collected"])
+    if own != "all":
+        leave_out(of_maker & on_card, "vendor's own")
+    if own == "none":
+        leave_out(of_maker & ~on_card, "maker's own harness")
     ranked = by_preference(scores[reason.eq("")], catalog)
     again = ranked.assign(value=ranked["score"].round(DECIMALS)).duplicated(["model", "benchmark", "value"])
     leave_out(again.reindex(scores.index, fill_value=False), "quoted")

@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from densing.core import Array, InputError, Note, named_seed, words
-from densing.scores.joint.cells import COLUMNS, Cells
+from densing.scores.catalog import Catalog, own_figures
+from densing.scores.joint.cells import COLUMNS, Cells, joint_cells
 from densing.scores.joint.sampler import (
     CEILING,
     CEILING_SD,
@@ -158,6 +159,51 @@ def place(
         notes=tuple(notes),
         placed=(*scale.placed, *map(str, names_of["model"])),
     )
+
+
+def place_makers_own(scale: JointScale, catalog: Catalog, *, seed: int = 0) -> JointScale:
+    """Put the models that nobody but their maker measured on a scale that was fitted without such scores.
+
+    A maker's figures of its own models move neither the tests nor anybody else's ability: the models are read off the
+    scale (:func:`place`), as a user's are. Harnesses alone count, because other makers' models tie their tests to
+    the scale; nothing ties those of a vendor's own table.
+
+    Parameters
+    ----------
+    scale : JointScale
+    catalog : Catalog
+    seed : int
+        As in :func:`place`.
+
+    Returns
+    -------
+    JointScale
+        With these models among the ``placed``; the scale itself where there are none, or where somebody's models were
+        placed on it before.
+
+    See Also
+    --------
+    place, joint_cells
+    """
+    if scale.placed:
+        return scale
+    cells = joint_cells(catalog, own="harness")
+    key = ["model", "benchmark", "evaluator"]
+    own = cells.table.merge(catalog.scores[key].assign(own=own_figures(catalog)), on=key, how="left")["own"]
+    alone = own.groupby(cells.table["model"]).transform("all") & ~cells.table["model"].isin(scale.models)
+    # A test of a benchmark that the scale does not have says nothing there.
+    table = cells.table[alone & cells.table["benchmark"].isin(scale.benchmarks)].reset_index(drop=True)
+    if table.empty:
+        return scale
+    made = f"{scale.cells.digest}{dict(scale.options)}{seed}".encode() + table.to_csv().encode()
+    if made not in _PLACED:
+        _PLACED.clear()
+        _PLACED[made] = place(scale, Cells(table, cells.dropped.head(0)), seed=seed)
+    return _PLACED[made]
+
+
+# The last of this process: every basket of a page reads the same one.
+_PLACED: dict[bytes, JointScale] = {}
 
 
 def _with_tests(scale: JointScale, table: pd.DataFrame, rng: np.random.Generator) -> JointScale:

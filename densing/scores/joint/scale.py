@@ -527,7 +527,7 @@ def _scale(cells: Cells, names: Mapping[str, Array], draws: JointDraws, options:
 
 
 def catalog_scale(
-    catalog: Catalog, *, own_vendors: bool = False, step: Callable[[str, float], None] = lambda label, share: None
+    catalog: Catalog, *, own: str = "none", step: Callable[[str, float], None] = lambda label, share: None
 ) -> JointScale:
     """Return the joint scale of a catalog with the usual options; see :func:`usual_scale`.
 
@@ -535,19 +535,19 @@ def catalog_scale(
     ----------
     catalog : Catalog
         Embedded, or with a user's rows.
-    own_vendors, step
+    own, step
         As in :func:`joint_cells` and :func:`fit_joint`.
 
     See Also
     --------
     fit_joint
     """
-    return usual_scale(_cells_of(catalog, own_vendors), step=step)
+    return usual_scale(_cells_of(catalog, own), step=step)
 
 
 @lru_cache(maxsize=4)
-def _cells_of(catalog: Catalog, own_vendors: bool) -> Cells:
-    return joint_cells(catalog, own_vendors=own_vendors)
+def _cells_of(catalog: Catalog, own: str) -> Cells:
+    return joint_cells(catalog, own=own)
 
 
 def usual_scale(cells: Cells, *, step: Callable[[str, float], None] = lambda label, share: None) -> JointScale:

@@ -318,7 +318,7 @@ def sensitivity(
     anchor, recent = sizes(*ruler.fit.domain["params"]), f"slope since {RECENT.year}"
     choices: list[tuple[str, str, Callable[[], TrendData]]] = [("headline", "the headline", lambda: only(headline))]
     if refit and not usual.vendors:
-        choices.append(("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own_vendors=True))))
+        choices.append(("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own="harness"))))
     if np.isfinite(guard):
         members = sizes(float(ruler.points["params"].min()) / guard, float(ruler.points["params"].max()) * guard)
         choices.append(("range", f"range {members}", lambda: other(reach="members")))

@@ -384,6 +384,20 @@ def test_own_figures_are_those_of_an_organisation_about_its_own_models() -> None
     assert set(vendors) <= makers
 
 
+def test_organisations_are_compared_without_case_and_one_of_several_is_enough() -> None:
+    models = pd.DataFrame(
+        [("a", "Microsoft/NVIDIA"), ("b", "nvidia"), ("c", "NVIDIA Research"), ("d", None)],
+        columns=["model", "organisation"],
+    )
+    evaluators = CATALOG.evaluators.assign(
+        organisation=CATALOG.evaluators["organisation"].where(lambda s: s.eq("NVIDIA"))
+    )
+    runner = evaluators.loc[evaluators["organisation"].notna(), "id"].iloc[0]
+    scores = pd.DataFrame([(name, runner) for name in "abcd"] + [("b", "obsscaling")], columns=["model", "evaluator"])
+    own = own_figures(replace(CATALOG, models=models, scores=scores, evaluators=evaluators))
+    assert own.tolist() == [True, True, False, False, False]
+
+
 def test_languages_are_codes_and_mixtures() -> None:
     languages = CATALOG.benchmarks.set_index("id")["language"]
     assert languages.str.fullmatch(r"[a-z]{2}|mul").all()

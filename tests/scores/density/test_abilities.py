@@ -6,14 +6,16 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import densing
 from densing.core import InputError
+from densing.scores.catalog import own_figures
 from densing.scores.density import catalog_densities
 from densing.scores.density.abilities import held_densities
 from densing.scores.density.inversion import TABLE_COLUMNS
-from densing.scores.joint import joint_cells
+from densing.scores.joint import fit_joint, joint_cells
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +88,46 @@ def test_ranks_on_the_joint_scale_are_those_of_the_family_rulers(catalog, joint)
 
 def test_vendors_own_figures_bring_models_that_nobody_else_measured(catalog, joint):
     # A second fit of the whole catalog would say no more: which cells enter is what the word decides.
-    more = set(joint_cells(catalog, own_vendors=True).table["model"]) - set(joint.table["model"])
+    more = set(joint_cells(catalog, own="all").table["model"]) - set(joint.table["model"])
     assert {"Granite-4.1-8B-Base", "Hunyuan-7B-Pretrain"} <= more
-    assert "vendors' own figures included" in densing.Selection(vendors=True).describe()
+    assert "makers' own figures included" in densing.Selection(vendors=True).describe()
+
+
+def test_a_model_that_only_its_maker_measured_has_a_density_and_no_place_in_the_headline(catalog, joint):
+    table = joint.table.set_index("model")
+    falcon = table[table["family"].eq("Falcon-H1")]
+    assert len(falcon) == 6 and falcon["own"].all() and falcon["evaluator"].eq("falcon_h1_docs").all()
+    assert falcon["stratum"].eq("maker's own figures").all() and falcon["density"].gt(0).all()
+    assert not joint.headline.table["own"].any() and table["own"].sum() < 20
+    # Another reason to stand apart stays the reason.
+    assert table.loc["DistilGPT-2-82M", ["own", "stratum"]].tolist() == [True, "compressed"]
+
+
+def test_models_that_only_their_makers_measured_move_nobody_elses_density(catalog, joint):
+    ruler = joint.reference
+    assert not set(joint.table.loc[joint.table["own"], "model"]) & set(ruler.scale.models)
+    without = replace(catalog, scores=catalog.scores[~own_figures(catalog)])
+    alone = catalog_densities(without, ruler).table.set_index("model")["density"]
+    pd.testing.assert_series_equal(joint.table.set_index("model")["density"].reindex(alone.index), alone)
+    assert len(alone) < len(joint.table)
+
+
+def test_own_figures_count_where_a_scale_was_fitted_to_them(catalog):
+    cells = joint_cells(catalog, own="harness")
+    few = replace(cells, table=cells.table[cells.table["evaluator"].eq("falcon_h1_docs")].reset_index(drop=True))
+    ruler = densing.joint_ruler(catalog, scale=fit_joint(few, chains=1, sweeps=60, burn=60, draws=30))
+    table = catalog_densities(catalog, ruler).table.set_index("model")
+    assert table.loc["Falcon-H1-7B", ["own", "stratum"]].tolist() == [True, "headline"]
+
+
+def test_own_figures_stand_apart_on_the_rulers_of_one_family_too(catalog):
+    ruler = densing.load_reference("qwen1.5", "mmlu_pro")
+    table = catalog_densities(catalog, ruler).table.set_index("model")
+    # Hugging Face ran the leaderboard and made SmolLM.
+    assert table.loc["SmolLM-1.7B", ["own", "stratum"]].tolist() == [True, "maker's own figures"]
+    assert table.loc["Qwen1.5-7B", ["own", "stratum"]].tolist() == [False, "headline"]
+    counted = catalog_densities(catalog, ruler, selection=densing.Selection(vendors=True)).table.set_index("model")
+    assert counted.loc["SmolLM-1.7B", ["own", "stratum"]].tolist() == [True, "headline"]
 
 
 def test_what_nothing_links_has_a_status_and_no_number(joint):

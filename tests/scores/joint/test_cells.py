@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from densing.core import InputError
-from densing.scores.catalog import Catalog, load_catalog
+from densing.core import InputError, UnknownNameError
+from densing.scores.catalog import Catalog, load_catalog, own_figures
 from densing.scores.joint.cells import COLUMNS, joint_cells, toy_cells
 
 CATALOG = load_catalog()
@@ -66,10 +66,22 @@ def test_stated_errors_count_where_they_are_larger_than_binomial_ones() -> None:
     assert {model: errors[model] for model in binomial} == pytest.approx(binomial, rel=0.02)
 
 
-def test_own_vendors_come_back_when_they_are_wanted() -> None:
-    default, all_of_them = joint_cells(CATALOG), joint_cells(CATALOG, own_vendors=True)
-    assert default.dropped["reason"].eq("vendor's own").any()
-    assert not all_of_them.dropped["reason"].eq("vendor's own").any() and len(all_of_them) > len(default)
+def test_what_makers_measured_of_their_own_models_counts_only_when_it_is_wanted() -> None:
+    # Falcon-H1 has no other scores than those that TII's harness gave it, Granite 4.1 none but IBM's table.
+    kept = {own: joint_cells(CATALOG, own=own) for own in ("none", "harness", "all")}
+    left_out = {
+        own: set(cells.dropped["reason"]) & {"vendor's own", "maker's own harness"} for own, cells in kept.items()
+    }
+    assert left_out == {"none": {"vendor's own", "maker's own harness"}, "harness": {"vendor's own"}, "all": set()}
+    models = {own: set(cells.table["model"]) for own, cells in kept.items()}
+    assert models["none"] < models["harness"] < models["all"]
+    assert "Falcon-H1-7B" in models["harness"] - models["none"]
+    assert "Granite-4.1-8B-Base" in models["all"] - models["harness"]
+    own = CATALOG.scores[own_figures(CATALOG)]
+    key = ["model", "benchmark", "evaluator"]
+    assert kept["none"].table.merge(own[key]).empty
+    with pytest.raises(UnknownNameError, match="vendors"):
+        joint_cells(CATALOG, own="vendors")
 
 
 def test_cells_that_are_no_measurements_are_refused() -> None:
