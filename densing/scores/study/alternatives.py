@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import DensingError, words, worst
+from densing.core import DensingError, FitError, words, worst
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities
 from densing.scores.joint import JointScale, catalog_scale
@@ -264,7 +264,7 @@ def sensitivity(
     refit: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Return the headline's doubling times under the choices that move it, one at a time.
+    """Return the headline's doubling time under the choices that move it, one at a time.
 
     Parameters
     ----------
@@ -278,12 +278,11 @@ def sensitivity(
         Of the headline.
     estimate : callable, optional
         From :class:`TrendData` to one or two slopes: over the window and, for the columns ``year_months, year_lo,
-        year_hi``, over the last twelve months up to the newest release. Both means of the headline's pace by default,
-        3 seconds of one core a row.
+        year_hi``, over the last twelve months. The headline's estimator by default.
     refit : bool
         Also fit the scale with the scores that makers gave their own models: 40 seconds of one core, once.
     seed : int
-        Of the default estimate.
+        Of the default estimator.
 
     Returns
     -------
@@ -299,18 +298,14 @@ def sensitivity(
     ruler, usual, table = everyone.reference, selection or Selection(), everyone.table
     if not isinstance(ruler, JointRuler):
         return pd.DataFrame(columns=SENSITIVITY_COLUMNS)
-
-    def both_means(data: TrendData) -> Sequence[Slope]:
-        fit = fit_pace(data, seed=seed)
-        return fit.window, fit.last_year
-
-    pace = estimate or both_means
+    pace: Estimate = estimate or (lambda data: _both_means(data, seed))
     guard, headline = float(everyone.options["guard"]), table["stratum"].eq("headline")
     traits = int(table.loc[headline, "traits"].max()) if headline.any() else 0
     begun = table["released"].ge(pd.Timestamp(window[0])) if window[0] else table["released"].notna()
 
-    def only(mask: pd.Series) -> TrendData:
-        return TrendData.from_density(everyone.subset((headline & mask).to_numpy(dtype=bool)))
+    def only(mask: pd.Series, cluster: str = "family") -> TrendData:
+        part = everyone.subset((headline & mask).to_numpy(dtype=bool))
+        return TrendData.from_density(replace(part, table=part.table.assign(family=part.table[cluster])))
 
     def other(scale: JointScale = ruler.scale, guard: float = guard, **options: str) -> TrendData:
         own = joint_ruler(catalog, ruler.benchmark, scale=scale, seed=ruler.fit.options["seed"], **options)
@@ -322,21 +317,21 @@ def sensitivity(
         return f"{words.size(low)} to {words.size(high)}"
 
     anchor, recent = sizes(*ruler.fit.domain["params"]), f"slope since {RECENT.year}"
-    choices: list[tuple[str, str, Callable[[], TrendData]]] = [("headline", "the headline", lambda: only(headline))]
-    if refit and not usual.vendors:
-        choices.append(("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own_vendors=True))))
-    if np.isfinite(guard):
-        members = sizes(float(ruler.points["params"].min()) / guard, float(ruler.points["params"].max()) * guard)
-        choices.append(("range", f"range {members}", lambda: other(reach="members")))
-    if guard != 1:
-        choices.append(("range", f"range {anchor}", lambda: other(guard=1.0)))
-    choices.append(("slope", recent, lambda: other(slope="random")))
-    if guard != 1:
-        choices.append(("slope", f"range {anchor}, {recent}", lambda: other(guard=1.0, slope="random")))
+    members = sizes(float(ruler.points["params"].min()) / guard, float(ruler.points["params"].max()) * guard)
+    choices: list[tuple[str, str, Callable[[], TrendData]]] = [
+        ("headline", "the headline", lambda: only(headline)),
+        ("range", f"range {members}", lambda: other(reach="members")),
+        ("range", f"range {anchor}", lambda: other(guard=1.0)),
+        ("slope", recent, lambda: other(slope="random")),
+        ("slope", f"range {anchor}, {recent}", lambda: other(guard=1.0, slope="random")),
+        ("models", "without the first six months", lambda: only(~early(table["released"], headline & begun))),
+        ("clusters", "organisations as clusters", lambda: only(headline, "organisation")),
+    ]
     if traits > 1:
-        choices.append(("models", f"measured on all {traits} skills", lambda: only(table["traits"].eq(traits))))
-    late = ~early(table["released"], headline & begun)
-    choices.append(("models", "without the first six months", lambda: only(late)))
+        complete = f"measured on all {traits} skills", lambda: only(table["traits"].eq(traits))
+        choices.insert(-1, ("models", *complete))
+    if refit and not usual.vendors:
+        choices.insert(1, ("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own_vendors=True))))
     rows = []
     for group, choice, densities in choices:
         try:
@@ -350,6 +345,15 @@ def sensitivity(
             over, year = (*ends, (math.nan,) * 3)[:2]
             rows.append((group, choice, *over, *year, slopes[0].n, slopes[0].clusters, last, group == "headline"))
     return pd.DataFrame(rows, columns=SENSITIVITY_COLUMNS)
+
+
+def _both_means(data: TrendData, seed: int) -> tuple[Slope, ...]:
+    """The mean pace over the window and over its last twelve months; a straight line's where no more can be said."""
+    try:
+        fit = fit_pace(data, seed=seed)
+    except FitError:
+        return (LINE.fit(data, seed=seed),)
+    return fit.window, fit.last_year
 
 
 def early(released: pd.Series, mask: pd.Series) -> pd.Series:
