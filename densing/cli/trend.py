@@ -44,8 +44,7 @@ def trend(
         ),
     ] = None,
     sensitivity: Annotated[
-        bool,
-        typer.Option("--sensitivity", help="Also the headline of --reference joint under other choices."),
+        bool, typer.Option("--sensitivity", help="Also the headline of --reference joint under other choices.")
     ] = False,
     seed: o.Seed = 0,
     out: o.Out = None,
