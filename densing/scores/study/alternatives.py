@@ -303,9 +303,8 @@ def sensitivity(
     traits = int(table.loc[headline, "traits"].max()) if headline.any() else 0
     begun = table["released"].ge(pd.Timestamp(window[0])) if window[0] else table["released"].notna()
 
-    def only(mask: pd.Series, cluster: str = "family") -> TrendData:
-        part = everyone.subset((headline & mask).to_numpy(dtype=bool))
-        return TrendData.from_density(replace(part, table=part.table.assign(family=part.table[cluster])))
+    def only(mask: pd.Series) -> TrendData:
+        return TrendData.from_density(everyone.subset((headline & mask).to_numpy(dtype=bool)))
 
     def other(scale: JointScale = ruler.scale, guard: float = guard, **options: str) -> TrendData:
         own = joint_ruler(catalog, ruler.benchmark, scale=scale, seed=ruler.fit.options["seed"], **options)
@@ -325,11 +324,10 @@ def sensitivity(
         ("slope", recent, lambda: other(slope="random")),
         ("slope", f"range {anchor}, {recent}", lambda: other(guard=1.0, slope="random")),
         ("models", "without the first six months", lambda: only(~early(table["released"], headline & begun))),
-        ("clusters", "organisations as clusters", lambda: only(headline, "organisation")),
     ]
     if traits > 1:
         complete = f"measured on all {traits} skills", lambda: only(table["traits"].eq(traits))
-        choices.insert(-1, ("models", *complete))
+        choices.append(("models", *complete))
     if refit and not usual.vendors:
         choices.insert(1, ("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own_vendors=True))))
     rows = []
