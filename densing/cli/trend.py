@@ -150,7 +150,8 @@ def trend(
             if told is not None:
                 emit_table(told.records, "Records")
         if choices is not None:
-            emit_table(choices.dropna(axis="columns", how="all"), "The headline under other choices, months")
+            shown = choices.drop(columns=["group", "last", "headline"]).dropna(axis="columns", how="all")
+            emit_table(shown, "The headline under other choices, months")
         for question in answers:
             say(_sentence(*question))
         show_notes(notes, verbose)

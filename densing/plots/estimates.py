@@ -239,7 +239,7 @@ def plot_sensitivity(sensitivity: pd.DataFrame) -> go.Figure:
     usual = sensitivity.loc[sensitivity["headline"].astype(bool), "doubling_months"]
     lines = [(float(months), "dot", "") for months in usual if np.isfinite(months)]
     colours, symbols, places = (frame[name].tolist() for name in ("colour", "symbol", "place"))
-    fig = forest(frame, "months", colours, symbols, "months to double (log)", lines, 28, places, letters=25)
+    fig = forest(frame, "months", colours, symbols, "months to double (log)", lines, places=places, letters=25)
     for (name, *_), symbol in zip(means, ("circle", "circle-open"), strict=True):
         if len(frame) > len(sensitivity):
             marker = {"symbol": symbol, "size": 10, "color": style.BLUE}

@@ -402,7 +402,7 @@ def run_study(
     skills = skill_densities(catalog, options.reference, **shared)
     joint = isinstance(ruler, JointRuler)
     span = (options.since, options.until)
-    sensitive = sensitivity(catalog, everyone, window=span, selection=options.selection, seed=options.seed)
+    sensitive = sensitivity(catalog, everyone, window=span, selection=options.selection, refit=True, seed=options.seed)
     window = window_name(options.since, options.until, density)
     dates = "sourced" if options.selection.verified_only else "all"
     universe = multiverse(

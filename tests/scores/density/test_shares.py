@@ -24,6 +24,8 @@ FAMILIES, SLOPE, SLOPE_SD, ERROR, DRAWS = 24, 0.5, 0.15, 0.03, 1000
 class PlantedScale(SimpleNamespace):
     """Abilities as they are in the world, known to a given error; no chain has to find them."""
 
+    placed = ("a model of a user's",)
+
     def __len__(self) -> int:
         return len(self.models)
 

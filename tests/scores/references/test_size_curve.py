@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from functools import lru_cache
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import expit
 from scipy.stats import binom
+from statsmodels.stats.meta_analysis import combine_effects
 
-from densing.core import UnavailableError
+from densing.core import InputError, UnavailableError
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density import DensityResult, catalog_densities
 from densing.scores.density.abilities import joint_densities
 from densing.scores.joint import JointScale, fit_joint, joint_cells
 from densing.scores.references import get_family, joint_ruler, load_reference
-from densing.scores.references.size_curve import REACHES
-from densing.scores.trend import DAYS_PER_MONTH, ESTIMATORS, Slope, TrendData
+from densing.scores.references.size_curve import REACHES, random_weights
+from densing.scores.trend import ESTIMATORS, Slope, TrendData
+from tests.support.planted_ruler import PACE, SINGLES, SLOPE, planted_catalog, planted_scale
 
-SLOPE = 0.5
 NOISE = 0.15
 BENCHMARKS = ("mmlu", "arc_challenge", "bbh", "drop", "gsm8k", "math", "humaneval", "mbpp")
 LEVELS = {"Qwen2.5": 0.0, "Able": 0.7, "Weak": -0.9, "Plain": 0.1, "Other": 0.3, "Sixth": -0.3, "Last": 0.2}
@@ -135,76 +135,6 @@ def test_the_joint_ruler_is_a_reference_like_the_others():
     assert "Ruler joint, knowledge" in repr(ruler)
 
 
-PACE = np.log(2) / (6 * DAYS_PER_MONTH)
-KNEE = np.log(0.494e9 / 3)
-"""Where the anchor's guard ends."""
-SINGLES = 30
-
-
-def planted() -> pd.DataFrame:
-    """An anchor of 0.5 to 72 B, eleven families beside it, one of them small, and single tiny models, mostly early."""
-    dates = pd.date_range("2023-03-01", "2025-12-01", periods=10).strftime("%Y-%m-%d")
-    families = {"Qwen2.5": ("2024-09-19", (0.494e9, 1.54e9, 3.09e9, 7.61e9, 14.8e9, 32.8e9, 72.7e9))}
-    families |= {f"Line {number}": (day, (0.6e9, 2e9, 8e9, 30e9)) for number, day in enumerate(dates)}
-    families["Small"] = ("2025-11-01", (0.07e9, 0.16e9, 0.41e9, 1.4e9))
-    rng = np.random.default_rng(8)
-    singles = pd.Timestamp("2023-03-01") + pd.to_timedelta(rng.uniform(0, 400, SINGLES).round(), unit="D")
-    for number, (day, size) in enumerate(zip(singles, rng.uniform(0.05e9, 0.2e9, SINGLES), strict=True)):
-        families[f"Single {number}"] = (str(day.date()), (size,))
-    rows = [
-        {"model": f"{family}-{size / 1e9:.3g}B", "family": family, "organisation": family, "params": size}
-        | {"released": day, "benchmark": benchmark, "score": 0.5}
-        for family, (day, sizes) in families.items()
-        for size in sizes
-        for benchmark in BENCHMARKS[:3]
-    ]
-    return pd.DataFrame(rows)
-
-
-class KnownScale:
-    """A joint scale whose abilities are given: what a fit would say of them, with its noise."""
-
-    notes = ()
-
-    def __init__(self, catalog: Catalog, ability: pd.Series, noise: float, rng: np.random.Generator) -> None:
-        self.cells = SimpleNamespace(table=catalog.scores[["model", "benchmark", "evaluator"]])
-        self.models = ability.index.tolist()
-        seen = ability.to_numpy() + noise * rng.standard_normal(len(ability))
-        self.draws = seen + noise * rng.standard_normal((200, len(ability)))
-
-    def __len__(self) -> int:
-        return len(self.models)
-
-    def ability(self, basket: str) -> np.ndarray:
-        return self.draws
-
-    def abilities(self, basket: str, level: float = 0.95) -> pd.DataFrame:
-        middle, sd = np.median(self.draws, axis=0), self.draws.std(axis=0)
-        table = {"model": self.models, "ability": middle, "sd": sd, "lo": middle - 2 * sd, "hi": middle + 2 * sd}
-        return pd.DataFrame(table).assign(cells=3, traits=4)
-
-
-@lru_cache(maxsize=1)
-def planted_catalog() -> Catalog:
-    return load_catalog(planted(), embedded=False)
-
-
-def planted_scale(seed: int, steeper: float = 1.0) -> tuple[JointScale, pd.Series]:
-    """A scale on which ability grows by SLOPE per ln N down to the anchor's guard, and by a multiple of it below.
-
-    Densities follow the pace, with families and models around it; the true ln densities come with the scale.
-    """
-    catalog, rng = planted_catalog(), np.random.default_rng(seed)
-    models = catalog.models.set_index("model").sort_index()
-    days = (models["released"] - pd.Timestamp("2024-09-19")).dt.days
-    family = models["family"].map({name: 0.3 * rng.standard_normal() for name in sorted(set(models["family"]))})
-    density = PACE * days + family.mask(models["family"].eq("Qwen2.5"), 0.0)
-    density += 0.15 * rng.standard_normal(len(models))
-    effective = np.log(models["params_total_b"].astype(float) * 1e9) + density
-    ability = SLOPE * (np.maximum(effective, KNEE) - np.log(8e9) + steeper * np.minimum(effective - KNEE, 0.0))
-    return KnownScale(catalog, ability, 0.06, rng), density  # type: ignore[return-value]
-
-
 def read(scale: JointScale, reach: str = "anchor") -> DensityResult:
     catalog = planted_catalog()
     return joint_densities(catalog, joint_ruler(catalog, scale=scale, reach=reach))
@@ -236,11 +166,12 @@ def test_limits_of_models_far_below_the_anchor_hold_the_truth():
         assert (limits["truth"] < limits["limit"]).mean() > 0.9
 
 
-def test_limits_at_the_anchor_keep_the_pace_honest_where_ability_bends_below_it():
+@pytest.mark.parametrize("steeper", [2.0, 0.6])
+def test_limits_at_the_anchor_keep_the_pace_honest_where_ability_bends_below_it(steeper):
     worlds = 60
     held = {"anchor": 0, "members": 0}
     for seed in range(worlds):
-        scale, _ = planted_scale(seed, steeper=2.0)
+        scale, _ = planted_scale(seed, steeper)
         for reach in held:
             slope = line(read(scale, reach))
             held[reach] += slope.lo <= PACE <= slope.hi
@@ -266,3 +197,42 @@ def test_the_reach_changes_nothing_where_no_model_lies_beyond_the_anchors_guard(
     tables = [catalog_densities(catalog, joint_ruler(catalog, scale=scale, reach=reach)) for reach in REACHES]
     pd.testing.assert_frame_equal(tables[0].table, tables[1].table)
     np.testing.assert_array_equal(tables[0].draws, tables[1].draws)
+
+
+def test_weights_of_a_random_slope_are_those_of_a_meta_analysis():
+    rng = np.random.default_rng(3)
+    for spread in (0.0, 0.05, 0.5):
+        precision = rng.uniform(20, 900, 12)
+        slopes = 0.5 + spread * rng.standard_normal(12) + rng.standard_normal(12) / np.sqrt(precision)
+        with np.errstate(invalid="ignore"):  # Its tau2 may be negative, ours is cut at zero.
+            theirs = combine_effects(slopes, 1 / precision, method_re="dl")
+        weights = random_weights(slopes, precision)
+        np.testing.assert_allclose(1 / weights, 1 / precision + max(theirs.tau2, 0.0))
+        if theirs.tau2 > 0:
+            assert np.average(slopes, weights=weights) == pytest.approx(theirs.mean_effect_re)
+        # A family that does not count changes nothing.
+        more = random_weights(np.append(slopes, 9.0), np.append(precision, 0.0))
+        np.testing.assert_allclose(more, np.append(weights, 0.0))
+
+
+def test_a_random_slope_is_that_of_the_families_since_2024():
+    catalog = planted_catalog()
+    began = catalog.models.groupby("family")["released"].min()
+    old = catalog.models.set_index("model")["family"].map(began).lt("2024-01-01")
+    scale, _ = planted_scale(0)
+    log_n = np.log(catalog.models.set_index("model")["params_total_b"].astype(float))
+    # Families of before 2024 gain half as much by size.
+    loss = (0.5 * SLOPE * log_n).where(old, 0.0).reindex(scale.models).to_numpy()
+    scale.draws = scale.draws - loss
+    within, random = (joint_ruler(catalog, scale=scale, slope=slope) for slope in ("within", "random"))
+    low, high = np.quantile(random.fit.draws[:, 1], [0.025, 0.975])
+    assert low < SLOPE < high and np.quantile(within.fit.draws[:, 1], 0.975) < SLOPE
+    assert random.fit.theta[1] == pytest.approx(SLOPE, abs=0.05)
+    assert random.fit.domain == within.fit.domain and random.fit.options["slope"] == "random"
+
+
+@pytest.mark.parametrize("option", ["reach", "slope"])
+def test_other_choices_are_refused_by_name(option):
+    catalog, scale = fitted()
+    with pytest.raises(InputError, match=f"{option}='all': choose"):
+        joint_ruler(catalog, scale=scale, **{option: "all"})
