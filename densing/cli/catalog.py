@@ -15,7 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Models and published scores, a source on every row.\n\nExample: densing catalog show Llama-3-8B",
 )
-MODEL_COLUMNS = ["model", "params_total_b", "released", "stratum", "family", "kind", "architecture"]
+MODEL_COLUMNS = ["model", "params_total_b", "params_basis", "released", "stratum", "family", "kind", "architecture"]
 # Six columns fit a terminal; the others are in --json and --out.
 SOURCE_COLUMNS = ["evaluator", "role", "models", "benchmarks", "scores", "first", "last", "flagged", "languages"]
 SCORE_COLUMNS = ["benchmark", "score", "evaluator", "own", "shots", "metric", "series", "flags", "source"]
@@ -36,12 +36,20 @@ def list_models(
 
     Example: densing catalog list --family Qwen2.5
     """
-    from densing.scores.catalog import disagreement, load_catalog, selection_of, series_list, strata
+    from densing.scores.catalog import (
+        disagreement,
+        load_catalog,
+        selection_of,
+        series_list,
+        size_intervals,
+        strata,
+    )
 
     merged = load_catalog(*(catalog or []))
     labels = strata(merged, selection_of(include))
+    sized = merged.models.join(size_intervals(merged.models))
     tables = {
-        "models": lambda: merged.models.merge(labels[["model", "stratum"]], on="model"),
+        "models": lambda: sized.merge(labels[["model", "stratum"]], on="model"),
         "benchmarks": lambda: merged.benchmarks,
         "evaluators": lambda: merged.evaluators,
         "sources": lambda: merged.sources,

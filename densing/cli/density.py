@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # The interval before the rest: a narrow terminal leaves out columns from the end.
 SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released",
-         "stratum", "interval", "density_lo_recipe", "density_hi_recipe"]  # fmt: skip
+         "stratum", "params_basis", "interval", "density_lo_recipe", "density_hi_recipe"]  # fmt: skip
 
 SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status",
                  "score", "n_eff", "n_params", "size_from", "interval", "density_lo_recipe",

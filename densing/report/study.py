@@ -1206,6 +1206,8 @@ FIELDS = (
     Field("Group", column("stratum"), hint="Headline, or why the model is shown apart"),
     STATUS,
     Field("Size", column("n_params", words.size), "n_params", hint="Parameters that divide"),
+    Field("Size from", column("params_basis"), hint="A count, the label in the name, or recalled", minor=True),
+    Field("Its rounding", ranged("params", words.size), "params_lo", hint="Sizes that print as this one", minor=True),
     Field("Counted", column("denominator"), hint="Which parameters count", minor=True),
     Field("Effective size", column("n_eff", words.size), "n_eff"),
     Field("Its interval", ranged("n_eff", words.size), "n_eff_lo", minor=True),

@@ -205,7 +205,7 @@ def study() -> Any:
     slower = estimates().assign(doubling_months=6.4, lo=4.9, hi=9.0)
     return SimpleNamespace(
         options={"reference": "qwen2.5", "benchmark": "mean", "level": 0.95},
-        selection="dense, general, from-scratch base models with a sourced release date",
+        selection="dense, general, from-scratch or distilled base models with a sourced release date",
         reference=reference(), density=main, apart=apart, skills=skills(main.table),
         trend=FakeTrend(main.table, estimates(), checks(), SLOPE),
         beside=SimpleNamespace(

@@ -44,6 +44,7 @@ from .scores import own_figures as own_figures
 from .scores import sampling_variance as sampling_variance
 from .scores import score_table as score_table
 from .scores import series_list as series_list
+from .sizes import size_intervals as size_intervals
 from .tables import IN_MEMORY as IN_MEMORY
 from .tables import MAX_MODELS as MAX_MODELS
 from .tables import add_model as add_model

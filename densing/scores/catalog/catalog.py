@@ -111,7 +111,7 @@ class Selection:
     ----------
     kinds, architectures, domains, derivations : tuple of str
         Values allowed in the column of that name. ``distilled`` models (own initialisation, trained on a
-        teacher's outputs) count as from scratch; pruned or continued weights do not.
+        teacher's outputs: Gemma 2 of 2 and 9 B, Gemma 3) are in; pruned or continued weights are not.
     verified_only : bool
         Leave out release dates that rest on general knowledge only.
     one_size : bool
@@ -126,7 +126,7 @@ class Selection:
     Examples
     --------
     >>> print(Selection().describe())
-    dense, general, from-scratch base models with a sourced release date
+    dense, general, from-scratch or distilled base models with a sourced release date
 
     See Also
     --------
@@ -163,7 +163,7 @@ class Selection:
         """Return the selection as a phrase for titles and captions."""
         terms = [_listed(self.architectures, ARCHITECTURES), _listed(self.domains, DOMAINS)]
         if self.kinds == ("base",) and set(self.derivations) <= {"scratch", "distilled"}:
-            terms.append("from-scratch")
+            terms.append(" or ".join(f"from-{name}" if name == "scratch" else name for name in self.derivations))
         phrase = ", ".join(term for term in terms if term)
         phrase = f"{phrase} {_listed(self.kinds, KINDS)} models".replace("  ", " ").strip()
         phrase += " with a sourced release date" if self.verified_only else " with any release date"

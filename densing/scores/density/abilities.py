@@ -15,7 +15,17 @@ import pandas as pd
 
 from densing.core import Array, InputError, Note, named_stream, words
 from densing.scores.catalog import HEADLINE, MAKERS_OWN, Catalog, Selection, own_figures, strata
-from densing.scores.density.inversion import UNGUARDED, DensityResult, Readings, check_options, fill_table, normals
+from densing.scores.density.inversion import (
+    UNGUARDED,
+    DensityResult,
+    Readings,
+    check_options,
+    fill_table,
+    normals,
+    over_sizes,
+    size_shifts,
+    sizes_of,
+)
 from densing.scores.joint import GENERAL, catalog_scale, evaluator_links, place_makers_own
 from densing.scores.references import JOINT, JointRuler, joint_ruler
 
@@ -87,6 +97,7 @@ def joint_densities(
             "verified": (models["released_basis"].notna() & models["released_basis"].ne("unverified")).to_numpy(),
             "stratum": np.where(apart & (labels == HEADLINE), MAKERS_OWN, labels),
             "n_params": models[f"params_{denominator}_b"].astype(float).to_numpy() * 1e9,
+            **sizes_of(models.reset_index(), denominator).to_dict("list"),
             "evaluator": abilities["model"].map(by_model["evaluator"].agg(_joined)),
             "own": own,
             "score": abilities["ability"],
@@ -132,14 +143,15 @@ def joint_densities(
         limits=limits,
         scattered=True,
     )
-    table = fill_table(rows.drop(columns="position"), ruler, denominator, values, level)
+    shifts = size_shifts(rows, len(draws), seed)
+    table = fill_table(rows.drop(columns="position"), ruler, denominator, values, level, shifts)
     table = table.assign(cells=rows["cells"].to_numpy(), traits=rows["traits"].to_numpy())
     options = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
     return DensityResult(
         table,
-        values.draws - log_n,
+        over_sizes(values.draws, limits, shifts) - log_n,
         values.law_draws - log_n,
-        values.model_draws - log_n,
+        over_sizes(values.model_draws, limits, shifts) - log_n,
         limits[None, :] - log_n[:, None],
         ruler,
         options,

@@ -20,7 +20,9 @@ from densing.scores.density.inversion import (
     DensityResult,
     Scatter,
     joint_scatter,
+    over_sizes,
     read_scores,
+    size_shifts,
     variance_shares,
 )
 from densing.scores.density.targets import catalog_densities, joined_protocols
@@ -123,11 +125,12 @@ def combine_results(results: Sequence[DensityResult], mean: Reference) -> Densit
     size = parts[0].table["n_params"].to_numpy(dtype=float)
     scatter = joint_scatter([part.reference for part in parts])
     # Each part is read again, with the scatter that its benchmarks share.
-    with_scatter = [
-        read_scores(part.reference, part.table, part.options["guard"], part.options["seed"], own).model_draws
-        - np.log(size)
-        for part, own in zip(parts, scatter, strict=True)
-    ]
+    with_scatter = []
+    for part, own in zip(parts, scatter, strict=True):
+        seed = part.options["seed"]
+        read = read_scores(part.reference, part.table, part.options["guard"], seed, own)
+        shifts = size_shifts(part.table, len(read.model_draws), seed)
+        with_scatter.append(over_sizes(read.model_draws, read.limits, shifts) - np.log(size))
     law_draws, draws, model_draws = (
         np.mean(each, axis=0)
         for each in ([part.law_draws for part in parts], [part.draws for part in parts], with_scatter)

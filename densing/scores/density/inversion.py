@@ -25,8 +25,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtr
 
 from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, named_stream, words
+from densing.scores.catalog import size_intervals
 from densing.scores.fit import GUARD, get_loss
 from densing.scores.references import Reference, family_names, get_family
 
@@ -50,6 +52,9 @@ TABLE_COLUMNS = (
     "verified",
     "stratum",
     "n_params",
+    "params_basis",
+    "params_lo",
+    "params_hi",
     "denominator",
     "reference",
     "benchmark",
@@ -85,12 +90,13 @@ class DensityResult(Readable):
     Parameters
     ----------
     table : pandas.DataFrame
-        One row per model; columns as in :data:`TABLE_COLUMNS`, sizes as counts. ``own``: the model's maker measured
-        every score behind the density.
+        One row per model; columns as in :data:`TABLE_COLUMNS`, sizes as counts. ``params_basis``, ``params_lo`` and
+        ``params_hi`` say how well the size is known (:func:`~densing.scores.catalog.size_intervals`). ``own``: the
+        model's maker measured every score behind the density.
     draws : array, shape (R, n)
-        ln density per draw, with the uncertainty of the reference law and of the score: the measurement, of which
-        ``density_lo`` and ``density_hi`` are quantiles. What ranks, frontiers and trends read: the residuals of a
-        trend's line hold the scatter of models already.
+        ln density per draw, with the uncertainty of the reference law, of the score and of a rounded size: the
+        measurement, of which ``density_lo`` and ``density_hi`` are quantiles. What ranks, frontiers and trends read:
+        the residuals of a trend's line hold the scatter of models already.
     law_draws : array, shape (R, n)
         ln density per draw of the reference law alone, at the reported score.
     model_draws : array, shape (R, n)
@@ -197,7 +203,8 @@ def estimate_density(
     ----------
     scores : pandas.DataFrame
         ``model``, ``score`` in [0, 1], ``score_se`` and the size column that ``denominator`` names
-        (``params_total``, ``params_active``, ``params_non_embedding``; counts). Other columns are carried along.
+        (``params_total``, ``params_active``, ``params_non_embedding``; counts). Where ``params_lo`` and ``params_hi``
+        say between which sizes a model lies, its density is known no better. Other columns are carried along.
     reference : Reference
         The ruler, see :func:`densing.scores.references.load_reference`.
     denominator : {"total", "active", "non_embedding"}
@@ -215,9 +222,9 @@ def estimate_density(
     -------
     DensityResult
         A row per model that has a size; status ``ok``, ``extrapolated``, ``below_floor`` or ``above_ceiling``.
-        ``density_lo`` and ``density_hi`` are measured: they hold the curve's error and the score's noise.
-        ``density_lo_recipe`` and ``density_hi_recipe`` hold the scatter of models around the ruler too
-        (:class:`Scatter`); NaN where the ruler cannot tell it, and ``interval`` says so. ``share_ability``,
+        ``density_lo`` and ``density_hi`` are measured: they hold the curve's error, the score's noise and how far the
+        size was rounded. ``density_lo_recipe`` and ``density_hi_recipe`` hold the scatter of models around the ruler
+        too (:class:`Scatter`); NaN where the ruler cannot tell it, and ``interval`` says so. ``share_ability``,
         ``share_ruler`` and ``share_scatter`` are their parts of a recipe's variance.
 
     Raises
@@ -266,14 +273,14 @@ def estimate_density(
     sized = sized[usable].reset_index(drop=True)
     scatter = model_scatter(reference)
     values = read_scores(reference, sized, guard, seed, scatter)
-    table = fill_table(sized, reference, denominator, values, level)
-    log_n = np.log(sized["n_params"].to_numpy(dtype=float))
+    log_n, shifts = np.log(sized["n_params"].to_numpy(dtype=float)), size_shifts(sized, len(values.draws), seed)
+    table = fill_table(sized, reference, denominator, values, level, shifts)
     options = {"denominator": denominator, "guard": guard, "level": level, "seed": seed, **reference.given}
     return DensityResult(
         table,
-        values.draws - log_n,
+        over_sizes(values.draws, values.limits, shifts) - log_n,
         values.law_draws - log_n,
-        values.model_draws - log_n,
+        over_sizes(values.model_draws, values.limits, shifts) - log_n,
         values.limits[None, :] - log_n[:, None],
         reference,
         options,
@@ -394,10 +401,44 @@ def _reading_notes(reference: Reference, denominator: str, guard: float, scatter
     return notes
 
 
+def sizes_of(models: pd.DataFrame, denominator: str) -> pd.DataFrame:
+    """Return what the catalog knows of the sizes that divide: ``params_basis, params_lo, params_hi``, aligned.
+
+    The digits are those of the total; they say nothing of another size.
+    """
+    same = models[f"params_{denominator}_b"].eq(models["params_total_b"])
+    ends = size_intervals(models).where(same)
+    return ends.assign(params_basis=models["params_basis"].where(same, None))[["params_basis", *ends.columns]]
+
+
+def size_shifts(sized: pd.DataFrame, count: int, seed: int) -> Array:
+    """Draw ln of the true size over ``n_params``, shape (count, n): sizes even between ``params_lo`` and ``params_hi``.
+
+    0 where these are not known. A model has one stream, so that its size is the same on every benchmark and ruler.
+    """
+    shifts = np.zeros((count, len(sized)))
+    if "params_lo" in sized.columns and "params_hi" in sized.columns:
+        low, high = (sized[name].to_numpy(dtype=float) for name in ("params_lo", "params_hi"))
+        rounded = np.flatnonzero((low > 0) & (low < high))
+        names = sized["model"].astype(str).iloc[rounded].tolist()
+        sizes = low[rounded] + ndtr(normals(count, seed, ("size",), names)) * (high - low)[rounded]
+        shifts[:, rounded] = np.log(sizes / sized["n_params"].to_numpy(dtype=float)[rounded])
+    return shifts
+
+
+def over_sizes(draws: Array, limits: Array, shifts: Array) -> Array:
+    """Return draws of ln effective size less those of :func:`size_shifts`; what is at a limit stays there."""
+    inside = (draws > limits[0]) & (draws < limits[1])
+    return np.asarray(np.where(inside, np.clip(draws - shifts, *limits), draws))
+
+
 def fill_table(
-    sized: pd.DataFrame, reference: Reference, denominator: str, values: Readings, level: float
+    sized: pd.DataFrame, reference: Reference, denominator: str, values: Readings, level: float, shifts: Array
 ) -> pd.DataFrame:
-    """Return the table of densities, columns :data:`TABLE_COLUMNS`, of models with their sizes in ``n_params``."""
+    """Return the table of densities, columns :data:`TABLE_COLUMNS`, of models with their sizes in ``n_params``.
+
+    ``shifts`` are those of :func:`size_shifts`.
+    """
     tail = (1 - level) / 2
     at_low, at_high = values.point <= values.limits[0], values.point >= values.limits[1]
 
@@ -406,7 +447,9 @@ def fill_table(
         bounded = np.where(low <= values.limits[0], 0.0, np.exp(low))
         return bounded, np.where(high >= values.limits[1], np.inf, np.exp(high))
 
-    (n_lo, n_hi), recipe = ends(values.draws), ends(values.model_draws)
+    n_lo, n_hi = ends(values.draws)
+    low, high = ends(over_sizes(values.draws, values.limits, shifts))
+    recipe = ends(over_sizes(values.model_draws, values.limits, shifts))
     recipe_lo, recipe_hi = (end if values.scattered else np.full(len(end), np.nan) for end in recipe)
     size = sized["n_params"].to_numpy(dtype=float)
     n_eff = np.exp(values.point)
@@ -418,8 +461,8 @@ def fill_table(
         n_eff_lo=n_lo,
         n_eff_hi=n_hi,
         density=n_eff / size,
-        density_lo=n_lo / size,
-        density_hi=n_hi / size,
+        density_lo=low / size,
+        density_hi=high / size,
         interval=MEASURED if values.scattered else SCATTER_UNKNOWN,
         density_lo_recipe=recipe_lo / size,
         density_hi_recipe=recipe_hi / size,

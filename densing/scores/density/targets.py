@@ -36,7 +36,13 @@ from densing.scores.catalog import (
 )
 from densing.scores.catalog import compare as compare_protocols
 from densing.scores.density.abilities import held_densities, joint_densities
-from densing.scores.density.inversion import DEFAULT_GUARD, DENOMINATORS, DensityResult, estimate_density
+from densing.scores.density.inversion import (
+    DEFAULT_GUARD,
+    DENOMINATORS,
+    DensityResult,
+    estimate_density,
+    sizes_of,
+)
 from densing.scores.references import (
     JOINT,
     SKILLS,
@@ -310,6 +316,7 @@ def _densities(
         **{f"params_{name}": catalog.models[f"params_{name}_b"].astype(float) * 1e9 for name in DENOMINATORS},
         verified=catalog.models["released_basis"].notna() & catalog.models["released_basis"].ne("unverified"),
     )
+    models = models.join(sizes_of(catalog.models, options["denominator"]))
     models = models.merge(strata(catalog, selection)[["model", "stratum"]], on="model")
     rows = scores.merge(models, on="model", how="inner")
     if selection is None or not selection.vendors:

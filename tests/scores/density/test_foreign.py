@@ -14,7 +14,7 @@ from densing.cli.options import parse_params
 from densing.core.errors import InputError
 from densing.core.files import read_text
 from densing.core.sheets import read_cells
-from densing.scores.catalog import with_sizes
+from densing.scores.catalog import load_catalog, with_sizes
 from densing.scores.density import run_densities
 from densing.scores.evals.identity import UnitKey
 from densing.scores.evals.readers import read_results
@@ -79,7 +79,8 @@ def test_tasks_of_lighteval_and_opencompass_are_the_catalogs_benchmarks(tmp_path
     models, _ = with_sizes(read.models)
     found = run_densities(read.measurements, models, "qwen1.5").table
     assert found["benchmark"].tolist() == ["arc_challenge", "mmlu"]
-    assert found["n_params"].tolist() == [7e9, 7e9]
+    size = load_catalog().models.set_index("model").loc["Llama-2-7B", "params_total_b"] * 1e9
+    assert found["n_params"].tolist() == [size, size]
 
 
 # ---- cells ---------------------------------------------------------------------------------------------------

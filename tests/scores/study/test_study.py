@@ -68,7 +68,7 @@ def test_headline_uses_what_it_says(study: Study) -> None:
     assert set(table["architecture"]) == {"dense"}
     assert table["verified"].all()
     assert table["released"].min() >= study.trend.data.released.min()
-    assert study.selection == "dense, general, from-scratch base models with a sourced release date"
+    assert study.selection == "dense, general, from-scratch or distilled base models with a sourced release date"
     assert study.apart is not None
     assert not set(study.apart.table["model"]) & set(table["model"])
     assert {"moe", "continued", "unverified date"} <= set(study.apart.table["stratum"])
