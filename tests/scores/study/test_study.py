@@ -109,14 +109,13 @@ def test_sensitivity_reads_other_models_of_the_same_scale(study: Study) -> None:
     first = table[table["headline"]]
     assert len(first) == 1 and first["doubling_months"].item() == pytest.approx(head["doubling_months"])
     assert (first["lo"].item(), first["hi"].item()) == pytest.approx((head["lo"], head["hi"]))
-    smaller = table[table.index.str.startswith(("measured on", "at least", "values only", "without"))]
-    assert len(smaller) == 7 and (smaller["n"] < first["n"].item()).all()
-    partly, fully = (table.loc[f"measured on {which} 4 skills", "n"] for which in ("fewer than", "all"))
-    assert partly + fully == first["n"].item()
-    wider = table[table.index.str.startswith("with ")]
-    assert len(wider) == 3 and (wider["n"] > first["n"].item()).all()
-    total, active = (table.loc[f"with mixtures of experts, by {size} size"] for size in ("total", "active"))
-    assert total["n"] == active["n"] and total["doubling_months"] != active["doubling_months"]
+    assert study.trend.varying is not None
+    assert first["year_lo"].item() == pytest.approx(study.trend.varying.last_year.doubling_interval[0])
+    smaller = table[table["group"].eq("models")]
+    assert len(smaller) == 2 and (smaller["n"] < first["n"].item()).all()
+    others = table[~table["group"].isin(["models", "headline"])]
+    assert len(others) == 4 and (others["n"] == first["n"].item()).all()
+    assert table["doubling_months"].nunique() == len(table)
 
 
 def test_what_stands_before_quoting_names_breaks_and_groups_of_both_windows(study: Study) -> None:
