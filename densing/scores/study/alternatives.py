@@ -264,7 +264,7 @@ def sensitivity(
     refit: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Return the headline's doubling time under the choices that move it, one at a time.
+    """Return the headline's doubling times under the choices that move it, one at a time.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def sensitivity(
     refit : bool
         Also fit the scale with the scores that makers gave their own models: 40 seconds of one core, once.
     seed : int
-        Of the default estimator.
+        Of the default estimate.
 
     Returns
     -------
@@ -316,20 +316,21 @@ def sensitivity(
         return f"{words.size(low)} to {words.size(high)}"
 
     anchor, recent = sizes(*ruler.fit.domain["params"]), f"slope since {RECENT.year}"
-    members = sizes(float(ruler.points["params"].min()) / guard, float(ruler.points["params"].max()) * guard)
-    choices: list[tuple[str, str, Callable[[], TrendData]]] = [
-        ("headline", "the headline", lambda: only(headline)),
-        ("range", f"range {members}", lambda: other(reach="members")),
-        ("range", f"range {anchor}", lambda: other(guard=1.0)),
-        ("slope", recent, lambda: other(slope="random")),
-        ("slope", f"range {anchor}, {recent}", lambda: other(guard=1.0, slope="random")),
-        ("models", "without the first six months", lambda: only(~early(table["released"], headline & begun))),
-    ]
-    if traits > 1:
-        complete = f"measured on all {traits} skills", lambda: only(table["traits"].eq(traits))
-        choices.append(("models", *complete))
+    choices: list[tuple[str, str, Callable[[], TrendData]]] = [("headline", "the headline", lambda: only(headline))]
     if refit and not usual.vendors:
-        choices.insert(1, ("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own_vendors=True))))
+        choices.append(("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own_vendors=True))))
+    if np.isfinite(guard):
+        members = sizes(float(ruler.points["params"].min()) / guard, float(ruler.points["params"].max()) * guard)
+        choices.append(("range", f"range {members}", lambda: other(reach="members")))
+    if guard != 1:
+        choices.append(("range", f"range {anchor}", lambda: other(guard=1.0)))
+    choices.append(("slope", recent, lambda: other(slope="random")))
+    if guard != 1:
+        choices.append(("slope", f"range {anchor}, {recent}", lambda: other(guard=1.0, slope="random")))
+    if traits > 1:
+        choices.append(("models", f"measured on all {traits} skills", lambda: only(table["traits"].eq(traits))))
+    late = ~early(table["released"], headline & begun)
+    choices.append(("models", "without the first six months", lambda: only(late)))
     rows = []
     for group, choice, densities in choices:
         try:
