@@ -286,6 +286,8 @@ def test_empty_windows_and_reversed_dates_are_refused() -> None:
     assert "at least 3 needed" in early.stderr
     assert densing("trend", "--since", "2025-01-01", "--until", "2024-01-01").returncode == 2
     assert densing("trend", "--since", "soon").returncode == 2
+    strange = densing("trend", "--sensitivity")
+    assert strange.returncode == 2 and "--reference joint" in strange.stderr and "qwen1.5" in strange.stderr
 
 
 def test_import_and_help_stay_light() -> None:

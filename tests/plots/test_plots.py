@@ -42,6 +42,7 @@ def every_figure(study: Any) -> dict[str, go.Figure]:
         "permutation": plots.plot_permutation(study.trend.checks),
         "leave-one-out": plots.plot_leave_one_out(study.trend.checks),
         "skills": plots.plot_skills(study.skills),
+        "sensitivity": plots.plot_sensitivity(study.sensitivity),
     }
 
 
@@ -267,6 +268,34 @@ def test_the_guard_drawn_is_the_guard_used_around_the_sizes_fitted(study: Any, g
     assert [shape.x0 for shape in figure.layout.shapes] == pytest.approx([0.5e9 / factor, 14e9 * factor])
     curve = next(trace for trace in figure.data if "curve" in (trace.name or "") and trace.mode == "lines")
     assert max(curve.x) >= 72e9
+
+
+def test_the_strip_sets_both_means_of_a_choice_beside_its_one_label() -> None:
+    first = ("the headline", 6.7, 4.9, 10.9, 33.5, 5.6, np.inf, True)
+    others = [("a range that needs two lines to be said", 7.3, 5.2, 12.8, np.inf, 17.0, np.inf, False),
+              ("no last year", 9.2, 5.8, 26.8, np.nan, np.nan, np.nan, False)]  # fmt: skip
+    names = ["choice", "doubling_months", "lo", "hi", "year_months", "year_lo", "year_hi", "headline"]
+    figure = plots.plot_sensitivity(pd.DataFrame([first, *others], columns=names))
+    labels = list(figure.layout.yaxis.ticktext)
+    assert [label.replace("<br>", " ") for label in labels] == [first[0], *(choice for choice, *_ in others)]
+    assert [label.count("<br>") for label in labels] == [0, 1, 0]
+    dots = next(trace for trace in figure.data if trace.hovertext is not None)
+    assert np.round(dots.y).tolist() == [0, 0, 1, 1, 2] and list(figure.layout.yaxis.tickvals) == [0, 1, 2]
+    assert dots.x[:2] == pytest.approx([6.7, 33.5]) and dots.x[4] == pytest.approx(9.2)
+    # A pace without a doubling is an open triangle at the edge; the headline a diamond, its last year a hollow one.
+    symbols = list(dots.marker.symbol)
+    assert symbols == ["diamond", "diamond-open", "circle", "triangle-right-open", "circle"]
+    assert dots.x[3] == pytest.approx(10 ** figure.layout.xaxis.range[1])
+    assert "last twelve months" in dots.hovertext[1] and "mean over the window" in dots.hovertext[0]
+    assert len({*dots.marker.color}) == 2, "the headline has a colour of its own"
+    assert {"mean over the window", "last twelve months"} <= {trace.name for trace in figure.data}
+
+
+def test_a_strip_without_last_years_needs_no_legend(study: Any) -> None:
+    alone = study.sensitivity.drop(columns=["year_months", "year_lo", "year_hi"], errors="ignore")
+    figure = plots.plot_sensitivity(alone)
+    assert "last twelve months" not in {trace.name for trace in figure.data}
+    assert plots.plot_sensitivity(alone.head(0)).layout.annotations[0].text.startswith("Nothing")
 
 
 @given(st.text())

@@ -250,7 +250,7 @@ def random_weights(slopes: Array, precision: Array) -> Array:
     Examples
     --------
     >>> random_weights(np.array([0.4, 0.6]), np.array([100.0, 400.0])).round(2).tolist()
-    [40.0, 57.14]
+    [42.11, 61.54]
     """
     known = precision > 0
     middle = np.average(slopes, weights=precision)

@@ -264,7 +264,7 @@ def sensitivity(
     refit: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Return the headline's doubling time under the choices that move it, one at a time.
+    """Return the headline's doubling times under the choices that move it, one at a time.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def sensitivity(
     refit : bool
         Also fit the scale with the scores that makers gave their own models: 40 seconds of one core, once.
     seed : int
-        Of the default estimator.
+        Of the default estimate.
 
     Returns
     -------
