@@ -5,6 +5,7 @@ from .catalog import Selection as Selection
 from .catalog import family_groups as family_groups
 from .catalog import select as select
 from .catalog import selection_of as selection_of
+from .catalog import size_intervals as size_intervals
 from .catalog import strata as strata
 from .compute import training_compute as training_compute
 from .erratic import OWN_FLAGS as OWN_FLAGS
@@ -44,7 +45,6 @@ from .scores import own_figures as own_figures
 from .scores import sampling_variance as sampling_variance
 from .scores import score_table as score_table
 from .scores import series_list as series_list
-from .sizes import size_intervals as size_intervals
 from .tables import IN_MEMORY as IN_MEMORY
 from .tables import MAX_MODELS as MAX_MODELS
 from .tables import add_model as add_model

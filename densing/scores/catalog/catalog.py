@@ -1,18 +1,20 @@
-"""The catalog as one frozen value, the groups of its families, and which of its models a figure is about."""
+"""The catalog as one frozen value, groups of families, which models a figure is about, how well sizes are known."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from densing.core import Card, InputError, Note, Readable, UnknownNameError, cell_text, read_table
-from densing.scores.catalog.schema import ARCHITECTURES, DERIVATIONS, DOMAINS, GROUPS, KINDS
+from densing.scores.catalog.schema import ARCHITECTURES, DERIVATIONS, DOMAINS, GROUPS, KINDS, SIZE_BASES
 
 DATA = Path(__file__).parent / "data"
 FRAMES = ("models", "scores", "benchmarks", "evaluators", "sources")
@@ -22,6 +24,9 @@ MAKERS_OWN = "maker's own figures"
 """Stratum of densities that rest on what a maker measured of its own model alone."""
 WIDENINGS = ("continued", "compressed", "instruct", "moe", "domain", "unverified", "vendors")
 """What a selection may be widened by, beyond the headline."""
+
+# A size in a name: its digits, and whether they count billions or millions.
+_IN_NAME = re.compile(r"(?<![\d.])(\d+(?:\.(\d+))?)([BM])(?![a-z])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -307,3 +312,56 @@ def _day(day: Day, name: str) -> pd.Timestamp | None:
 
 def _listed(values: tuple[str, ...], everything: tuple[str, ...]) -> str:
     return "" if set(values) == set(everything) else " or ".join(values)
+
+
+def size_intervals(models: pd.DataFrame) -> pd.DataFrame:
+    """Return between which sizes a model lies, given the digits in which its size is printed.
+
+    Half a unit of the last digit on either side: a 7B is 6.5 to 7.5 B, a 1.5B is 1.45 to 1.55 B, a 500M is 499.5 to
+    500.5 M. A count is printed to two digits at least, so 12 B counted is 11.5 to 12.5 B and 4.3 B is 4.25 to 4.35 B.
+
+    Makers do not only round: of the catalog's 82 dense models with a label and a count of another value, 55 counts lie
+    in the interval of the label. It is the least that a label leaves open.
+
+    Parameters
+    ----------
+    models : pandas.DataFrame
+        Columns ``model, params_label_b, params_total_b, params_basis`` of the catalog.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Aligned with the models; ``params_lo, params_hi``, counts. Missing where the basis is: a user's own size is
+        taken as it is.
+
+    Examples
+    --------
+    >>> from densing.scores.catalog import load_catalog
+    >>> models = load_catalog().models
+    >>> size_intervals(models)[models["model"].eq("Falcon-H1-7B").to_numpy()].iloc[0].tolist()
+    [6500000000.0, 7500000000.0]
+    """
+    rows = []
+    for row in models.to_dict("records"):
+        total, label = float(row["params_total_b"]), float(row["params_label_b"])
+        if row.get("params_basis") not in SIZE_BASES or not total > 0:
+            rows.append((np.nan, np.nan))
+            continue
+        if row["params_basis"] != "count" and (total == label or np.isnan(label)):
+            half = _half_of_label(str(row["model"]), total)
+        else:
+            half = 0.5 * 10.0 ** -max(_decimals(total), 1 - int(np.floor(np.log10(total))))
+        rows.append(((total - half) * 1e9, (total + half) * 1e9))
+    return pd.DataFrame(rows, columns=["params_lo", "params_hi"], index=models.index)
+
+
+def _half_of_label(name: str, billions: float) -> float:
+    for digits, decimals, unit in _IN_NAME.findall(name):
+        scale = 1.0 if unit in "bB" else 1e-3
+        if np.isclose(float(digits) * scale, billions):
+            return float(0.5 * 10.0 ** -len(decimals) * scale)
+    return float(0.5 * 10.0 ** -_decimals(billions))
+
+
+def _decimals(number: float) -> int:
+    return len(np.format_float_positional(number, trim="-").partition(".")[2])

@@ -45,9 +45,9 @@ def training_compute(catalog: Catalog) -> pd.DataFrame:
     >>> from densing.scores.catalog import load_catalog
     >>> rows = training_compute(load_catalog()).set_index("model")
     >>> rows.loc["Llama-2-7B", ["n_active", "tokens"]].tolist()
-    [7000000000.0, 2000000000000.0]
+    [6738400000.0, 2000000000000.0]
     >>> f"{rows.loc['Llama-2-7B', 'flops']:.3g}", rows.loc["Yi-1.5-9B", "missing"]
-    ('8.4e+22', 'made from other weights, whose training is not counted')
+    ('8.09e+22', 'made from other weights, whose training is not counted')
     """
     models = catalog.models
     active, total = (models[f"params_{name}_b"].astype(float) for name in ("active", "total"))
