@@ -109,7 +109,7 @@ def test_a_rounded_size_widens_the_density_by_what_it_leaves_open() -> None:
     # Evenly between the sizes: the draws of ln(1e9 / N) reach from ln(1 / 1.5) to ln 2.
     assert np.log(1 / 1.5) <= shift.min() < -0.38 and 0.65 < shift.max() <= np.log(2)
     assert np.exp(-shift).mean() == pytest.approx(1.0, abs=0.03)
-    for lo, hi in (("density_lo", "density_hi"), ("density_lo_measured", "density_hi_measured")):
+    for lo, hi in (("density_lo", "density_hi"), ("density_lo_recipe", "density_hi_recipe")):
         assert rounded.table[lo].item() < exact.table[lo].item() < exact.table[hi].item() < rounded.table[hi].item()
     assert rounded.table[["n_eff_lo", "n_eff_hi"]].equals(exact.table[["n_eff_lo", "n_eff_hi"]])
     np.testing.assert_array_equal(rounded.law_draws, exact.law_draws)
