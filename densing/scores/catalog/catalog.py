@@ -320,7 +320,7 @@ def size_intervals(models: pd.DataFrame) -> pd.DataFrame:
     Half a unit of the last digit on either side: a 7B is 6.5 to 7.5 B, a 1.5B is 1.45 to 1.55 B, a 500M is 499.5 to
     500.5 M. A count is printed to two digits at least, so 12 B counted is 11.5 to 12.5 B and 4.3 B is 4.25 to 4.35 B.
 
-    Makers do not only round: of the catalog's 82 dense models with a label and a count of another value, 55 counts lie
+    Makers do not only round: of the catalog's 78 dense models with a label and a count of another value, 52 counts lie
     in the interval of the label. It is the least that a label leaves open.
 
     Parameters

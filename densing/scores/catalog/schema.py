@@ -28,7 +28,7 @@ DERIVATIONS = (
 )
 DATE_BASES = ("vendor", "paper", "tracker", "upload", "sibling", "unverified")
 SKILLS = ("knowledge", "reasoning", "mathematics", "code", "language", "other")
-SIZE_BASES = ("count", "label", "recalled")
+SIZE_BASES = ("count", "second-hand", "label", "recalled")
 PRECISIONS = ("day", "month")
 ROLES = ("harness", "vendor", "collected", "user")
 _BILLIONS = "billions: write 7 for 7e9 parameters"
@@ -88,7 +88,7 @@ MODELS = Table(
         size_column("params_active_b", "parameters used per token, billions"),
         size_column("params_non_embedding_b", "parameters without embeddings, billions"),
         _text("params_source", "source of total and active size, id#place"),
-        _text("params_basis", "a published count, the label in the name, or a recalled figure", choices=SIZE_BASES),
+        _text("params_basis", "a published count, one that somebody else quotes, the label in the name, or a recalled figure", choices=SIZE_BASES),
         _text("non_embedding_source", "source of the size without embeddings, id#place"),
         Column(
             "tokens_t",

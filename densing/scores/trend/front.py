@@ -307,6 +307,9 @@ def _gap(data: TrendData, holder: int, pace: PaceFit | None, seed: int) -> pd.Da
     paces = {"the window's": pace.window.slope, "the last twelve months'": pace.last_year.slope, "none": 0.0}
     rows = []
     for name, slope in paces.items():
+        if slope < 0:
+            # A front that falls sets no records; what none would say is the last row.
+            continue
         # Above a ruler that ends below the record nobody would have seen it beaten.
         seen = data.limits[later, 1] > record[:, None]
         beaten = (seen & (start[:, None] + slope * ahead + around > record[:, None])).any(axis=1)

@@ -88,12 +88,15 @@ def now(fit: PaceFit, released: Any) -> str:
     low, high = slope.doubling_interval
     if math.isinf(low):
         return f"Over the twelve months to {last} density did not grow."
-    middle = f"every {slope.doubling_months:.1f} months" if math.isfinite(slope.doubling_months) else "not at all"
+    grew = math.isfinite(slope.doubling_months)
+    change = change if grew else change.replace("more slowly", "slower")
+    verb = f"density doubled every {slope.doubling_months:.1f} months" if grew else "the best guess is no growth"
     upper = f"{high:.1f}" if math.isfinite(high) else "no doubling"
+    unit = "" if grew else " months to double"
     still = "" if math.isfinite(high) else "; the data do not yet say whether it still grows"
     return (
-        f"Over the twelve months to {last} density doubled {middle} ({100 * fit.interval:g} % interval {low:.1f} to "
-        f"{upper}), {change}{still}."
+        f"Over the twelve months to {last} {verb} ({100 * fit.interval:g} % interval {low:.1f}{unit} to {upper}), "
+        f"{change}{still}."
     )
 
 

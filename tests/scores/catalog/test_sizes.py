@@ -75,17 +75,12 @@ def test_two_thirds_of_known_counts_lie_within_the_rounding_of_their_label() -> 
 
 def test_counts_replace_labels_where_a_source_has_one() -> None:
     facts = MODELS.set_index("model")
-    counted = [
-        "BLOOM-176B",
-        "Llama-2-7B",
-        "Llama-2-70B",
-        "MPT-7B",
-        "MPT-30B",
-        "Olmo-3-7B",
-        "Olmo-3-32B",
-        "SmolLM2-135M",
-    ]
+    quoted = ["BLOOM-176B", "Llama-2-70B", "Olmo-3-7B", "Olmo-3-32B"]
+    counted = ["Llama-2-7B", "MPT-7B", "MPT-30B", "SmolLM2-135M"]
     assert facts.loc[counted, "params_basis"].eq("count").all()
+    assert facts.index[facts["params_basis"].eq("second-hand")].sort_values().tolist() == sorted(quoted)
+    assert facts.loc[quoted, "params_source"].str.endswith("second-hand").all()
+    counted = [*counted, *quoted]
     assert facts.loc[counted, "params_total_b"].ne(facts.loc[counted, "params_label_b"]).all()
     assert facts.loc["Llama-2-7B", "params_source"].startswith("fms-fsdp#")
 
