@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 
 from densing.core import words
 from densing.plots import style
-from densing.plots.forest import Ends, arrows, cut, forest
+from densing.plots.forest import REACH, Ends, arrows, cut, forest
 from densing.scores.study import PAPER_MONTHS
 
 if TYPE_CHECKING:
@@ -204,7 +204,8 @@ def leave_one_out(checks: Checks) -> pd.DataFrame:
 def plot_sensitivity(sensitivity: pd.DataFrame) -> go.Figure:
     """Draw the headline's doubling time under other choices, a dot and an interval each; the headline is the diamond.
 
-    Where the pace of the last twelve months is known too, it stands below that of the window, hollow.
+    Where the pace of the last twelve months is known too, it stands below that of the window, hollow; as an open
+    triangle at the edge where it is three times as slow as the slowest mean over a window, or not a doubling at all.
 
     Parameters
     ----------
@@ -225,6 +226,9 @@ def plot_sensitivity(sensitivity: pd.DataFrame) -> go.Figure:
     if sensitivity.empty:
         return style.empty("Nothing was chosen otherwise.")
     means = (("mean over the window", "doubling_months", "lo", "hi"), ("last twelve months", *YEAR))
+    # A pace near zero doubles in a hundred months or a thousand: an axis that reached so far would show nothing else.
+    over = sensitivity["doubling_months"].astype(float)
+    slowest = REACH * float(over[np.isfinite(over)].max())
     rows = []
     for place, row in enumerate(sensitivity.to_dict("records")):
         colour, symbol = (style.VERMILLION, "diamond") if row["headline"] else (style.BLUE, "circle")
@@ -234,7 +238,8 @@ def plot_sensitivity(sensitivity: pd.DataFrame) -> go.Figure:
             hover = style.hover(style.figure_text(row["choice"], 80), f"{name}: {words.doubling(months, lo, hi)}")
             beside = 0.36 * number - 0.18 * (len(known) - 1)
             mark = symbol if number == 0 else f"{symbol}-open"
-            rows.append((row["choice"], hover, months, lo, hi, place + beside, mark, colour))
+            drawn = months if months <= slowest else np.inf
+            rows.append((row["choice"], hover, drawn, lo, hi, place + beside, mark, colour))
     frame = pd.DataFrame(rows, columns=["label", "hover", "months", "lo", "hi", "place", "symbol", "colour"])
     usual = sensitivity.loc[sensitivity["headline"].astype(bool), "doubling_months"]
     lines = [(float(months), "dot", "") for months in usual if np.isfinite(months)]

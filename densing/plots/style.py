@@ -222,9 +222,13 @@ def log_range(values: Any, pad: float = 0.06, at_least: float = 2.0) -> tuple[fl
     return float(np.exp(low - short - extra)), float(np.exp(high + short + extra))
 
 
+HAIR = 1e-5
+"""By how much (log10) an axis is longer: pages keep seven digits, and plotly hides a mark that these put beyond it."""
+
+
 def log_axis(low: float, high: float) -> dict[str, Any]:
     """Return a logarithmic axis over ``[low, high]`` with plain tick labels."""
-    axis = {"type": "log", "range": [float(np.log10(low)), float(np.log10(high))]}
+    axis = {"type": "log", "range": [float(np.log10(low)) - HAIR, float(np.log10(high)) + HAIR]}
     return {**axis, **log_ticks(low, high), "minor": {"ticks": ""}}
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from densing.plots import plot_gain
+from densing.plots.style import HAIR
 from densing.tradeoff import GainRecord
 from tests.support.gain_records import arm, record, written
 
@@ -28,7 +29,8 @@ def test_ends_that_are_open_run_to_the_edge_and_a_lone_bound_is_a_triangle() -> 
     at_least = arm("at least", None, 10.0, status="above_ceiling", density_lo=2.0, token_ratio=None, token_lo=None,
                    token_hi=None)  # fmt: skip
     figure = plot_gain(GainRecord(**{**record(at_most, at_least), "kind": "gain"}))
-    marks, edge = figure.data[-1], [10**end for end in figure.layout.xaxis.range]
+    low, high = figure.layout.xaxis.range
+    marks, edge = figure.data[-1], [10 ** (low + HAIR), 10 ** (high - HAIR)]
     assert marks.marker.symbol[2] == "triangle-right-open" and marks.x[2] == 2.0
     assert "at most 0.60" in marks.hovertext[0] and "unknown (at least 2.0)" in marks.hovertext[2]
     lines = [trace for trace in figure.data if trace.mode == "lines" and not trace.name]

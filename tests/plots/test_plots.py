@@ -166,7 +166,8 @@ def test_unbounded_ends_run_to_the_edge_with_an_arrow(study: Any) -> None:
     figure = plots.plot_estimates(study.trend)
     high = 10 ** figure.layout.xaxis.range[1]
     arrows = [trace for trace in figure.data if trace.marker.symbol == "triangle-right"]
-    assert len(arrows) == 1 and arrows[0].x[0] == pytest.approx(high)
+    assert len(arrows) == 1 and arrows[0].x[0] == pytest.approx(high * 10**-style.HAIR)
+    assert float(f"{arrows[0].x[0]:.7g}") < high, "plotly hides what lies beyond the axis, if by rounding alone"
     markers = figure.data[-1].marker.symbol
     assert "triangle-right-open" in markers  # the estimator whose slope is not positive
     assert "diamond" in markers
@@ -271,7 +272,7 @@ def test_the_guard_drawn_is_the_guard_used_around_the_sizes_fitted(study: Any, g
 
 
 def test_the_strip_sets_both_means_of_a_choice_beside_its_one_label() -> None:
-    first = ("the headline", 6.7, 4.9, 10.9, 33.5, 5.6, np.inf, True)
+    first = ("the headline", 6.7, 4.9, 10.9, 20.5, 5.6, np.inf, True)
     others = [("a range that needs two lines to be said", 7.3, 5.2, 12.8, np.inf, 17.0, np.inf, False),
               ("no last year", 9.2, 5.8, 26.8, np.nan, np.nan, np.nan, False)]  # fmt: skip
     names = ["choice", "doubling_months", "lo", "hi", "year_months", "year_lo", "year_hi", "headline"]
@@ -281,14 +282,24 @@ def test_the_strip_sets_both_means_of_a_choice_beside_its_one_label() -> None:
     assert [label.count("<br>") for label in labels] == [0, 1, 0]
     dots = next(trace for trace in figure.data if trace.hovertext is not None)
     assert np.round(dots.y).tolist() == [0, 0, 1, 1, 2] and list(figure.layout.yaxis.tickvals) == [0, 1, 2]
-    assert dots.x[:2] == pytest.approx([6.7, 33.5]) and dots.x[4] == pytest.approx(9.2)
+    assert dots.x[:2] == pytest.approx([6.7, 20.5]) and dots.x[4] == pytest.approx(9.2)
     # A pace without a doubling is an open triangle at the edge; the headline a diamond, its last year a hollow one.
     symbols = list(dots.marker.symbol)
     assert symbols == ["diamond", "diamond-open", "circle", "triangle-right-open", "circle"]
-    assert dots.x[3] == pytest.approx(10 ** figure.layout.xaxis.range[1])
+    assert dots.x[3] == pytest.approx(10 ** (figure.layout.xaxis.range[1] - style.HAIR))
     assert "last twelve months" in dots.hovertext[1] and "mean over the window" in dots.hovertext[0]
     assert len({*dots.marker.color}) == 2, "the headline has a colour of its own"
     assert {"mean over the window", "last twelve months"} <= {trace.name for trace in figure.data}
+
+
+def test_a_pace_near_zero_does_not_stretch_the_strip() -> None:
+    first = ("the headline", 6.7, 4.9, 10.9, 2156.0, 5.6, np.inf, True)
+    rows = [first, ("slope since 2024", 7.4, 5.3, 12.5, 20.0, 5.9, np.inf, False)]
+    names = ["choice", "doubling_months", "lo", "hi", "year_months", "year_lo", "year_hi", "headline"]
+    figure = plots.plot_sensitivity(pd.DataFrame(rows, columns=names))
+    assert 10 ** figure.layout.xaxis.range[1] < 100
+    dots = next(trace for trace in figure.data if trace.hovertext is not None)
+    assert dots.marker.symbol[1] == "triangle-right-open" and "2156" in dots.hovertext[1]
 
 
 def test_a_strip_without_last_years_needs_no_legend(study: Any) -> None:

@@ -166,7 +166,7 @@ def test_limits_of_models_far_below_the_anchor_hold_the_truth():
         assert (limits["truth"] < limits["limit"]).mean() > 0.9
 
 
-@pytest.mark.parametrize("steeper", [2.0, 0.6])
+@pytest.mark.parametrize("steeper", [2.0, pytest.param(0.6, marks=pytest.mark.slow)])
 def test_limits_at_the_anchor_keep_the_pace_honest_where_ability_bends_below_it(steeper):
     worlds = 60
     held = {"anchor": 0, "members": 0}
@@ -180,6 +180,7 @@ def test_limits_at_the_anchor_keep_the_pace_honest_where_ability_bends_below_it(
     assert held["anchor"] >= least > held["members"]
 
 
+@pytest.mark.slow
 def test_with_one_slope_everywhere_both_reaches_give_the_pace():
     worlds = 60
     for reach in ("anchor", "members"):
