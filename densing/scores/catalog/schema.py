@@ -88,7 +88,9 @@ MODELS = Table(
         size_column("params_active_b", "parameters used per token, billions"),
         size_column("params_non_embedding_b", "parameters without embeddings, billions"),
         _text("params_source", "source of total and active size, id#place"),
-        _text("params_basis", "a published count, one that somebody else quotes, the label in the name, or a recalled figure", choices=SIZE_BASES),
+        _text(
+            "params_basis", "a published count, a quoted one, the label in the name, or recalled", choices=SIZE_BASES
+        ),
         _text("non_embedding_source", "source of the size without embeddings, id#place"),
         Column(
             "tokens_t",
