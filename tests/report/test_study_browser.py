@@ -14,7 +14,7 @@ from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
 from tests.support.report_browser import MARKS, driven, opened, requests, unfold, wait
 
-FIGURES = 12
+FIGURES = 14
 YOURS = 2
 pytestmark = MARKS
 

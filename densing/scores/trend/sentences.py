@@ -14,6 +14,8 @@ from densing.scores.trend.data import DAYS_PER_YEAR, Slope, doubling_months
 from densing.scores.trend.pace import LIKELY, SURE, PaceFit
 from densing.scores.trend.significance import BLOCKS, SIGNIFICANT, SearchedBreak, ShuffleTest, StatedBreak
 
+STILL = 120.0
+"""Months to double from which on a pace is called no growth."""
 TESTS = {
     BLOCKS: "release dates of whole families shuffled",
     "headline": "release dates of single models shuffled",
@@ -88,7 +90,7 @@ def now(fit: PaceFit, released: Any) -> str:
     low, high = slope.doubling_interval
     if math.isinf(low):
         return f"Over the twelve months to {last} density did not grow."
-    grew = math.isfinite(slope.doubling_months)
+    grew = slope.doubling_months < STILL
     change = change if grew else change.replace("more slowly", "slower")
     verb = f"density doubled every {slope.doubling_months:.1f} months" if grew else "the best guess is no growth"
     upper = f"{high:.1f}" if math.isfinite(high) else "no doubling"

@@ -110,8 +110,8 @@ def test_sensitivity_reads_other_models_of_the_same_scale(study: Study) -> None:
     assert first["year_lo"].item() == pytest.approx(study.trend.varying.last_year.doubling_interval[0])
     smaller = table[table["group"].eq("models")]
     assert len(smaller) == 2 and (smaller["n"] < first["n"].item()).all()
-    others = table[~table["group"].isin(["models", "headline"])]
-    assert len(others) == 5 and (others["n"] == first["n"].item()).all()
+    others = table[~table["group"].isin(["models", "headline", "scores"])]
+    assert len(others) == 4 and (others["n"] == first["n"].item()).all()
     assert table["doubling_months"].nunique() == len(table)
 
 
