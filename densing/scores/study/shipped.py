@@ -64,13 +64,18 @@ def _read(catalog: Catalog, path: Path) -> pd.DataFrame:
     return table[table["catalog"].eq(catalog.digest)].drop(columns="catalog").reset_index(drop=True)
 
 
+def _write(table: pd.DataFrame, catalog: Catalog, path: Path) -> None:
+    digits = dict.fromkeys(table.select_dtypes("float"), 6)
+    write_csv(table.round(digits).assign(catalog=catalog.digest), path)
+
+
 def main() -> None:
     """Work out vintages and back-tests of the embedded catalog and keep their tables."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", type=Path, default=FOLDER)
     folder = parser.parse_args().out
     catalog = load_catalog()
-    write_csv(vintages(catalog).round(6).assign(catalog=catalog.digest), folder / "vintages.csv")
+    _write(vintages(catalog), catalog, folder / "vintages.csv")
     result = rehearse_forecasts(catalog)
     parts = (
         result.table[result.table["target"].eq(TARGET)].assign(months=result.months),
@@ -78,7 +83,7 @@ def main() -> None:
         result.origins,
     )
     for name, part in zip(PARTS, parts, strict=True):
-        write_csv(part.round(6).assign(catalog=catalog.digest), folder / f"rehearsal-{name}.csv")
+        _write(part, catalog, folder / f"rehearsal-{name}.csv")
 
 
 if __name__ == "__main__":
