@@ -98,11 +98,13 @@ def vintages(
     >>> vintages(load_catalog(), ["2022-12-31", "2023-12-31"], scale=short)["reason"].eq("").tolist()
     [False, True]
     """
+    last = pd.Timestamp(catalog.models["released"].max()).normalize()
     chosen = half_years(catalog) if dates is None else [pd.Timestamp(date) for date in dates]
     rows = []
     for turn, date in enumerate(chosen):
         step(f"as of {words.day(date)}", turn / len(chosen))
-        known = freeze(catalog, date)
+        # As of the newest release everything is known, undated models too: that is the headline itself.
+        known = catalog if date >= last else freeze(catalog, date)
         row: dict[str, Any] = {"vintage": date, "reason": ""}
         try:
             ruler = joint_ruler(known, scale=scale(known), seed=seed)

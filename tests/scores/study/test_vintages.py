@@ -75,7 +75,7 @@ def test_what_is_shipped_is_of_this_catalog() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("embedded_scale")
-def test_the_last_vintage_is_todays_headline() -> None:
+def test_the_last_vintage_is_todays_headline_as_shipped() -> None:
     catalog = load_catalog()
     kept = shipped_vintages(catalog)
     (again,) = vintages(catalog, [kept["vintage"].iloc[-1]]).to_dict("records")
