@@ -32,7 +32,8 @@ def shipped_vintages(catalog: Catalog, folder: Path = FOLDER) -> pd.DataFrame:
     table = _read(catalog, folder / "vintages.csv")
     if table.empty:
         return pd.DataFrame(columns=COLUMNS)
-    return table.assign(reason=table["reason"].astype(object).fillna(""), vintage=pd.to_datetime(table["vintage"]))[COLUMNS]
+    reason, vintage = table["reason"].astype(object).fillna(""), pd.to_datetime(table["vintage"])
+    return table.assign(reason=reason, vintage=vintage)[COLUMNS]
 
 
 def shipped_rehearsal(catalog: Catalog, folder: Path = FOLDER) -> Rehearsal | None:
