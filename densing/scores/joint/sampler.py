@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -73,6 +74,20 @@ class Index:
     score: Array
     se: Array
     chance: Array
+
+    @cached_property
+    def trait_of_benchmark(self) -> Array:
+        """Trait of each benchmark."""
+        trait = np.empty(int(self.benchmark.max()) + 1, dtype=int)
+        trait[self.benchmark] = self.trait
+        return trait
+
+    @cached_property
+    def measured(self) -> Array:
+        """Which models were measured on which traits, shape (models, traits)."""
+        table = np.zeros((int(self.model.max()) + 1, int(self.trait.max()) + 1), dtype=bool)
+        table[self.model, self.trait[self.test]] = True
+        return table
 
 
 @dataclass
@@ -242,7 +257,6 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     curve = state.floor[test], state.ceiling[test], index.se**2 + state.noise[test]
     state.logits = draw_logits(state.logits, fitted() + own, 1 / precision, curve, index.score, rng)
     _shift_models(index, state, rng)
-    _shift_traits(index, state, rng)
     z = state.logits
 
     # Abilities of the models, then loadings of the tests: linear regressions on each other, all at once. Sums over
@@ -259,9 +273,7 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
         matrix[:, own_slots[:, None], own_slots] += gram[:, 1:, 1:]
         vector[:, own_slots] += information[:, 1:] - gram[:, 0, 1:]
     state.abilities = gaussian(matrix, vector, rng)
-    of_traits = state.abilities[:, :traits]
-    scale = of_traits.T @ of_traits + COVARIANCE_SCALE * np.eye(traits)
-    state.covariance = invwishart.rvs(traits + 1 + models, scale, random_state=rng).reshape(traits, traits)
+    _draw_covariance(index, state, rng)
     shrink = 1 / state.test_variance
     gram, information = np.empty((tests, len(shrink), len(shrink))), np.empty_like(state.tests)
     for members in of_trait:
@@ -269,9 +281,7 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
         gram[members], information[members] = _sums(weight[:, members].T, value[:, members].T, design)
     information += shrink * state.benchmarks[index.benchmark]
     state.tests = gaussian(gram + np.diag(shrink), information, rng)
-    mean = np.zeros(len(shrink))
-    # The loading's mean is 1: the scale is in Sigma. Free factors have no sign.
-    mean[:2] = state.ease, 1.0
+    mean = _centre(state)
     count = np.bincount(index.benchmark)[:, None]
     total = np.zeros_like(state.benchmarks)
     np.add.at(total, index.benchmark, state.tests)
@@ -282,6 +292,9 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     state.ease = float(state.benchmarks[:, 0].sum() / state.benchmark_variance[0] / known)
     state.ease += float(rng.standard_normal() / np.sqrt(known))
     mean[0] = state.ease
+    _shear_traits(index, state, rng)
+    _stretch(index, state, rng)
+    _turn(index, state, rng)
     state.test_variance = _variance(state.tests - state.benchmarks[index.benchmark], rng)
     state.benchmark_variance = _variance(state.benchmarks - mean, rng)
 
@@ -382,26 +395,149 @@ def _shift_models(index: Index, state: State, rng: np.random.Generator) -> None:
     state.logits = np.where(accepted[model], logits, state.logits)
 
 
-def _shift_traits(index: Index, state: State, rng: np.random.Generator) -> None:
-    """Draw where the zero of each trait lies: all abilities up, all tests harder, and no logit changes."""
-    precision = np.linalg.inv(state.covariance)
+def _shear_traits(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Draw where the zero of each trait lies and how much of the free factors is in it; no logit changes.
+
+    Abilities x + A (1, y) on tests of ease and free loadings (d, gamma) - A lambda have the logits of x on (d, gamma).
+    """
+    traits = len(state.covariance)
+    inverse = np.linalg.inv(state.covariance)
     abilities, tests, benchmarks = state.abilities.copy(), state.tests.copy(), state.benchmarks.copy()
-    of_benchmark = np.empty(len(benchmarks), dtype=int)
-    of_benchmark[index.benchmark] = index.trait
-    for trait in range(len(precision)):
-        own, above = index.trait == trait, of_benchmark == trait
-        rest = (tests - benchmarks[index.benchmark])[own]
-        over = benchmarks[above, 0] - state.ease
-        known = len(abilities) * precision[trait, trait] + (rest[:, 1] ** 2).sum() / state.test_variance[0]
-        known += (benchmarks[above, 1] ** 2).sum() / state.benchmark_variance[0]
-        centre = -(abilities[:, : len(precision)] @ precision[trait]).sum()
-        centre += (rest[:, 1] * rest[:, 0]).sum() / state.test_variance[0]
-        centre += (benchmarks[above, 1] * over).sum() / state.benchmark_variance[0]
-        move = centre / known + rng.standard_normal() / np.sqrt(known)
-        abilities[:, trait] += move
-        tests[own, 0] -= tests[own, 1] * move
-        benchmarks[above, 0] -= benchmarks[above, 1] * move
+    added = np.column_stack([np.ones(len(abilities)), abilities[:, traits:]])
+    kinds = added.shape[1]
+    # Of ease and free loadings, in the order of ``added``.
+    columns = np.r_[0, 2 : kinds + 1]
+    rest = tests - benchmarks[index.benchmark]
+    over = benchmarks - _centre(state)
+    precision = np.kron(inverse, added.T @ added)
+    information = -(inverse @ abilities[:, :traits].T @ added)
+    for values, loading, trait, variance in (
+        (rest, rest[:, 1], index.trait, state.test_variance),
+        (over, benchmarks[:, 1], index.trait_of_benchmark, state.benchmark_variance),
+    ):
+        squares = np.bincount(trait, loading**2, traits)
+        precision += np.diag((squares[:, None] / variance[columns]).ravel())
+        for position, column in enumerate(columns):
+            information[:, position] += np.bincount(trait, loading * values[:, column], traits) / variance[column]
+    move = gaussian(precision, information.ravel(), rng).reshape(traits, kinds)
+    abilities[:, :traits] += added @ move.T
+    tests[:, columns] -= tests[:, [1]] * move[index.trait]
+    benchmarks[:, columns] -= benchmarks[:, [1]] * move[index.trait_of_benchmark]
     state.abilities, state.tests, state.benchmarks = abilities, tests, benchmarks
+
+
+def _stretch(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Draw the scale of each trait and free factor against that of its loadings; no logit changes.
+
+    Abilities c x and loadings lambda / c have the logits of x and lambda. Generalised Gibbs sampling: the density along
+    the orbit, times the Jacobian of the move, times dc / c (Liu and Sabatti 2000). Sigma moves with its trait, and the
+    variances of free loadings with their factor.
+    """
+    traits, width = len(state.covariance), state.abilities.shape[1]
+    benchmark_trait = index.trait_of_benchmark
+    rest = (state.tests - state.benchmarks[index.benchmark])[:, 1]
+    # Of u = 1 / c: u^power exp(-square u^2 / 2 + line u), its logarithm close to normal.
+    power = traits + 1.0 + np.bincount(index.trait, minlength=traits) + np.bincount(benchmark_trait, minlength=traits)
+    square = COVARIANCE_SCALE * np.diag(np.linalg.inv(state.covariance))
+    square = square + np.bincount(index.trait, rest**2, traits) / state.test_variance[1]
+    loading = state.benchmarks[:, 1]
+    square += np.bincount(benchmark_trait, loading**2, traits) / state.benchmark_variance[1]
+    line = np.bincount(benchmark_trait, loading, traits) / state.benchmark_variance[1]
+
+    def log_density(u: Array) -> Array:
+        return np.asarray(power * np.log(u) - 0.5 * square * u**2 + line * u)
+
+    best = (line + np.sqrt(line**2 + 4 * power * square)) / (2 * square)
+    sd = 1 / np.sqrt(2 * square * best**2 - line * best)
+    there = best * np.exp(sd * rng.standard_normal(traits))
+    ratio = log_density(there) - log_density(np.ones(traits))
+    ratio += 0.5 * (np.log(there / best) / sd) ** 2 - 0.5 * (np.log(best) / sd) ** 2
+    shrink = np.where(np.log(rng.random(traits)) < ratio, there, 1.0)
+    shape, scale = VARIANCE_PRIOR
+    rate = (state.abilities[:, traits:] ** 2).sum(axis=0) / 2
+    rate += scale * (1 / state.test_variance[2:] + 1 / state.benchmark_variance[2:])
+    grow = np.sqrt(rng.gamma(len(state.abilities) / 2 + 2 * shape, 1 / rate))
+    state.abilities = state.abilities * np.r_[1 / shrink, grow]
+    state.covariance = state.covariance / np.outer(shrink, shrink)
+    free = np.tile(1 / grow, (len(state.tests), 1))
+    state.tests = state.tests * np.column_stack([np.ones(len(free)), shrink[index.trait], free])
+    free = free[: len(state.benchmarks)]
+    state.benchmarks = state.benchmarks * np.column_stack([np.ones(len(free)), shrink[benchmark_trait], free])
+    state.test_variance = state.test_variance * np.r_[1.0, 1.0, grow**-2]
+    state.benchmark_variance = state.benchmark_variance * np.r_[1.0, 1.0, grow**-2]
+
+
+def _turn(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Metropolis: turn pairs of free factors, with the variances of their loadings integrated out; no logit changes."""
+    traits = len(state.covariance)
+    factors = state.abilities.shape[1] - traits
+    shape, scale = VARIANCE_PRIOR
+    rest = (state.tests - state.benchmarks[index.benchmark])[:, 2:]
+    parts = [(len(rest), rest.T @ rest), (len(state.benchmarks), state.benchmarks[:, 2:].T @ state.benchmarks[:, 2:])]
+
+    def log_density(turned: Array) -> float:
+        total = 0.0
+        for count, squares in parts:
+            sums = np.diag(turned.T @ squares @ turned)
+            total -= (shape + count / 2) * float(np.log(scale + sums / 2).sum())
+        return total
+
+    turned = np.eye(factors)
+    here = log_density(turned)
+    for first in range(factors):
+        for second in range(first):
+            for _ in range(TURNS_OF_FACTORS):
+                angle = rng.uniform(-np.pi, np.pi)*10**rng.uniform(-2,0)
+                step = np.eye(factors)
+                step[[first, second], [first, second]] = np.cos(angle)
+                step[first, second], step[second, first] = np.sin(angle), -np.sin(angle)
+                there = log_density(turned @ step)
+                if np.log(rng.random()) < there - here:
+                    turned, here = turned @ step, there
+    for name, start in (("abilities", traits), ("tests", 2), ("benchmarks", 2)):
+        values = getattr(state, name)
+        setattr(state, name, np.column_stack([values[:, :start], values[:, start:] @ turned]))
+
+
+TURNS_OF_FACTORS = 10
+
+
+def _draw_covariance(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Draw Sigma, a trait at a time given the others, from the models that were measured on it.
+
+    The regression of a trait on the others has a normal-inverse-gamma prior under an inverse-Wishart Sigma, and a
+    model's ability on a trait that no test asked it for is nothing but that prior: it is drawn afterwards.
+    """
+    abilities = state.abilities.copy()
+    traits, models = len(state.covariance), len(abilities)
+    x = abilities[:, :traits]
+    scale = x.T @ x + COVARIANCE_SCALE * np.eye(traits)
+    covariance = invwishart.rvs(traits + 1 + models, scale, random_state=rng).reshape(traits, traits)
+    if traits == 1:
+        state.covariance = covariance
+        return
+    for trait in range(traits):
+        others = np.arange(traits) != trait
+        measured = index.measured[:, trait]
+        design, value = x[measured][:, others], x[measured, trait]
+        precision = design.T @ design + COVARIANCE_SCALE * np.eye(traits - 1)
+        mean = np.linalg.solve(precision, design.T @ value)
+        rate = COVARIANCE_SCALE + value @ value - mean @ precision @ mean
+        # Inverse-Wishart with traits + 1 degrees of freedom.
+        variance = 1 / rng.gamma((traits + 1 + measured.sum()) / 2, 2 / rate)
+        slope = gaussian(precision / variance, precision @ mean / variance, rng)
+        covariance[trait, others] = covariance[others, trait] = slope @ covariance[np.ix_(others, others)]
+        covariance[trait, trait] = variance + slope @ covariance[others, trait]
+        free = ~measured
+        x[free, trait] = x[free][:, others] @ slope + np.sqrt(variance) * rng.standard_normal(free.sum())
+    state.abilities, state.covariance = abilities, covariance
+
+
+def _centre(state: State) -> Array:
+    """Prior mean of benchmarks: the loading's is 1, as the scale is in Sigma; free factors have no sign."""
+    mean = np.zeros(state.tests.shape[1])
+    mean[:2] = state.ease, 1.0
+    return mean
 
 
 def _draw_ends(index: Index, state: State, rng: np.random.Generator) -> None:
