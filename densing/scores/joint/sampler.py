@@ -22,11 +22,12 @@ Hill 2006, ch. 12-14) and Student errors as scale mixtures (Geweke 1993).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 from scipy.special import expit, logit, ndtr, ndtri
 from scipy.stats import invwishart
 
@@ -50,6 +51,20 @@ NOISE_CENTRE, NOISE_SD = float(np.log(1e-3)), 3.0
 COVARIANCE_SCALE = 1.0
 # Of the least squares that a chain begins with.
 TURNS = 100
+
+
+class Pattern:
+    """Where the cells stand in a sparse matrix."""
+
+    def __init__(self, row: Array, column: Array, shape: tuple[int, int]) -> None:
+        self.order = np.lexsort((column, row))
+        self.columns = column[self.order].astype(np.int32)
+        self.starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=shape[0]))]).astype(np.int32)
+        self.shape = shape
+
+    def summed(self, weight: Array, features: Array) -> Array:
+        """Return per row the sum over its cells of weight times features of the column."""
+        return np.asarray(csr_array((weight[self.order], self.columns, self.starts), shape=self.shape) @ features)
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,33 @@ class Index:
         trait = np.empty(int(self.benchmark.max()) + 1, dtype=int)
         trait[self.benchmark] = self.trait
         return trait
+
+    @cached_property
+    def by_pair(self) -> Pattern:
+        """Cells of each pair and trait, over tests."""
+        traits = int(self.trait.max()) + 1
+        shape = (int(self.pair.max()) + 1) * traits, len(self.benchmark)
+        return Pattern(self.pair * traits + self.trait[self.test], self.test, shape)
+
+    @cached_property
+    def by_test(self) -> Pattern:
+        """Cells of each test, over models and traits."""
+        traits = int(self.trait.max()) + 1
+        shape = len(self.benchmark), (int(self.model.max()) + 1) * traits
+        return Pattern(self.test, self.model * traits + self.trait[self.test], shape)
+
+    @cached_property
+    def model_of_pair(self) -> Array:
+        """Model of each pair."""
+        model = np.empty(int(self.pair.max()) + 1, dtype=int)
+        model[self.pair] = self.model
+        return model
+
+    @cached_property
+    def pairs_of_model(self) -> csr_array:
+        """Ones where a pair is of a model, shape (models, pairs)."""
+        pairs = len(self.model_of_pair)
+        return csr_array((np.ones(pairs), (self.model_of_pair, np.arange(pairs))))
 
     @cached_property
     def measured(self) -> Array:
@@ -241,46 +283,13 @@ def _start(index: Index, factors: int, rng: np.random.Generator) -> State:
 
 def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     model, test, tests = index.model, index.test, len(index.benchmark)
-    models, traits, width = len(state.abilities), len(state.covariance), state.abilities.shape[1]
-
-    # A cell touches its own trait and the free factors, out of all dimensions.
-    slots = np.column_stack([index.trait, np.tile(np.arange(traits, width), (tests, 1))])
-    at = slots[test]
-
-    def fitted() -> Array:
-        """Logits before what a model has of its own with an evaluator."""
-        rows = state.tests[test]
-        return np.asarray(rows[:, 0] + np.einsum("ij,ij->i", rows[:, 1:], state.abilities[model[:, None], at]))
-
-    own = state.evaluators[index.pair]
-    precision = state.weights / (state.scatter[test] * state.model_scatter[model])
+    models = len(state.abilities)
+    variance = state.scatter[test] * state.model_scatter[model] / state.weights
     curve = state.floor[test], state.ceiling[test], index.se**2 + state.noise[test]
-    state.logits = draw_logits(state.logits, fitted() + own, 1 / precision, curve, index.score, rng)
-    _shift_models(index, state, rng)
-    z = state.logits
-
-    # Abilities of the models, then loadings of the tests: linear regressions on each other, all at once. Sums over
-    # cells are products of a models x tests matrix, which is small however many pairs are empty.
-    weight, value = np.zeros((models, tests)), np.zeros((models, tests))
-    weight[model, test], value[model, test] = precision, precision * (z - own)
-    of_trait = [np.flatnonzero(index.trait == trait) for trait in range(traits)]
-    matrix, vector = np.zeros((models, width, width)), np.zeros((models, width))
-    matrix[:, :traits, :traits] = np.linalg.inv(state.covariance)
-    matrix[:, range(traits, width), range(traits, width)] = 1.0
-    for members in of_trait:
-        own_slots = slots[members[0]]
-        gram, information = _sums(weight[:, members], value[:, members], state.tests[members])
-        matrix[:, own_slots[:, None], own_slots] += gram[:, 1:, 1:]
-        vector[:, own_slots] += information[:, 1:] - gram[:, 0, 1:]
-    state.abilities = gaussian(matrix, vector, rng)
+    state.logits = draw_logits(state.logits, _fitted(index, state), variance, curve, index.score, rng)
+    _draw_models(index, state, rng)
     _draw_covariance(index, state, rng)
-    shrink = 1 / state.test_variance
-    gram, information = np.empty((tests, len(shrink), len(shrink))), np.empty_like(state.tests)
-    for members in of_trait:
-        design = np.column_stack([np.ones(models), state.abilities[:, slots[members[0]]]])
-        gram[members], information[members] = _sums(weight[:, members].T, value[:, members].T, design)
-    information += shrink * state.benchmarks[index.benchmark]
-    state.tests = gaussian(gram + np.diag(shrink), information, rng)
+    _draw_tests(index, state, rng)
     mean = _centre(state)
     count = np.bincount(index.benchmark)[:, None]
     total = np.zeros_like(state.benchmarks)
@@ -298,12 +307,8 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     state.test_variance = _variance(state.tests - state.benchmarks[index.benchmark], rng)
     state.benchmark_variance = _variance(state.benchmarks - mean, rng)
 
-    rest = z - fitted()
-    per_pair: Array = np.bincount(index.pair, precision) + 1 / state.evaluator_variance
-    effects = np.bincount(index.pair, precision * rest) / per_pair
-    state.evaluators = effects + rng.standard_normal(len(per_pair)) / np.sqrt(per_pair)
     state.evaluator_variance = float(_variance(state.evaluators[:, None], rng)[0])
-    residual = rest - state.evaluators[index.pair]
+    residual = state.logits - _fitted(index, state)
 
     # Student errors: a weight per cell, a variance per test, a factor per model.
     squared = residual**2 / (state.scatter[test] * state.model_scatter[model])
@@ -319,11 +324,159 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     _draw_ends(index, state, rng)
 
 
-def _sums(weight: Array, value: Array, design: Array) -> tuple[Array, Array]:
-    """Return X'WX (n, k, k) and X'Wv (n, k) of n regressions on one design X (m, k), from W and Wv, both (n, m)."""
-    count = design.shape[1]
-    squares = (design[:, :, None] * design[:, None, :]).reshape(len(design), count**2)
-    return (weight @ squares).reshape(-1, count, count), value @ design
+def _fitted(index: Index, state: State) -> Array:
+    """Logits but for the scatter."""
+    traits = len(state.covariance)
+    own = state.abilities[index.model, index.trait[index.test]]
+    rows = state.tests[index.test]
+    fitted = rows[:, 0] + rows[:, 1] * own + state.evaluators[index.pair]
+    return np.asarray(fitted + np.einsum("ij,ij->i", rows[:, 2:], state.abilities[index.model, traits:]))
+
+
+class _Tie:
+    """Logits tied in part to what is fitted to them, so that both move together.
+
+    A logit z of a vague score is known by the fit f alone, and f given z moves by the scatter only; a logit of a sharp
+    score is known by it alone. What is held while f moves is u = z - q f, with q the share of the variance of z given
+    the score in the sum with that of the scatter: were the curve a line, f given u would be drawn as if z were
+    integrated out. Source: Papaspiliopoulos, Roberts and Skold (2003), partially non-centred parametrisations.
+    """
+
+    def __init__(self, index: Index, state: State) -> None:
+        test = index.test
+        self.score = index.score
+        self.variance = state.scatter[test] * state.model_scatter[index.model] / state.weights
+        self.floor, self.width = state.floor[test], (state.ceiling - state.floor)[test]
+        self.noise = index.se**2 + state.noise[test]
+        share = np.clip((index.score - self.floor) / self.width, 0.03, 0.97)
+        vague = self.noise / (self.width * share * (1 - share)) ** 2
+        self.share = vague / (vague + self.variance)
+        self.fitted = _fitted(index, state)
+        self.held = state.logits - self.share * self.fitted
+
+    def logits(self, fitted: Array) -> Array:
+        return np.asarray(self.held + self.share * fitted)
+
+    def look(self, fitted: Array) -> tuple[Array, Array, Array]:
+        """Return log density, Gauss-Newton precision, and its product with f plus the gradient."""
+        share = expit(self.held + self.share * fitted)
+        miss = self.score - self.floor - self.width * share
+        rest = self.held - (1 - self.share) * fitted
+        slope = self.share * self.width * share * (1 - share)
+        density = -0.5 * rest**2 / self.variance - 0.5 * miss**2 / self.noise
+        precision = (1 - self.share) ** 2 / self.variance + slope**2 / self.noise
+        gradient = (1 - self.share) * rest / self.variance + slope * miss / self.noise
+        return density, precision, precision * fitted + gradient
+
+
+def _log_normal(at: Array, precision: Array, information: Array) -> Array:
+    """Log density of N(P^-1 r, P^-1), but for a constant, for a stack."""
+    mean = np.linalg.solve(precision, information[..., None])[..., 0]
+    gap = at - mean
+    return np.asarray(0.5 * np.linalg.slogdet(precision)[1] - 0.5 * np.einsum("ij,ijk,ik->i", gap, precision, gap))
+
+
+def _draw_models(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Metropolis: all abilities of a model, its effects with evaluators and the logits of its scores, in one step."""
+    models, traits, width = len(state.abilities), len(state.covariance), state.abilities.shape[1]
+    own, shared = np.arange(traits), slice(traits, None)
+    tie = _Tie(index, state)
+    rows = state.tests[:, 1:]
+    squares = (rows[:, :, None] * rows[:, None, :]).reshape(len(rows), -1)
+    features = np.column_stack([np.ones(len(rows)), rows, squares])
+    kinds = rows.shape[1]
+    of_pair = index.model_of_pair
+    prior = np.eye(width)
+    prior[:traits, :traits] = np.linalg.inv(state.covariance)
+
+    def spread(blocks: Array) -> Array:
+        """Sums by pair and trait (pairs, traits, 1 + F), at the places of the abilities (pairs, traits + F)."""
+        return np.concatenate([blocks[:, :, 0], blocks[:, :, 1:].sum(axis=1)], axis=1)
+
+    def look(fitted: Array) -> tuple[Array, ...]:
+        density, precision, value = tie.look(fitted)
+        value = value - precision * state.tests[index.test, 0]
+        sums = index.by_pair.summed(precision, features).reshape(-1, traits, features.shape[1])
+        weight = sums[:, :, 0].sum(axis=1)
+        cross = spread(sums[:, :, 1 : 1 + kinds])
+        gram = index.pairs_of_model @ sums[:, :, 1 + kinds :].reshape(len(sums), -1)
+        gram = gram.reshape(models, traits, kinds, kinds)
+        total = np.bincount(index.pair, value, len(sums))
+        line = spread(index.by_pair.summed(value, rows).reshape(-1, traits, kinds))
+        known = weight + 1 / state.evaluator_variance
+        matrix = np.tile(prior, (models, 1, 1))
+        matrix[:, own, own] += gram[:, :, 0, 0]
+        matrix[:, own, shared] += gram[:, :, 0, 1:]
+        matrix[:, shared, own] += gram[:, :, 1:, 0].swapaxes(1, 2)
+        matrix[:, shared, shared] += gram[:, :, 1:, 1:].sum(axis=1)
+        outer = cross[:, :, None] * cross[:, None, :] / known[:, None, None]
+        matrix -= (index.pairs_of_model @ outer.reshape(len(sums), -1)).reshape(matrix.shape)
+        vector = index.pairs_of_model @ (line - cross * (total / known)[:, None])
+        return np.bincount(index.model, density, models), matrix, vector, known, cross, total
+
+    def log_proposal(abilities: Array, effects: Array, seen: tuple[Array, ...]) -> Array:
+        _, matrix, vector, known, cross, total = seen
+        gap = effects - (total - np.einsum("ij,ij->i", cross, abilities[of_pair])) / known
+        of_effects = np.bincount(of_pair, 0.5 * np.log(known) - 0.5 * known * gap**2, models)
+        return _log_normal(abilities, matrix, vector) + of_effects
+
+    def log_prior(abilities: Array, effects: Array) -> Array:
+        of_effects = np.bincount(of_pair, -0.5 * effects**2 / state.evaluator_variance, models)
+        return of_effects - 0.5 * np.einsum("ij,jk,ik->i", abilities, prior, abilities)
+
+    here = look(tie.fitted)
+    _, matrix, vector, known, cross, total = here
+    abilities = gaussian(matrix, vector, rng)
+    effects = (total - np.einsum("ij,ij->i", cross, abilities[of_pair])) / known
+    effects += rng.standard_normal(len(effects)) / np.sqrt(known)
+    moved = replace(state, abilities=abilities, evaluators=effects)
+    fitted = _fitted(index, moved)
+    there = look(fitted)
+    ratio = there[0] - here[0] + log_prior(abilities, effects) - log_prior(state.abilities, state.evaluators)
+    ratio += log_proposal(state.abilities, state.evaluators, there) - log_proposal(abilities, effects, here)
+    accepted = np.log(rng.random(models)) < ratio
+    state.abilities = np.where(accepted[:, None], abilities, state.abilities)
+    state.evaluators = np.where(accepted[of_pair], effects, state.evaluators)
+    state.logits = np.where(accepted[index.model], tie.logits(fitted), state.logits)
+    STAT.append(accepted.mean())
+
+
+STAT=[]
+STAT2=[]
+
+
+def _draw_tests(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Metropolis: ease and loadings of a test and the logits of its scores, in one step."""
+    tests, traits, models = len(state.tests), len(state.covariance), len(state.abilities)
+    tie = _Tie(index, state)
+    design = np.empty((models, traits, state.tests.shape[1]))
+    design[:, :, 0], design[:, :, 1] = 1.0, state.abilities[:, :traits]
+    design[:, :, 2:] = state.abilities[:, None, traits:]
+    design = design.reshape(models * traits, -1)
+    squares = (design[:, :, None] * design[:, None, :]).reshape(len(design), -1)
+    own = state.evaluators[index.pair]
+    shrink = 1 / state.test_variance
+    means = state.benchmarks[index.benchmark]
+
+    def look(fitted: Array) -> tuple[Array, Array, Array]:
+        density, precision, value = tie.look(fitted)
+        gram = index.by_test.summed(precision, squares).reshape(tests, len(shrink), len(shrink))
+        vector = index.by_test.summed(value - precision * own, design)
+        return np.bincount(index.test, density, tests), gram + np.diag(shrink), vector + shrink * means
+
+    def log_prior(values: Array) -> Array:
+        return -0.5 * ((values - means) ** 2 * shrink).sum(axis=1)
+
+    here = look(tie.fitted)
+    moved = gaussian(here[1], here[2], rng)
+    fitted = _fitted(index, replace(state, tests=moved))
+    there = look(fitted)
+    ratio = there[0] - here[0] + log_prior(moved) - log_prior(state.tests)
+    ratio += _log_normal(state.tests, *there[1:]) - _log_normal(moved, *here[1:])
+    accepted = np.log(rng.random(tests)) < ratio
+    state.tests = np.where(accepted[:, None], moved, state.tests)
+    state.logits = np.where(accepted[index.test], tie.logits(fitted), state.logits)
+    STAT2.append(accepted.mean())
 
 
 def draw_logits(
@@ -367,32 +520,6 @@ def draw_logits(
     ratio += 0.5 * np.log(precision_back) - 0.5 * precision_back * (here - back) ** 2
     ratio -= 0.5 * np.log(precision) - 0.5 * precision * (there - centre) ** 2
     return np.where(np.log(rng.random(here.shape)) < ratio, there, here)
-
-
-def _shift_models(index: Index, state: State, rng: np.random.Generator) -> None:
-    """Metropolis: move a model's abilities and its logits together, on all traits or on one.
-
-    Abilities given logits move by the scatter only, however little the scores of a model near a floor say. Source: Yu
-    and Meng (2011), interweaving of centred and non-centred parametrisations.
-    """
-    model, test = index.model, index.test
-    models, traits = len(state.abilities), len(state.covariance)
-    one = np.eye(traits)[rng.integers(0, traits, models)]
-    direction = np.where(rng.random(models)[:, None] < 0.5, 1.0, one)
-    # Steps of all sizes: a posterior may be as narrow as 0.03 or as wide as 2.
-    move = direction * (10 ** rng.uniform(-1.5, 0.3, models) * rng.standard_normal(models))[:, None]
-    logits = state.logits + state.tests[test, 1] * move[model, index.trait[test]]
-    floor, width = state.floor[test], (state.ceiling - state.floor)[test]
-    noise = index.se**2 + state.noise[test]
-    miss, missed = (index.score - floor - width * expit(at) for at in (logits, state.logits))
-    ratio = np.bincount(model, 0.5 * (missed**2 - miss**2) / noise, models)
-    here = state.abilities[:, :traits]
-    precision = np.linalg.inv(state.covariance)
-    ratio -= (((here + 0.5 * move) @ precision) * move).sum(axis=1)
-    accepted = np.log(rng.random(models)) < ratio
-    state.abilities = state.abilities.copy()
-    state.abilities[:, :traits] = np.where(accepted[:, None], here + move, here)
-    state.logits = np.where(accepted[model], logits, state.logits)
 
 
 def _shear_traits(index: Index, state: State, rng: np.random.Generator) -> None:
