@@ -112,6 +112,21 @@ class Index:
         return Pattern(self.test, self.model * traits + self.trait[self.test], shape)
 
     @cached_property
+    def slot(self) -> Array:
+        return self.model * (int(self.trait.max()) + 1) + self.trait[self.test]
+
+    @cached_property
+    def by_slot(self) -> Pattern:
+        traits = int(self.trait.max()) + 1
+        shape = (int(self.model.max()) + 1) * traits, len(self.benchmark)
+        return Pattern(self.slot, self.test, shape)
+
+    @cached_property
+    def tests_of_benchmark(self) -> csr_array:
+        tests = len(self.benchmark)
+        return csr_array((np.ones(tests), (self.benchmark, np.arange(tests))))
+
+    @cached_property
     def model_of_pair(self) -> Array:
         """Model of each pair."""
         model = np.empty(int(self.pair.max()) + 1, dtype=int)
@@ -287,9 +302,14 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     variance = state.scatter[test] * state.model_scatter[model] / state.weights
     curve = state.floor[test], state.ceiling[test], index.se**2 + state.noise[test]
     state.logits = draw_logits(state.logits, _fitted(index, state), variance, curve, index.score, rng)
-    _draw_models(index, state, rng)
+    MODE(index, state, rng)
     _draw_covariance(index, state, rng)
-    _draw_tests(index, state, rng)
+    # ease with benchmarks integrated out
+    count = np.bincount(index.benchmark)
+    each = count / (state.test_variance[0] + count * state.benchmark_variance[0])
+    mean_of = np.bincount(index.benchmark, state.tests[:, 0]) / count
+    known = each.sum() + EASE_SD**-2
+    state.ease = float((each * mean_of).sum() / known + rng.standard_normal() / np.sqrt(known))
     mean = _centre(state)
     count = np.bincount(index.benchmark)[:, None]
     total = np.zeros_like(state.benchmarks)
@@ -297,10 +317,6 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     inverse = count / state.test_variance + 1 / state.benchmark_variance
     centre = (total / state.test_variance + mean / state.benchmark_variance) / inverse
     state.benchmarks = centre + rng.standard_normal(centre.shape) / np.sqrt(inverse)
-    known = len(count) / state.benchmark_variance[0] + EASE_SD**-2
-    state.ease = float(state.benchmarks[:, 0].sum() / state.benchmark_variance[0] / known)
-    state.ease += float(rng.standard_normal() / np.sqrt(known))
-    mean[0] = state.ease
     _shear_traits(index, state, rng)
     _stretch(index, state, rng)
     _turn(index, state, rng)
@@ -322,6 +338,11 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     half = np.bincount(model, minlength=models) / 2
     state.model_scatter = 1 / rng.gamma(MODEL_SHAPE + half, 1 / (MODEL_SHAPE + by_model / 2))
     _draw_ends(index, state, rng)
+
+
+def MODE(index, state, rng):
+    _draw_models(index, state, rng)
+    _draw_tests(index, state, rng)
 
 
 def _fitted(index: Index, state: State) -> Array:
@@ -351,6 +372,9 @@ class _Tie:
         share = np.clip((index.score - self.floor) / self.width, 0.03, 0.97)
         vague = self.noise / (self.width * share * (1 - share)) ** 2
         self.share = vague / (vague + self.variance)
+        self.free = 1 - self.share
+        self.inverse, self.weight = 1 / self.variance, 1 / self.noise
+        self.slope = self.share * self.width
         self.fitted = _fitted(index, state)
         self.held = state.logits - self.share * self.fitted
 
@@ -477,6 +501,138 @@ def _draw_tests(index: Index, state: State, rng: np.random.Generator) -> None:
     state.tests = np.where(accepted[:, None], moved, state.tests)
     state.logits = np.where(accepted[index.test], tie.logits(fitted), state.logits)
     STAT2.append(accepted.mean())
+
+
+@dataclass
+class Tuning:
+    """Mass and step of the trajectories."""
+
+    step: float
+    models: Array  # S
+    cross: Array   # pairs x width: cross / known
+    known: Array   # pairs
+    tests: Array
+    fac_models: Array = None
+    fac_tests: Array = None
+    inv_models: Array = None
+    inv_tests: Array = None
+
+    def __post_init__(self) -> None:
+        self.inv_models, self.inv_tests = np.linalg.inv(self.models), np.linalg.inv(self.tests)
+        self.fac_models, self.fac_tests = np.linalg.cholesky(self.inv_models), np.linalg.cholesky(self.inv_tests)
+
+
+def tune(index: Index, state: State, precision: Array, abilities: Array, rows4: Array, step: float) -> Tuning:
+    models, traits, width = len(state.abilities), len(state.covariance), state.abilities.shape[1]
+    tests = len(rows4)
+    own, shared = np.arange(traits), slice(traits, None)
+    rows = rows4[:, 1:]
+    squares = (rows[:, :, None] * rows[:, None, :]).reshape(len(rows), -1)
+    features = np.column_stack([np.ones(len(rows)), rows, squares])
+    kinds = rows.shape[1]
+    prior = np.eye(width)
+    prior[:traits, :traits] = np.linalg.inv(state.covariance)
+    sums = index.by_pair.summed(precision, features).reshape(-1, traits, features.shape[1])
+    cross = np.concatenate([sums[:, :, 1], sums[:, :, 2:1+kinds].sum(axis=1)], axis=1)
+    gram = index.pairs_of_model @ sums[:, :, 1 + kinds :].reshape(len(sums), -1)
+    gram = gram.reshape(models, traits, kinds, kinds)
+    known = sums[:, :, 0].sum(axis=1) + 1 / state.evaluator_variance
+    matrix = np.tile(prior, (models, 1, 1))
+    matrix[:, own, own] += gram[:, :, 0, 0]
+    matrix[:, own, shared] += gram[:, :, 0, 1:]
+    matrix[:, shared, own] += gram[:, :, 1:, 0].swapaxes(1, 2)
+    matrix[:, shared, shared] += gram[:, :, 1:, 1:].sum(axis=1)
+    outer = cross[:, :, None] * cross[:, None, :] / known[:, None, None]
+    matrix -= (index.pairs_of_model @ outer.reshape(len(sums), -1)).reshape(matrix.shape)
+    design = np.empty((models, traits, rows4.shape[1]))
+    design[:, :, 0], design[:, :, 1] = 1.0, abilities[:, :traits]
+    design[:, :, 2:] = abilities[:, None, traits:]
+    design = design.reshape(models * traits, -1)
+    squares = (design[:, :, None] * design[:, None, :]).reshape(len(design), -1)
+    gram = index.by_test.summed(precision, squares).reshape(tests, kinds + 1, kinds + 1)
+    count = np.bincount(index.benchmark)[:, None]
+    k = 1 / (count + state.test_variance / state.benchmark_variance)
+    diag = (1 - k[index.benchmark]) / state.test_variance
+    gram[:, np.arange(kinds+1), np.arange(kinds+1)] += diag
+    return Tuning(step, matrix, cross / known[:, None], known, gram)
+
+
+LEAPS = 20
+
+
+def _glide(index: Index, state: State, tuning: Tuning, rng: np.random.Generator, leaps: int | None = None) -> float:
+    """Hamiltonian Monte Carlo: all abilities, effects of evaluators, tests and logits in one step; benchmarks integrated out."""
+    models, traits, width = len(state.abilities), len(state.covariance), state.abilities.shape[1]
+    tie = _Tie(index, state)
+    prior = np.eye(width)
+    prior[:traits, :traits] = np.linalg.inv(state.covariance)
+    count = np.bincount(index.benchmark)[:, None]
+    k = 1 / (count + state.test_variance / state.benchmark_variance)
+    total = (count * (1 - count * k) / state.test_variance).sum(axis=0)[0] + EASE_SD**-2   # 1'A1 + prior
+    benchmark, model, test, pair, own_slot = index.benchmark, index.model, index.test, index.pair, index.slot
+    onto = index.tests_of_benchmark
+    evar = state.evaluator_variance
+
+    def apply(r):
+        return (r - (k * (onto @ r))[benchmark]) / state.test_variance
+
+    def gradient(x, h, t):
+        design = np.empty((models, traits, t.shape[1]))
+        design[:, :, 0], design[:, :, 1] = 1.0, x[:, :traits]
+        design[:, :, 2:] = x[:, None, traits:]
+        design = design.reshape(models * traits, -1)
+        fitted = np.einsum('ij,ij->i', design[own_slot], t[test]) + h[pair]
+        share = expit(tie.held + tie.share * fitted)
+        miss = tie.score - tie.floor - tie.width * share
+        rest = tie.held - tie.free * fitted
+        a, b = rest * tie.inverse, miss * tie.weight
+        density = -0.5 * (rest @ a + miss @ b)
+        g = tie.free * a + tie.slope * share * (1 - share) * b
+        sums = index.by_slot.summed(g, t[:, 1:]).reshape(models, traits, -1)
+        px = x @ prior
+        gx = np.concatenate([sums[:, :, 0], sums[:, :, 1:].sum(axis=1)], axis=1) - px
+        gh = np.bincount(pair, g, len(h)) - h / evar
+        r = t.copy(); r[:, 1] -= 1
+        r[:, 0] -= apply(r)[:, 0].sum() / total
+        ar = apply(r)
+        gt = index.by_test.summed(g, design) - ar
+        rr = t.copy(); rr[:,1] -= 1
+        return density - 0.5 * ((x * px).sum() + h @ h / evar + (rr * ar).sum()), gx, gh, gt, fitted
+
+    of_pair, cross, known = index.model_of_pair, tuning.cross, tuning.known
+
+    def speed(gx, gh, gt):
+        # K^-1 g
+        vx = gx - index.pairs_of_model @ (cross * gh[:, None])
+        vx = np.matmul(tuning.inv_models, vx[..., None])[..., 0]
+        vh = gh / known - np.einsum('ij,ij->i', cross, vx[of_pair])
+        return vx, vh, np.matmul(tuning.inv_tests, gt[..., None])[..., 0]
+
+    def kinetic(vx, vh, vt):
+        hh = vh + np.einsum('ij,ij->i', cross, vx[of_pair])
+        return 0.5 * (np.einsum('ij,ijk,ik->', vx, tuning.models, vx) + known @ hh**2 + np.einsum('ij,ijk,ik->', vt, tuning.tests, vt))
+
+    vx = np.matmul(tuning.fac_models, rng.standard_normal((models, width, 1)))[..., 0]
+    vh = rng.standard_normal(len(known)) / np.sqrt(known) - np.einsum('ij,ij->i', cross, vx[of_pair])
+    vt = np.matmul(tuning.fac_tests, rng.standard_normal((*state.tests.shape, 1)))[..., 0]
+    eps = tuning.step * rng.uniform(0.8, 1.2)
+    x, h, t = state.abilities, state.evaluators, state.tests
+    logp, gx, gh, gt, fitted = gradient(x, h, t)
+    start = logp - kinetic(vx, vh, vt)
+    for leap in range(leaps or LEAPS):
+        ax, ah, at = speed(gx, gh, gt)
+        vx, vh, vt = vx + eps / 2 * ax, vh + eps / 2 * ah, vt + eps / 2 * at
+        x, h, t = x + eps * vx, h + eps * vh, t + eps * vt
+        logp, gx, gh, gt, fitted = gradient(x, h, t)
+        ax, ah, at = speed(gx, gh, gt)
+        vx, vh, vt = vx + eps / 2 * ax, vh + eps / 2 * ah, vt + eps / 2 * at
+    end = logp - kinetic(vx, vh, vt)
+    with np.errstate(over='ignore'):
+        chance = float(np.exp(min(0.0, end - start))) if np.isfinite(end) else 0.0
+    if rng.random() < chance:
+        state.abilities, state.evaluators, state.tests = x, h, t
+        state.logits = tie.logits(fitted)
+    return chance
 
 
 def draw_logits(
