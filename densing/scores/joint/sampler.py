@@ -22,12 +22,10 @@ Hill 2006, ch. 12-14) and Student errors as scale mixtures (Geweke 1993).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
 from scipy.special import expit, logit, ndtr, ndtri
 from scipy.stats import invwishart
 
@@ -53,20 +51,6 @@ COVARIANCE_SCALE = 1.0
 TURNS = 100
 
 
-class Pattern:
-    """Where the cells stand in a sparse matrix."""
-
-    def __init__(self, row: Array, column: Array, shape: tuple[int, int]) -> None:
-        self.order = np.lexsort((column, row))
-        self.columns = column[self.order].astype(np.int32)
-        self.starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=shape[0]))]).astype(np.int32)
-        self.shape = shape
-
-    def summed(self, weight: Array, features: Array) -> Array:
-        """Return per row the sum over its cells of weight times features of the column."""
-        return np.asarray(csr_array((weight[self.order], self.columns, self.starts), shape=self.shape) @ features)
-
-
 @dataclass(frozen=True)
 class Index:
     """Integer codes of the cells: who, on what, by whom.
@@ -89,62 +73,6 @@ class Index:
     score: Array
     se: Array
     chance: Array
-
-    @cached_property
-    def trait_of_benchmark(self) -> Array:
-        """Trait of each benchmark."""
-        trait = np.empty(int(self.benchmark.max()) + 1, dtype=int)
-        trait[self.benchmark] = self.trait
-        return trait
-
-    @cached_property
-    def by_pair(self) -> Pattern:
-        """Cells of each pair and trait, over tests."""
-        traits = int(self.trait.max()) + 1
-        shape = (int(self.pair.max()) + 1) * traits, len(self.benchmark)
-        return Pattern(self.pair * traits + self.trait[self.test], self.test, shape)
-
-    @cached_property
-    def by_test(self) -> Pattern:
-        """Cells of each test, over models and traits."""
-        traits = int(self.trait.max()) + 1
-        shape = len(self.benchmark), (int(self.model.max()) + 1) * traits
-        return Pattern(self.test, self.model * traits + self.trait[self.test], shape)
-
-    @cached_property
-    def slot(self) -> Array:
-        return self.model * (int(self.trait.max()) + 1) + self.trait[self.test]
-
-    @cached_property
-    def by_slot(self) -> Pattern:
-        traits = int(self.trait.max()) + 1
-        shape = (int(self.model.max()) + 1) * traits, len(self.benchmark)
-        return Pattern(self.slot, self.test, shape)
-
-    @cached_property
-    def tests_of_benchmark(self) -> csr_array:
-        tests = len(self.benchmark)
-        return csr_array((np.ones(tests), (self.benchmark, np.arange(tests))))
-
-    @cached_property
-    def model_of_pair(self) -> Array:
-        """Model of each pair."""
-        model = np.empty(int(self.pair.max()) + 1, dtype=int)
-        model[self.pair] = self.model
-        return model
-
-    @cached_property
-    def pairs_of_model(self) -> csr_array:
-        """Ones where a pair is of a model, shape (models, pairs)."""
-        pairs = len(self.model_of_pair)
-        return csr_array((np.ones(pairs), (self.model_of_pair, np.arange(pairs))))
-
-    @cached_property
-    def measured(self) -> Array:
-        """Which models were measured on which traits, shape (models, traits)."""
-        table = np.zeros((int(self.model.max()) + 1, int(self.trait.max()) + 1), dtype=bool)
-        table[self.model, self.trait[self.test]] = True
-        return table
 
 
 @dataclass
@@ -298,33 +226,71 @@ def _start(index: Index, factors: int, rng: np.random.Generator) -> State:
 
 def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     model, test, tests = index.model, index.test, len(index.benchmark)
-    models = len(state.abilities)
-    variance = state.scatter[test] * state.model_scatter[model] / state.weights
+    models, traits, width = len(state.abilities), len(state.covariance), state.abilities.shape[1]
+
+    # A cell touches its own trait and the free factors, out of all dimensions.
+    slots = np.column_stack([index.trait, np.tile(np.arange(traits, width), (tests, 1))])
+    at = slots[test]
+
+    def fitted() -> Array:
+        """Logits before what a model has of its own with an evaluator."""
+        rows = state.tests[test]
+        return np.asarray(rows[:, 0] + np.einsum("ij,ij->i", rows[:, 1:], state.abilities[model[:, None], at]))
+
+    own = state.evaluators[index.pair]
+    precision = state.weights / (state.scatter[test] * state.model_scatter[model])
     curve = state.floor[test], state.ceiling[test], index.se**2 + state.noise[test]
-    state.logits = draw_logits(state.logits, _fitted(index, state), variance, curve, index.score, rng)
-    MODE(index, state, rng)
-    _draw_covariance(index, state, rng)
-    # ease with benchmarks integrated out
-    count = np.bincount(index.benchmark)
-    each = count / (state.test_variance[0] + count * state.benchmark_variance[0])
-    mean_of = np.bincount(index.benchmark, state.tests[:, 0]) / count
-    known = each.sum() + EASE_SD**-2
-    state.ease = float((each * mean_of).sum() / known + rng.standard_normal() / np.sqrt(known))
-    mean = _centre(state)
+    state.logits = draw_logits(state.logits, fitted() + own, 1 / precision, curve, index.score, rng)
+    _shift_models(index, state, rng)
+    _shift_traits(index, state, rng)
+    z = state.logits
+
+    # Abilities of the models, then loadings of the tests: linear regressions on each other, all at once. Sums over
+    # cells are products of a models x tests matrix, which is small however many pairs are empty.
+    weight, value = np.zeros((models, tests)), np.zeros((models, tests))
+    weight[model, test], value[model, test] = precision, precision * (z - own)
+    of_trait = [np.flatnonzero(index.trait == trait) for trait in range(traits)]
+    matrix, vector = np.zeros((models, width, width)), np.zeros((models, width))
+    matrix[:, :traits, :traits] = np.linalg.inv(state.covariance)
+    matrix[:, range(traits, width), range(traits, width)] = 1.0
+    for members in of_trait:
+        own_slots = slots[members[0]]
+        gram, information = _sums(weight[:, members], value[:, members], state.tests[members])
+        matrix[:, own_slots[:, None], own_slots] += gram[:, 1:, 1:]
+        vector[:, own_slots] += information[:, 1:] - gram[:, 0, 1:]
+    state.abilities = gaussian(matrix, vector, rng)
+    of_traits = state.abilities[:, :traits]
+    scale = of_traits.T @ of_traits + COVARIANCE_SCALE * np.eye(traits)
+    state.covariance = invwishart.rvs(traits + 1 + models, scale, random_state=rng).reshape(traits, traits)
+    shrink = 1 / state.test_variance
+    gram, information = np.empty((tests, len(shrink), len(shrink))), np.empty_like(state.tests)
+    for members in of_trait:
+        design = np.column_stack([np.ones(models), state.abilities[:, slots[members[0]]]])
+        gram[members], information[members] = _sums(weight[:, members].T, value[:, members].T, design)
+    information += shrink * state.benchmarks[index.benchmark]
+    state.tests = gaussian(gram + np.diag(shrink), information, rng)
+    mean = np.zeros(len(shrink))
+    # The loading's mean is 1: the scale is in Sigma. Free factors have no sign.
+    mean[:2] = state.ease, 1.0
     count = np.bincount(index.benchmark)[:, None]
     total = np.zeros_like(state.benchmarks)
     np.add.at(total, index.benchmark, state.tests)
     inverse = count / state.test_variance + 1 / state.benchmark_variance
     centre = (total / state.test_variance + mean / state.benchmark_variance) / inverse
     state.benchmarks = centre + rng.standard_normal(centre.shape) / np.sqrt(inverse)
-    _shear_traits(index, state, rng)
-    _stretch(index, state, rng)
-    _turn(index, state, rng)
+    known = len(count) / state.benchmark_variance[0] + EASE_SD**-2
+    state.ease = float(state.benchmarks[:, 0].sum() / state.benchmark_variance[0] / known)
+    state.ease += float(rng.standard_normal() / np.sqrt(known))
+    mean[0] = state.ease
     state.test_variance = _variance(state.tests - state.benchmarks[index.benchmark], rng)
     state.benchmark_variance = _variance(state.benchmarks - mean, rng)
 
+    rest = z - fitted()
+    per_pair: Array = np.bincount(index.pair, precision) + 1 / state.evaluator_variance
+    effects = np.bincount(index.pair, precision * rest) / per_pair
+    state.evaluators = effects + rng.standard_normal(len(per_pair)) / np.sqrt(per_pair)
     state.evaluator_variance = float(_variance(state.evaluators[:, None], rng)[0])
-    residual = state.logits - _fitted(index, state)
+    residual = rest - state.evaluators[index.pair]
 
     # Student errors: a weight per cell, a variance per test, a factor per model.
     squared = residual**2 / (state.scatter[test] * state.model_scatter[model])
@@ -340,299 +306,11 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     _draw_ends(index, state, rng)
 
 
-def MODE(index, state, rng):
-    _draw_models(index, state, rng)
-    _draw_tests(index, state, rng)
-
-
-def _fitted(index: Index, state: State) -> Array:
-    """Logits but for the scatter."""
-    traits = len(state.covariance)
-    own = state.abilities[index.model, index.trait[index.test]]
-    rows = state.tests[index.test]
-    fitted = rows[:, 0] + rows[:, 1] * own + state.evaluators[index.pair]
-    return np.asarray(fitted + np.einsum("ij,ij->i", rows[:, 2:], state.abilities[index.model, traits:]))
-
-
-class _Tie:
-    """Logits tied in part to what is fitted to them, so that both move together.
-
-    A logit z of a vague score is known by the fit f alone, and f given z moves by the scatter only; a logit of a sharp
-    score is known by it alone. What is held while f moves is u = z - q f, with q the share of the variance of z given
-    the score in the sum with that of the scatter: were the curve a line, f given u would be drawn as if z were
-    integrated out. Source: Papaspiliopoulos, Roberts and Skold (2003), partially non-centred parametrisations.
-    """
-
-    def __init__(self, index: Index, state: State) -> None:
-        test = index.test
-        self.score = index.score
-        self.variance = state.scatter[test] * state.model_scatter[index.model] / state.weights
-        self.floor, self.width = state.floor[test], (state.ceiling - state.floor)[test]
-        self.noise = index.se**2 + state.noise[test]
-        share = np.clip((index.score - self.floor) / self.width, 0.03, 0.97)
-        vague = self.noise / (self.width * share * (1 - share)) ** 2
-        self.share = vague / (vague + self.variance)
-        self.free = 1 - self.share
-        self.inverse, self.weight = 1 / self.variance, 1 / self.noise
-        self.slope = self.share * self.width
-        self.fitted = _fitted(index, state)
-        self.held = state.logits - self.share * self.fitted
-
-    def logits(self, fitted: Array) -> Array:
-        return np.asarray(self.held + self.share * fitted)
-
-    def look(self, fitted: Array) -> tuple[Array, Array, Array]:
-        """Return log density, Gauss-Newton precision, and its product with f plus the gradient."""
-        share = expit(self.held + self.share * fitted)
-        miss = self.score - self.floor - self.width * share
-        rest = self.held - (1 - self.share) * fitted
-        slope = self.share * self.width * share * (1 - share)
-        density = -0.5 * rest**2 / self.variance - 0.5 * miss**2 / self.noise
-        precision = (1 - self.share) ** 2 / self.variance + slope**2 / self.noise
-        gradient = (1 - self.share) * rest / self.variance + slope * miss / self.noise
-        return density, precision, precision * fitted + gradient
-
-
-def _log_normal(at: Array, precision: Array, information: Array) -> Array:
-    """Log density of N(P^-1 r, P^-1), but for a constant, for a stack."""
-    mean = np.linalg.solve(precision, information[..., None])[..., 0]
-    gap = at - mean
-    return np.asarray(0.5 * np.linalg.slogdet(precision)[1] - 0.5 * np.einsum("ij,ijk,ik->i", gap, precision, gap))
-
-
-def _draw_models(index: Index, state: State, rng: np.random.Generator) -> None:
-    """Metropolis: all abilities of a model, its effects with evaluators and the logits of its scores, in one step."""
-    models, traits, width = len(state.abilities), len(state.covariance), state.abilities.shape[1]
-    own, shared = np.arange(traits), slice(traits, None)
-    tie = _Tie(index, state)
-    rows = state.tests[:, 1:]
-    squares = (rows[:, :, None] * rows[:, None, :]).reshape(len(rows), -1)
-    features = np.column_stack([np.ones(len(rows)), rows, squares])
-    kinds = rows.shape[1]
-    of_pair = index.model_of_pair
-    prior = np.eye(width)
-    prior[:traits, :traits] = np.linalg.inv(state.covariance)
-
-    def spread(blocks: Array) -> Array:
-        """Sums by pair and trait (pairs, traits, 1 + F), at the places of the abilities (pairs, traits + F)."""
-        return np.concatenate([blocks[:, :, 0], blocks[:, :, 1:].sum(axis=1)], axis=1)
-
-    def look(fitted: Array) -> tuple[Array, ...]:
-        density, precision, value = tie.look(fitted)
-        value = value - precision * state.tests[index.test, 0]
-        sums = index.by_pair.summed(precision, features).reshape(-1, traits, features.shape[1])
-        weight = sums[:, :, 0].sum(axis=1)
-        cross = spread(sums[:, :, 1 : 1 + kinds])
-        gram = index.pairs_of_model @ sums[:, :, 1 + kinds :].reshape(len(sums), -1)
-        gram = gram.reshape(models, traits, kinds, kinds)
-        total = np.bincount(index.pair, value, len(sums))
-        line = spread(index.by_pair.summed(value, rows).reshape(-1, traits, kinds))
-        known = weight + 1 / state.evaluator_variance
-        matrix = np.tile(prior, (models, 1, 1))
-        matrix[:, own, own] += gram[:, :, 0, 0]
-        matrix[:, own, shared] += gram[:, :, 0, 1:]
-        matrix[:, shared, own] += gram[:, :, 1:, 0].swapaxes(1, 2)
-        matrix[:, shared, shared] += gram[:, :, 1:, 1:].sum(axis=1)
-        outer = cross[:, :, None] * cross[:, None, :] / known[:, None, None]
-        matrix -= (index.pairs_of_model @ outer.reshape(len(sums), -1)).reshape(matrix.shape)
-        vector = index.pairs_of_model @ (line - cross * (total / known)[:, None])
-        return np.bincount(index.model, density, models), matrix, vector, known, cross, total
-
-    def log_proposal(abilities: Array, effects: Array, seen: tuple[Array, ...]) -> Array:
-        _, matrix, vector, known, cross, total = seen
-        gap = effects - (total - np.einsum("ij,ij->i", cross, abilities[of_pair])) / known
-        of_effects = np.bincount(of_pair, 0.5 * np.log(known) - 0.5 * known * gap**2, models)
-        return _log_normal(abilities, matrix, vector) + of_effects
-
-    def log_prior(abilities: Array, effects: Array) -> Array:
-        of_effects = np.bincount(of_pair, -0.5 * effects**2 / state.evaluator_variance, models)
-        return of_effects - 0.5 * np.einsum("ij,jk,ik->i", abilities, prior, abilities)
-
-    here = look(tie.fitted)
-    _, matrix, vector, known, cross, total = here
-    abilities = gaussian(matrix, vector, rng)
-    effects = (total - np.einsum("ij,ij->i", cross, abilities[of_pair])) / known
-    effects += rng.standard_normal(len(effects)) / np.sqrt(known)
-    moved = replace(state, abilities=abilities, evaluators=effects)
-    fitted = _fitted(index, moved)
-    there = look(fitted)
-    ratio = there[0] - here[0] + log_prior(abilities, effects) - log_prior(state.abilities, state.evaluators)
-    ratio += log_proposal(state.abilities, state.evaluators, there) - log_proposal(abilities, effects, here)
-    accepted = np.log(rng.random(models)) < ratio
-    state.abilities = np.where(accepted[:, None], abilities, state.abilities)
-    state.evaluators = np.where(accepted[of_pair], effects, state.evaluators)
-    state.logits = np.where(accepted[index.model], tie.logits(fitted), state.logits)
-    STAT.append(accepted.mean())
-
-
-STAT=[]
-STAT2=[]
-
-
-def _draw_tests(index: Index, state: State, rng: np.random.Generator) -> None:
-    """Metropolis: ease and loadings of a test and the logits of its scores, in one step."""
-    tests, traits, models = len(state.tests), len(state.covariance), len(state.abilities)
-    tie = _Tie(index, state)
-    design = np.empty((models, traits, state.tests.shape[1]))
-    design[:, :, 0], design[:, :, 1] = 1.0, state.abilities[:, :traits]
-    design[:, :, 2:] = state.abilities[:, None, traits:]
-    design = design.reshape(models * traits, -1)
-    squares = (design[:, :, None] * design[:, None, :]).reshape(len(design), -1)
-    own = state.evaluators[index.pair]
-    shrink = 1 / state.test_variance
-    means = state.benchmarks[index.benchmark]
-
-    def look(fitted: Array) -> tuple[Array, Array, Array]:
-        density, precision, value = tie.look(fitted)
-        gram = index.by_test.summed(precision, squares).reshape(tests, len(shrink), len(shrink))
-        vector = index.by_test.summed(value - precision * own, design)
-        return np.bincount(index.test, density, tests), gram + np.diag(shrink), vector + shrink * means
-
-    def log_prior(values: Array) -> Array:
-        return -0.5 * ((values - means) ** 2 * shrink).sum(axis=1)
-
-    here = look(tie.fitted)
-    moved = gaussian(here[1], here[2], rng)
-    fitted = _fitted(index, replace(state, tests=moved))
-    there = look(fitted)
-    ratio = there[0] - here[0] + log_prior(moved) - log_prior(state.tests)
-    ratio += _log_normal(state.tests, *there[1:]) - _log_normal(moved, *here[1:])
-    accepted = np.log(rng.random(tests)) < ratio
-    state.tests = np.where(accepted[:, None], moved, state.tests)
-    state.logits = np.where(accepted[index.test], tie.logits(fitted), state.logits)
-    STAT2.append(accepted.mean())
-
-
-@dataclass
-class Tuning:
-    """Mass and step of the trajectories."""
-
-    step: float
-    models: Array  # S
-    cross: Array   # pairs x width: cross / known
-    known: Array   # pairs
-    tests: Array
-    fac_models: Array = None
-    fac_tests: Array = None
-    inv_models: Array = None
-    inv_tests: Array = None
-
-    def __post_init__(self) -> None:
-        self.inv_models, self.inv_tests = np.linalg.inv(self.models), np.linalg.inv(self.tests)
-        self.fac_models, self.fac_tests = np.linalg.cholesky(self.inv_models), np.linalg.cholesky(self.inv_tests)
-
-
-def tune(index: Index, state: State, precision: Array, abilities: Array, rows4: Array, step: float) -> Tuning:
-    models, traits, width = len(state.abilities), len(state.covariance), state.abilities.shape[1]
-    tests = len(rows4)
-    own, shared = np.arange(traits), slice(traits, None)
-    rows = rows4[:, 1:]
-    squares = (rows[:, :, None] * rows[:, None, :]).reshape(len(rows), -1)
-    features = np.column_stack([np.ones(len(rows)), rows, squares])
-    kinds = rows.shape[1]
-    prior = np.eye(width)
-    prior[:traits, :traits] = np.linalg.inv(state.covariance)
-    sums = index.by_pair.summed(precision, features).reshape(-1, traits, features.shape[1])
-    cross = np.concatenate([sums[:, :, 1], sums[:, :, 2:1+kinds].sum(axis=1)], axis=1)
-    gram = index.pairs_of_model @ sums[:, :, 1 + kinds :].reshape(len(sums), -1)
-    gram = gram.reshape(models, traits, kinds, kinds)
-    known = sums[:, :, 0].sum(axis=1) + 1 / state.evaluator_variance
-    matrix = np.tile(prior, (models, 1, 1))
-    matrix[:, own, own] += gram[:, :, 0, 0]
-    matrix[:, own, shared] += gram[:, :, 0, 1:]
-    matrix[:, shared, own] += gram[:, :, 1:, 0].swapaxes(1, 2)
-    matrix[:, shared, shared] += gram[:, :, 1:, 1:].sum(axis=1)
-    outer = cross[:, :, None] * cross[:, None, :] / known[:, None, None]
-    matrix -= (index.pairs_of_model @ outer.reshape(len(sums), -1)).reshape(matrix.shape)
-    design = np.empty((models, traits, rows4.shape[1]))
-    design[:, :, 0], design[:, :, 1] = 1.0, abilities[:, :traits]
-    design[:, :, 2:] = abilities[:, None, traits:]
-    design = design.reshape(models * traits, -1)
-    squares = (design[:, :, None] * design[:, None, :]).reshape(len(design), -1)
-    gram = index.by_test.summed(precision, squares).reshape(tests, kinds + 1, kinds + 1)
-    count = np.bincount(index.benchmark)[:, None]
-    k = 1 / (count + state.test_variance / state.benchmark_variance)
-    diag = (1 - k[index.benchmark]) / state.test_variance
-    gram[:, np.arange(kinds+1), np.arange(kinds+1)] += diag
-    return Tuning(step, matrix, cross / known[:, None], known, gram)
-
-
-LEAPS = 20
-
-
-def _glide(index: Index, state: State, tuning: Tuning, rng: np.random.Generator, leaps: int | None = None) -> float:
-    """Hamiltonian Monte Carlo: all abilities, effects of evaluators, tests and logits in one step; benchmarks integrated out."""
-    models, traits, width = len(state.abilities), len(state.covariance), state.abilities.shape[1]
-    tie = _Tie(index, state)
-    prior = np.eye(width)
-    prior[:traits, :traits] = np.linalg.inv(state.covariance)
-    count = np.bincount(index.benchmark)[:, None]
-    k = 1 / (count + state.test_variance / state.benchmark_variance)
-    total = (count * (1 - count * k) / state.test_variance).sum(axis=0)[0] + EASE_SD**-2   # 1'A1 + prior
-    benchmark, model, test, pair, own_slot = index.benchmark, index.model, index.test, index.pair, index.slot
-    onto = index.tests_of_benchmark
-    evar = state.evaluator_variance
-
-    def apply(r):
-        return (r - (k * (onto @ r))[benchmark]) / state.test_variance
-
-    def gradient(x, h, t):
-        design = np.empty((models, traits, t.shape[1]))
-        design[:, :, 0], design[:, :, 1] = 1.0, x[:, :traits]
-        design[:, :, 2:] = x[:, None, traits:]
-        design = design.reshape(models * traits, -1)
-        fitted = np.einsum('ij,ij->i', design[own_slot], t[test]) + h[pair]
-        share = expit(tie.held + tie.share * fitted)
-        miss = tie.score - tie.floor - tie.width * share
-        rest = tie.held - tie.free * fitted
-        a, b = rest * tie.inverse, miss * tie.weight
-        density = -0.5 * (rest @ a + miss @ b)
-        g = tie.free * a + tie.slope * share * (1 - share) * b
-        sums = index.by_slot.summed(g, t[:, 1:]).reshape(models, traits, -1)
-        px = x @ prior
-        gx = np.concatenate([sums[:, :, 0], sums[:, :, 1:].sum(axis=1)], axis=1) - px
-        gh = np.bincount(pair, g, len(h)) - h / evar
-        r = t.copy(); r[:, 1] -= 1
-        r[:, 0] -= apply(r)[:, 0].sum() / total
-        ar = apply(r)
-        gt = index.by_test.summed(g, design) - ar
-        rr = t.copy(); rr[:,1] -= 1
-        return density - 0.5 * ((x * px).sum() + h @ h / evar + (rr * ar).sum()), gx, gh, gt, fitted
-
-    of_pair, cross, known = index.model_of_pair, tuning.cross, tuning.known
-
-    def speed(gx, gh, gt):
-        # K^-1 g
-        vx = gx - index.pairs_of_model @ (cross * gh[:, None])
-        vx = np.matmul(tuning.inv_models, vx[..., None])[..., 0]
-        vh = gh / known - np.einsum('ij,ij->i', cross, vx[of_pair])
-        return vx, vh, np.matmul(tuning.inv_tests, gt[..., None])[..., 0]
-
-    def kinetic(vx, vh, vt):
-        hh = vh + np.einsum('ij,ij->i', cross, vx[of_pair])
-        return 0.5 * (np.einsum('ij,ijk,ik->', vx, tuning.models, vx) + known @ hh**2 + np.einsum('ij,ijk,ik->', vt, tuning.tests, vt))
-
-    vx = np.matmul(tuning.fac_models, rng.standard_normal((models, width, 1)))[..., 0]
-    vh = rng.standard_normal(len(known)) / np.sqrt(known) - np.einsum('ij,ij->i', cross, vx[of_pair])
-    vt = np.matmul(tuning.fac_tests, rng.standard_normal((*state.tests.shape, 1)))[..., 0]
-    eps = tuning.step * rng.uniform(0.8, 1.2)
-    x, h, t = state.abilities, state.evaluators, state.tests
-    logp, gx, gh, gt, fitted = gradient(x, h, t)
-    start = logp - kinetic(vx, vh, vt)
-    for leap in range(leaps or LEAPS):
-        ax, ah, at = speed(gx, gh, gt)
-        vx, vh, vt = vx + eps / 2 * ax, vh + eps / 2 * ah, vt + eps / 2 * at
-        x, h, t = x + eps * vx, h + eps * vh, t + eps * vt
-        logp, gx, gh, gt, fitted = gradient(x, h, t)
-        ax, ah, at = speed(gx, gh, gt)
-        vx, vh, vt = vx + eps / 2 * ax, vh + eps / 2 * ah, vt + eps / 2 * at
-    end = logp - kinetic(vx, vh, vt)
-    with np.errstate(over='ignore'):
-        chance = float(np.exp(min(0.0, end - start))) if np.isfinite(end) else 0.0
-    if rng.random() < chance:
-        state.abilities, state.evaluators, state.tests = x, h, t
-        state.logits = tie.logits(fitted)
-    return chance
+def _sums(weight: Array, value: Array, design: Array) -> tuple[Array, Array]:
+    """Return X'WX (n, k, k) and X'Wv (n, k) of n regressions on one design X (m, k), from W and Wv, both (n, m)."""
+    count = design.shape[1]
+    squares = (design[:, :, None] * design[:, None, :]).reshape(len(design), count**2)
+    return (weight @ squares).reshape(-1, count, count), value @ design
 
 
 def draw_logits(
@@ -678,149 +356,52 @@ def draw_logits(
     return np.where(np.log(rng.random(here.shape)) < ratio, there, here)
 
 
-def _shear_traits(index: Index, state: State, rng: np.random.Generator) -> None:
-    """Draw where the zero of each trait lies and how much of the free factors is in it; no logit changes.
+def _shift_models(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Metropolis: move a model's abilities and its logits together, on all traits or on one.
 
-    Abilities x + A (1, y) on tests of ease and free loadings (d, gamma) - A lambda have the logits of x on (d, gamma).
+    Abilities given logits move by the scatter only, however little the scores of a model near a floor say. Source: Yu
+    and Meng (2011), interweaving of centred and non-centred parametrisations.
     """
-    traits = len(state.covariance)
-    inverse = np.linalg.inv(state.covariance)
+    model, test = index.model, index.test
+    models, traits = len(state.abilities), len(state.covariance)
+    one = np.eye(traits)[rng.integers(0, traits, models)]
+    direction = np.where(rng.random(models)[:, None] < 0.5, 1.0, one)
+    # Steps of all sizes: a posterior may be as narrow as 0.03 or as wide as 2.
+    move = direction * (10 ** rng.uniform(-1.5, 0.3, models) * rng.standard_normal(models))[:, None]
+    logits = state.logits + state.tests[test, 1] * move[model, index.trait[test]]
+    floor, width = state.floor[test], (state.ceiling - state.floor)[test]
+    noise = index.se**2 + state.noise[test]
+    miss, missed = (index.score - floor - width * expit(at) for at in (logits, state.logits))
+    ratio = np.bincount(model, 0.5 * (missed**2 - miss**2) / noise, models)
+    here = state.abilities[:, :traits]
+    precision = np.linalg.inv(state.covariance)
+    ratio -= (((here + 0.5 * move) @ precision) * move).sum(axis=1)
+    accepted = np.log(rng.random(models)) < ratio
+    state.abilities = state.abilities.copy()
+    state.abilities[:, :traits] = np.where(accepted[:, None], here + move, here)
+    state.logits = np.where(accepted[model], logits, state.logits)
+
+
+def _shift_traits(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Draw where the zero of each trait lies: all abilities up, all tests harder, and no logit changes."""
+    precision = np.linalg.inv(state.covariance)
     abilities, tests, benchmarks = state.abilities.copy(), state.tests.copy(), state.benchmarks.copy()
-    added = np.column_stack([np.ones(len(abilities)), abilities[:, traits:]])
-    kinds = added.shape[1]
-    # Of ease and free loadings, in the order of ``added``.
-    columns = np.r_[0, 2 : kinds + 1]
-    rest = tests - benchmarks[index.benchmark]
-    over = benchmarks - _centre(state)
-    precision = np.kron(inverse, added.T @ added)
-    information = -(inverse @ abilities[:, :traits].T @ added)
-    for values, loading, trait, variance in (
-        (rest, rest[:, 1], index.trait, state.test_variance),
-        (over, benchmarks[:, 1], index.trait_of_benchmark, state.benchmark_variance),
-    ):
-        squares = np.bincount(trait, loading**2, traits)
-        precision += np.diag((squares[:, None] / variance[columns]).ravel())
-        for position, column in enumerate(columns):
-            information[:, position] += np.bincount(trait, loading * values[:, column], traits) / variance[column]
-    move = gaussian(precision, information.ravel(), rng).reshape(traits, kinds)
-    abilities[:, :traits] += added @ move.T
-    tests[:, columns] -= tests[:, [1]] * move[index.trait]
-    benchmarks[:, columns] -= benchmarks[:, [1]] * move[index.trait_of_benchmark]
+    of_benchmark = np.empty(len(benchmarks), dtype=int)
+    of_benchmark[index.benchmark] = index.trait
+    for trait in range(len(precision)):
+        own, above = index.trait == trait, of_benchmark == trait
+        rest = (tests - benchmarks[index.benchmark])[own]
+        over = benchmarks[above, 0] - state.ease
+        known = len(abilities) * precision[trait, trait] + (rest[:, 1] ** 2).sum() / state.test_variance[0]
+        known += (benchmarks[above, 1] ** 2).sum() / state.benchmark_variance[0]
+        centre = -(abilities[:, : len(precision)] @ precision[trait]).sum()
+        centre += (rest[:, 1] * rest[:, 0]).sum() / state.test_variance[0]
+        centre += (benchmarks[above, 1] * over).sum() / state.benchmark_variance[0]
+        move = centre / known + rng.standard_normal() / np.sqrt(known)
+        abilities[:, trait] += move
+        tests[own, 0] -= tests[own, 1] * move
+        benchmarks[above, 0] -= benchmarks[above, 1] * move
     state.abilities, state.tests, state.benchmarks = abilities, tests, benchmarks
-
-
-def _stretch(index: Index, state: State, rng: np.random.Generator) -> None:
-    """Draw the scale of each trait and free factor against that of its loadings; no logit changes.
-
-    Abilities c x and loadings lambda / c have the logits of x and lambda. Generalised Gibbs sampling: the density along
-    the orbit, times the Jacobian of the move, times dc / c (Liu and Sabatti 2000). Sigma moves with its trait, and the
-    variances of free loadings with their factor.
-    """
-    traits, width = len(state.covariance), state.abilities.shape[1]
-    benchmark_trait = index.trait_of_benchmark
-    rest = (state.tests - state.benchmarks[index.benchmark])[:, 1]
-    # Of u = 1 / c: u^power exp(-square u^2 / 2 + line u), its logarithm close to normal.
-    power = traits + 1.0 + np.bincount(index.trait, minlength=traits) + np.bincount(benchmark_trait, minlength=traits)
-    square = COVARIANCE_SCALE * np.diag(np.linalg.inv(state.covariance))
-    square = square + np.bincount(index.trait, rest**2, traits) / state.test_variance[1]
-    loading = state.benchmarks[:, 1]
-    square += np.bincount(benchmark_trait, loading**2, traits) / state.benchmark_variance[1]
-    line = np.bincount(benchmark_trait, loading, traits) / state.benchmark_variance[1]
-
-    def log_density(u: Array) -> Array:
-        return np.asarray(power * np.log(u) - 0.5 * square * u**2 + line * u)
-
-    best = (line + np.sqrt(line**2 + 4 * power * square)) / (2 * square)
-    sd = 1 / np.sqrt(2 * square * best**2 - line * best)
-    there = best * np.exp(sd * rng.standard_normal(traits))
-    ratio = log_density(there) - log_density(np.ones(traits))
-    ratio += 0.5 * (np.log(there / best) / sd) ** 2 - 0.5 * (np.log(best) / sd) ** 2
-    shrink = np.where(np.log(rng.random(traits)) < ratio, there, 1.0)
-    shape, scale = VARIANCE_PRIOR
-    rate = (state.abilities[:, traits:] ** 2).sum(axis=0) / 2
-    rate += scale * (1 / state.test_variance[2:] + 1 / state.benchmark_variance[2:])
-    grow = np.sqrt(rng.gamma(len(state.abilities) / 2 + 2 * shape, 1 / rate))
-    state.abilities = state.abilities * np.r_[1 / shrink, grow]
-    state.covariance = state.covariance / np.outer(shrink, shrink)
-    free = np.tile(1 / grow, (len(state.tests), 1))
-    state.tests = state.tests * np.column_stack([np.ones(len(free)), shrink[index.trait], free])
-    free = free[: len(state.benchmarks)]
-    state.benchmarks = state.benchmarks * np.column_stack([np.ones(len(free)), shrink[benchmark_trait], free])
-    state.test_variance = state.test_variance * np.r_[1.0, 1.0, grow**-2]
-    state.benchmark_variance = state.benchmark_variance * np.r_[1.0, 1.0, grow**-2]
-
-
-def _turn(index: Index, state: State, rng: np.random.Generator) -> None:
-    """Metropolis: turn pairs of free factors, with the variances of their loadings integrated out; no logit changes."""
-    traits = len(state.covariance)
-    factors = state.abilities.shape[1] - traits
-    shape, scale = VARIANCE_PRIOR
-    rest = (state.tests - state.benchmarks[index.benchmark])[:, 2:]
-    parts = [(len(rest), rest.T @ rest), (len(state.benchmarks), state.benchmarks[:, 2:].T @ state.benchmarks[:, 2:])]
-
-    def log_density(turned: Array) -> float:
-        total = 0.0
-        for count, squares in parts:
-            sums = np.diag(turned.T @ squares @ turned)
-            total -= (shape + count / 2) * float(np.log(scale + sums / 2).sum())
-        return total
-
-    turned = np.eye(factors)
-    here = log_density(turned)
-    for first in range(factors):
-        for second in range(first):
-            for _ in range(TURNS_OF_FACTORS):
-                angle = rng.uniform(-np.pi, np.pi)*10**rng.uniform(-2,0)
-                step = np.eye(factors)
-                step[[first, second], [first, second]] = np.cos(angle)
-                step[first, second], step[second, first] = np.sin(angle), -np.sin(angle)
-                there = log_density(turned @ step)
-                if np.log(rng.random()) < there - here:
-                    turned, here = turned @ step, there
-    for name, start in (("abilities", traits), ("tests", 2), ("benchmarks", 2)):
-        values = getattr(state, name)
-        setattr(state, name, np.column_stack([values[:, :start], values[:, start:] @ turned]))
-
-
-TURNS_OF_FACTORS = 10
-
-
-def _draw_covariance(index: Index, state: State, rng: np.random.Generator) -> None:
-    """Draw Sigma, a trait at a time given the others, from the models that were measured on it.
-
-    The regression of a trait on the others has a normal-inverse-gamma prior under an inverse-Wishart Sigma, and a
-    model's ability on a trait that no test asked it for is nothing but that prior: it is drawn afterwards.
-    """
-    abilities = state.abilities.copy()
-    traits, models = len(state.covariance), len(abilities)
-    x = abilities[:, :traits]
-    scale = x.T @ x + COVARIANCE_SCALE * np.eye(traits)
-    covariance = invwishart.rvs(traits + 1 + models, scale, random_state=rng).reshape(traits, traits)
-    if traits == 1:
-        state.covariance = covariance
-        return
-    for trait in range(traits):
-        others = np.arange(traits) != trait
-        measured = index.measured[:, trait]
-        design, value = x[measured][:, others], x[measured, trait]
-        precision = design.T @ design + COVARIANCE_SCALE * np.eye(traits - 1)
-        mean = np.linalg.solve(precision, design.T @ value)
-        rate = COVARIANCE_SCALE + value @ value - mean @ precision @ mean
-        # Inverse-Wishart with traits + 1 degrees of freedom.
-        variance = 1 / rng.gamma((traits + 1 + measured.sum()) / 2, 2 / rate)
-        slope = gaussian(precision / variance, precision @ mean / variance, rng)
-        covariance[trait, others] = covariance[others, trait] = slope @ covariance[np.ix_(others, others)]
-        covariance[trait, trait] = variance + slope @ covariance[others, trait]
-        free = ~measured
-        x[free, trait] = x[free][:, others] @ slope + np.sqrt(variance) * rng.standard_normal(free.sum())
-    state.abilities, state.covariance = abilities, covariance
-
-
-def _centre(state: State) -> Array:
-    """Prior mean of benchmarks: the loading's is 1, as the scale is in Sigma; free factors have no sign."""
-    mean = np.zeros(state.tests.shape[1])
-    mean[:2] = state.ease, 1.0
-    return mean
 
 
 def _draw_ends(index: Index, state: State, rng: np.random.Generator) -> None:
