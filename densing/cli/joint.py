@@ -77,7 +77,7 @@ def abilities(
     _, cells = _cells(catalog, evaluator)
     scale = _fitted(cells, sweeps, seed, json)
     table = scale.abilities(basket).sort_values("ability", ascending=False, ignore_index=True)
-    payload = {"basket": basket, "abilities": table, "options": scale.options, "notes": list(scale.notes)}
+    payload = {"basket": basket, "abilities": table, **_of_chains(scale, json), "notes": list(scale.notes)}
     _show(table, f"{len(table)} models: {basket} ability, logits", payload, scale.notes, out, json)
 
 
@@ -114,7 +114,7 @@ def offsets(
         about = "these scores" if benchmark is None else f"the scores of {benchmark}"
         message = f"no offset: {about} come from one evaluator a benchmark, so nothing tells them apart"
         notes.append(Note("no-offset", "warning", message))
-    payload = {"offsets": table, "options": scale.options, "notes": notes}
+    payload = {"offsets": table, **_of_chains(scale, json), "notes": notes}
     _show(table, f"{len(table)} offsets, percentage points", payload, notes, out, json)
 
 
@@ -230,6 +230,16 @@ def recover(
     if not json:
         say(result.sentence)
     _show(result.table, "A known doubling time, from simulated scores", payload, result.notes, out, json)
+
+
+def _of_chains(scale: JointScale, json: bool) -> dict[str, Any]:
+    """Say how well the chains agree, and return it with their options."""
+    r_hat, ess = float(scale.convergence["r_hat"].max()), float(scale.convergence["ess"].min())
+    if not json:
+        say(
+            f"Over all abilities: worst R-hat {r_hat:.2f}, fewest effective draws {ess:.0f} of {scale.options['draws']}"
+        )
+    return {"options": scale.options, "convergence": {"r_hat": r_hat, "ess": ess}}
 
 
 def _show(table: Any, title: str, payload: Any, notes: Any, out: Path | None, json: bool) -> None:

@@ -27,6 +27,7 @@ from densing.core import (
     InputError,
     Note,
     Readable,
+    Severity,
     UnknownNameError,
     cache_folder,
     named_seed,
@@ -38,6 +39,7 @@ from densing.jobs import Tell, in_processes, in_turn
 from densing.scores.catalog import Catalog
 from densing.scores.joint import sampler
 from densing.scores.joint.cells import ENGLISH, Cells, joint_cells
+from densing.scores.joint.convergence import bulk_ess, r_hat
 from densing.scores.joint.sampler import CEILING, FREEDOM, Index, index_cells, sample
 
 GENERAL, MULTILINGUAL = "general", "multilingual"
@@ -52,8 +54,10 @@ KEPT_SCALES = 16
 """A back-test with three origins reads four."""
 AT_END = 0.01
 """Share of what lies between floor and 1 up to which a score is at the floor."""
-MIXED = 1.5
-"""Split R-hat from which on chains are called not mixed: abilities are read to a tenth of their spread."""
+R_HAT_NOTED, R_HAT_REFUSED = 1.05, 1.2
+"""Worst R-hat of an ability from which on a scale says so, and from which on it should not be used."""
+SHORTEST = 8
+"""Draws of a chain below which its halves, of fewer than four, tell nothing."""
 
 
 @dataclass(frozen=True)
@@ -320,18 +324,29 @@ class JointScale(Readable):
         return pd.DataFrame(rows, columns=columns).sort_values(["benchmark", "offset"], ignore_index=True)
 
     @cached_property
-    def mixing(self) -> float:
-        """Split R-hat of the general abilities, the 95th percentile over models; near 1 where the chains have mixed.
+    def convergence(self) -> pd.DataFrame:
+        """Whether the chains agree: one row per ability, general and of every skill, the worst R-hat first.
 
-        Source: Gelman et al., Bayesian Data Analysis (3rd ed.), section 11.4: all chains, each cut into halves.
+        Columns ``basket, model, r_hat, ess``: rank-normalised split R-hat and bulk effective sample size (Vehtari et
+        al. 2021) of the draws kept; none where a chain kept fewer than :data:`SHORTEST`. Placed models are left out:
+        they were drawn given the scale.
         """
-        draws, chains = self.ability(GENERAL), self.options["chains"]
-        length = len(draws) // (2 * chains)
-        parts = [half for c in range(chains) for half in (draws[c::chains][:length], draws[c::chains][-length:])]
-        within = np.mean([part.var(axis=0, ddof=1) for part in parts], axis=0)
-        between = length * np.var([part.mean(axis=0) for part in parts], axis=0, ddof=1)
-        ratio = ((length - 1) / length * within + between / length) / within
-        return float(np.quantile(np.sqrt(ratio), 0.95))
+        chains = self.options["chains"]
+        fitted = ~np.isin(self.models, self.placed)
+        parts = []
+        for basket in (GENERAL, *(skill for skill in SKILLS if skill in self.baskets)):
+            draws = self.ability(basket)[:, fitted]
+            # Draw r is of chain r modulo chains.
+            length = len(draws) // chains
+            by_chain = draws[: length * chains].reshape(length, chains, -1).swapaxes(0, 1)
+            enough = length >= SHORTEST
+            columns = {
+                "model": self.models[fitted],
+                "r_hat": r_hat(by_chain) if enough else np.nan,
+                "ess": bulk_ess(by_chain) if enough else np.nan,
+            }
+            parts.append(pd.DataFrame({"basket": basket, **columns}))
+        return pd.concat(parts).sort_values("r_hat", ascending=False, ignore_index=True)
 
     def card(self) -> Card:
         """Return what is shown: how much is on the scale, and the ablest models."""
@@ -339,7 +354,8 @@ class JointScale(Readable):
             "cells": str(len(self.cells)),
             "benchmarks": str(len(self.benchmarks)),
             "evaluators": str(self.cells.table["evaluator"].nunique()),
-            "R-hat": f"{self.mixing:.2f}",
+            "worst R-hat": f"{self.convergence['r_hat'].iloc[0]:.2f}",
+            "fewest effective draws": f"{self.convergence['ess'].min():.0f}",
         }
         best = self.abilities().sort_values("ability", ascending=False, ignore_index=True)
         return Card(f"Joint scale of {words.plural(len(self), 'model')}", facts, best, self.notes)
@@ -422,7 +438,8 @@ def fit_joint(
     Returns
     -------
     JointScale
-        With a warning where the chains have not mixed. The same for a seed on any number of processors.
+        With a warning where an ability's R-hat is above 1.05, an error above 1.2. The same for a seed on any number of
+        processors.
 
     Raises
     ------
@@ -507,7 +524,7 @@ def _chain(number: int, tell: Tell, *, index: Index, options: Mapping[str, int])
 
 
 def _scale(cells: Cells, names: Mapping[str, Array], draws: JointDraws, options: Mapping[str, Any]) -> JointScale:
-    """Put draws under the names of their cells, with a warning where the chains have not mixed."""
+    """Put draws under the names of their cells, with a note where the chains have not converged."""
     scale = JointScale(
         cells=cells,
         models=names["model"],
@@ -519,11 +536,16 @@ def _scale(cells: Cells, names: Mapping[str, Array], draws: JointDraws, options:
         options=options,
         notes=cells.notes,
     )
-    if options["draws"] < 8 * options["chains"] or scale.mixing <= MIXED:
+    worst = scale.convergence.iloc[0]
+    if not worst["r_hat"] > R_HAT_NOTED:
         return scale
-    message = f"the chains of the joint scale have not mixed (R-hat {scale.mixing:.2f}); give them more sweeps"
-    note = Note("not-mixed", "warning", message, {"r_hat": scale.mixing})
-    return replace(scale, notes=(*scale.notes, note))
+    message = (
+        f"the chains of the joint scale have not converged: R-hat is {worst['r_hat']:.2f} for {worst['basket']} of "
+        f"{words.clean(worst['model'])}, and {R_HAT_NOTED:g} is wanted; give them more sweeps"
+    )
+    details = {"r_hat": float(worst["r_hat"]), "ess": float(scale.convergence["ess"].min())}
+    severity: Severity = "error" if worst["r_hat"] > R_HAT_REFUSED else "warning"
+    return replace(scale, notes=(*scale.notes, Note("not-mixed", severity, message, details)))
 
 
 def catalog_scale(

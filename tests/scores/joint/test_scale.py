@@ -10,12 +10,14 @@ import pytest
 from scipy.special import expit
 from scipy.stats import spearmanr
 
-from densing.core import InputError, UnknownNameError
+from densing.core import InputError, Note, UnknownNameError
+from densing.scores.joint import scale as joint
 from densing.scores.joint.cells import Cells, toy_cells
 from densing.scores.joint.scale import GENERAL, Basket, JointDraws, JointScale, fit_joint
 from tests.support.joint_worlds import cells_of, plain_world
 
 SHORT = {"chains": 1, "sweeps": 300, "burn": 200, "draws": 200}
+TWO_SHORT = {"chains": 2, "sweeps": 40, "burn": 20, "draws": 41}
 OFFSETS = {"high": 0.4, "low": -0.4, "middle": 0.0}
 
 
@@ -54,7 +56,7 @@ def test_abilities_come_in_order_and_in_logits(world: JointScale) -> None:
 @pytest.fixture(scope="module")
 def pooled() -> JointScale:
     """Two short chains of the toy."""
-    return fit_joint(toy_cells(), chains=2, sweeps=40, burn=20, draws=41)
+    return fit_joint(toy_cells(), **TWO_SHORT)
 
 
 def test_chains_in_processes_are_those_in_turn(pooled: JointScale, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,22 +77,61 @@ def test_draws_take_turns_between_chains(pooled: JointScale) -> None:
     assert len(pooled.ability()) == 41
 
 
-def test_mixing_sees_chains_that_stay_apart(pooled: JointScale) -> None:
+def test_convergence_sees_chains_that_stay_apart(pooled: JointScale) -> None:
     rng = np.random.default_rng(0)
     count, models, width = 4000, *pooled.draws.abilities.shape[1:]
     loadings = np.tile(pooled.draws.benchmarks[:1], (count, 1, 1))
-    draws = replace(pooled.draws, benchmarks=loadings, abilities=rng.standard_normal((count, models, width)))
-    together = replace(pooled, draws=draws)
-    assert together.mixing == pytest.approx(1, abs=0.01)
-    # Every second draw, one chain of two, lies as much higher as the general ability is wide.
-    general = together.ability()
+    abilities = rng.standard_normal((count, models, width))
+    together = replace(pooled, draws=replace(pooled.draws, benchmarks=loadings, abilities=abilities))
+    table = together.convergence
+    assert list(table.columns) == ["basket", "model", "r_hat", "ess"] and len(table) == 5 * models
+    assert table["r_hat"].iloc[0] == table["r_hat"].max() < 1.01
+    assert table["ess"].between(3000, 5000).all()
+    # Every second draw, one chain of two, has one model stronger: it leads the table, and no other is blamed.
     step = np.zeros((count, models, width))
-    step[1::2] = 1.0
-    apart = replace(together, draws=replace(draws, abilities=draws.abilities + step))
-    moved = (apart.ability() - general)[1] / general.std(axis=0)
-    # Four halves, two at 0 and two at c: their means vary by c^2 / 3, and R^2 = 1 + c^2 / 3.
-    assert apart.mixing == pytest.approx(np.sqrt(1 + moved.mean() ** 2 / 3), rel=0.02)
-    assert replace(apart, options={**apart.options, "chains": 1}).mixing < 1.01
+    step[1::2, 3] = 2.0
+    apart = replace(together, draws=replace(together.draws, abilities=abilities + step)).convergence
+    blamed = apart[apart["r_hat"] > 1.05]["model"]
+    assert set(blamed) == {"m3"} and apart["ess"].iloc[0] < 100
+    # Of one chain only the order tells, and these draws have none.
+    alone = replace(together, draws=replace(together.draws, abilities=abilities + step), options={"chains": 1})
+    assert alone.convergence["r_hat"].max() < 1.01
+
+
+def test_models_placed_afterwards_have_no_part_in_convergence(pooled: JointScale) -> None:
+    assert "m3" not in set(replace(pooled, placed=("m3",)).convergence["model"])
+
+
+def test_chains_too_short_to_agree_are_an_error_just_below_it_a_warning_and_below_that_nothing(
+    pooled: JointScale, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verdict() -> list[Note]:
+        return [note for note in fit_joint(toy_cells(), **TWO_SHORT).notes if note.code == "not-mixed"]
+
+    assert (joint.R_HAT_NOTED, joint.R_HAT_REFUSED) == (1.05, 1.2)
+    worst = pooled.convergence.iloc[0]
+    (note,) = verdict()
+    assert note.severity == "error" and note.details["r_hat"] == worst["r_hat"] > 1.2
+    assert f"R-hat is {worst['r_hat']:.2f} for {worst['basket']} of {worst['model']}" in note.message
+    assert note.details["ess"] == pooled.convergence["ess"].min() < 40
+    monkeypatch.setattr(joint, "R_HAT_REFUSED", worst["r_hat"] + 1e-9)
+    assert [note.severity for note in verdict()] == ["warning"]
+    monkeypatch.setattr(joint, "R_HAT_NOTED", worst["r_hat"] + 1e-9)
+    assert verdict() == []
+
+
+def test_draws_in_random_order_are_those_of_chains_that_agree(pooled: JointScale) -> None:
+    # The same states, dealt to the chains at random: what was an error is none, so it was the chains and not the model.
+    order = np.random.default_rng(0).permutation(len(pooled.draws.abilities))
+    dealt = {item.name: getattr(pooled.draws, item.name)[order] for item in fields(JointDraws)}
+    assert (
+        replace(pooled, draws=JointDraws(**dealt)).convergence["r_hat"].max() < 0.7 * pooled.convergence["r_hat"].max()
+    )
+
+
+def test_a_handful_of_draws_has_no_r_hat() -> None:
+    scale = fit_joint(toy_cells(), chains=2, sweeps=10, burn=5, draws=15)
+    assert scale.convergence["r_hat"].isna().all() and "not-mixed" not in {note.code for note in scale.notes}
 
 
 def test_order_of_rows_changes_nothing() -> None:
