@@ -38,9 +38,9 @@ def test_abilities_are_ranked_with_intervals(table: Path, tmp_path: Path) -> Non
     assert len(rows) == 12 and rows[0]["model"] in ("m10", "m11") and rows[-1]["model"] in ("m00", "m01")
     assert all(row["lo"] < row["ability"] < row["hi"] for row in rows)
     assert pd.read_csv(out)["model"].tolist() == [row["model"] for row in rows]
-    # Forty sweeps are too few for chains to agree: both numbers are there, and the exit code says not to use it.
+    # Forty sweeps are too few for chains to agree: both numbers are there, and a warning.
     assert shown["convergence"]["r_hat"] > 1.2 and 0 < shown["convergence"]["ess"] < 40
-    assert {note["code"]: note["severity"] for note in shown["notes"]}["not-mixed"] == "error"
+    assert {note["code"]: note["severity"] for note in shown["notes"]}["not-mixed"] == "warning"
     code = answer("joint", "abilities", "--basket", "code", "--catalog", str(table), *MINE, *SHORT)
     assert code["basket"] == "code" and len(code["abilities"]) == 12
 
@@ -52,7 +52,7 @@ def test_offsets_are_in_percentage_points(table: Path) -> None:
     # 0.4 logits at a share near one half are ten points.
     assert 4 < offset["harness-a"] - offset["harness-b"] < 14
     printed = densing("joint", "offsets", "--catalog", str(table), *MINE, *SHORT)
-    assert printed.returncode == 3 and "8 offsets, percentage points" in printed.stdout
+    assert printed.returncode == 0 and "8 offsets, percentage points" in printed.stdout
     assert "worst R-hat" in printed.stderr and "fewest effective draws" in printed.stderr
 
 
@@ -104,4 +104,4 @@ def test_what_there_is_not_is_named(table: Path, arguments: tuple[str, ...], cod
 
 def test_one_evaluator_alone_has_no_offsets_and_says_so(table: Path) -> None:
     found = densing("joint", "offsets", "--catalog", str(table), "--evaluator", "obsscaling", *SHORT)
-    assert found.returncode == 3 and "come from one evaluator a benchmark" in found.stderr
+    assert found.returncode == 0 and "come from one evaluator a benchmark" in found.stderr

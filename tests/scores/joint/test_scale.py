@@ -102,26 +102,24 @@ def test_models_placed_afterwards_have_no_part_in_convergence(pooled: JointScale
     assert "m3" not in set(replace(pooled, placed=("m3",)).convergence["model"])
 
 
-def test_chains_too_short_to_agree_are_an_error_just_below_it_a_warning_and_below_that_nothing(
+def test_chains_too_short_to_agree_are_a_warning_and_chains_that_agree_nothing(
     pooled: JointScale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def verdict() -> list[Note]:
         return [note for note in fit_joint(toy_cells(), **TWO_SHORT).notes if note.code == "not-mixed"]
 
-    assert (joint.R_HAT_NOTED, joint.R_HAT_REFUSED) == (1.05, 1.2)
+    assert joint.R_HAT_NOTED == 1.05
     worst = pooled.convergence.iloc[0]
     (note,) = verdict()
-    assert note.severity == "error" and note.details["r_hat"] == worst["r_hat"] > 1.2
+    assert note.severity == "warning" and note.details["r_hat"] == worst["r_hat"] > 1.2
     assert f"R-hat is {worst['r_hat']:.2f} for {worst['basket']} of {worst['model']}" in note.message
     assert note.details["ess"] == pooled.convergence["ess"].min() < 40
-    monkeypatch.setattr(joint, "R_HAT_REFUSED", worst["r_hat"] + 1e-9)
-    assert [note.severity for note in verdict()] == ["warning"]
     monkeypatch.setattr(joint, "R_HAT_NOTED", worst["r_hat"] + 1e-9)
     assert verdict() == []
 
 
 def test_draws_in_random_order_are_those_of_chains_that_agree(pooled: JointScale) -> None:
-    # The same states, dealt to the chains at random: what was an error is none, so it was the chains and not the model.
+    # The same states, dealt to the chains at random: what was doubtful is not, so it was the chains and not the model.
     order = np.random.default_rng(0).permutation(len(pooled.draws.abilities))
     dealt = {item.name: getattr(pooled.draws, item.name)[order] for item in fields(JointDraws)}
     assert (
