@@ -11,7 +11,7 @@ import pandas as pd
 from densing.core import doubts, words, write_text
 from densing.report.study import who_counts
 from densing.scores.study import Today, precision
-from densing.scores.trend import TrendResult, doubling_text
+from densing.scores.trend import HEADLINE, LINE, TrendResult, doubling_text, measured_coverage
 
 NAMES = {"mean": "all four skills", "multilingual": "other languages"}
 
@@ -42,18 +42,29 @@ def render_today(today: Today) -> str:
         "# Density today\n",
         "Written by `densing report --page today --out docs/results/density-2026.md`; every number below comes from "
         "that command, and under every heading stands the one that gives it alone. Do not edit by hand.\n",
-        f"**{headline.title}**, on one scale for {len(today.scale)} models, {len(today.scale.benchmarks)} benchmarks "
+        f"**{headline.title}. {headline.now}** Both on one scale for {len(today.scale)} models, "
+        f"{len(today.scale.benchmarks)} benchmarks "
         f"and {today.cells.table['evaluator'].nunique()} evaluators. Models of the trend: {today.selection}.\n",
         "## Before you quote it\n",
         *_caveats(today),
+        "## The pace over time\n",
+        _command("densing trend --reference joint --benchmark mean --front"),
+        *_pace(headline),
+        "## What the headline would have said\n",
+        _command("densing trend --vintages"),
+        _vintages(today.vintages),
+        "## The same under other choices\n",
+        _command("densing trend --reference joint --benchmark mean --sensitivity"),
+        _sensitivity(today.sensitivity),
+        "## How good the intervals are\n",
+        _command("make coverage-table"),
+        _coverage(),
         "## The questions\n",
         _command("densing trend --by all"),
         *_answers(today),
         "## The trend\n",
         _command("densing trend --reference joint --benchmark mean"),
         _trends(today),
-        "The same scale and estimator, other models:\n",
-        _sensitivity(today.sensitivity),
         "## A known doubling time, found again?\n",
         *_recovery(today),
         "## Forecasts that were tested\n",
@@ -95,9 +106,48 @@ def _caveats(today: Today) -> list[str]:
 
 
 def _sensitivity(table: pd.DataFrame) -> str:
-    shown = table.assign(interval=[words.short_interval(row.lo, row.hi) for row in table.itertuples()])
-    names = ["choice", "doubling_months", "interval", "n", "families", "last"]
-    return _markdown(shown[names])
+    shown = table.assign(
+        window=[doubling_text(row.doubling_months, row.lo, row.hi) for row in table.itertuples()],
+        last_year=[doubling_text(row.year_months, row.year_lo, row.year_hi) for row in table.itertuples()],
+    )
+    return _markdown(shown[["choice", "window", "last_year", "n", "families", "last"]])
+
+
+def _pace(trend: TrendResult) -> list[str]:
+    """The pace by quarter, what its prior does, and the front."""
+    table = trend.pace().iloc[::3]
+    table = table.assign(pace=[doubling_text(row.months, row.lo, row.hi) for row in table.itertuples()])
+    priors = trend.priors.assign(
+        pace=[doubling_text(row.doubling_months, row.lo, row.hi) for row in trend.priors.itertuples()]
+    )
+    lines = [_markdown(table[["date", "pace"]]), _markdown(priors[["prior", "part", "pace", "growing", "slower"]])]
+    front = trend.front
+    if front is None:
+        return lines
+    columns = ["model", "released", "density", "lo", "hi", "record", "probability"]
+    return [*lines, f"{front.sentence}\n", _markdown(front.records[columns])]
+
+
+def _vintages(table: pd.DataFrame) -> str:
+    if table.empty:
+        return "Not worked out for this catalog.\n"
+    shown = table.assign(
+        window=[doubling_text(row.doubling_months, row.lo, row.hi) for row in table.itertuples()],
+        last_year=[doubling_text(row.year_months, row.year_lo, row.year_hi) for row in table.itertuples()],
+    )
+    return _markdown(shown[["vintage", "window", "last_year", "growing", "n", "families"]])
+
+
+def _coverage() -> str:
+    """How often the intervals of the pace and of one straight line held the truth, by world."""
+    table = measured_coverage().set_index(["scenario", "method"])
+    worlds = table.index.get_level_values("scenario").unique()
+    rows = {
+        f"{label}, {part}": [words.percentage(table.loc[(world, method), column]) for world in worlds]
+        for label, method in (("pace", HEADLINE.name), ("straight line", LINE.name))
+        for part, column in (("window", "coverage"), ("last year", "coverage_last"))
+    }
+    return _markdown(pd.DataFrame({"world": worlds, **rows}))
 
 
 def _recovery(today: Today) -> list[str]:

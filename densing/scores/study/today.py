@@ -27,6 +27,7 @@ from densing.scores.references import joint_ruler
 from densing.scores.study.alternatives import SENSITIVITY_COLUMNS, sensitivity
 from densing.scores.study.kept import kept
 from densing.scores.study.recovery import Recovery, recover_trend
+from densing.scores.study.shipped import shipped_vintages
 from densing.scores.trend import (
     Answers,
     Outlook,
@@ -67,7 +68,9 @@ class Today(Readable):
     trends : mapping of str to TrendResult
         The doubling time on the general basket (``mean``), every skill and other languages.
     sensitivity, counted : pandas.DataFrame
-        The headline with other models of the same scale, and the table of its own models.
+        The headline under other choices, and the table of its own models.
+    vintages : pandas.DataFrame
+        What the headline would have said at earlier dates; empty for another catalog than the embedded one.
     answers : Answers
     recall : RecallReplication
     rehearsal : Rehearsal
@@ -94,6 +97,7 @@ class Today(Readable):
     trends: Mapping[str, TrendResult]
     sensitivity: pd.DataFrame
     counted: pd.DataFrame
+    vintages: pd.DataFrame
     answers: Answers
     recall: RecallReplication
     rehearsal: Rehearsal
@@ -146,7 +150,7 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
         if basket == "mean":
             counted = densities.headline.table
             counted = counted[counted["released"] >= SINCE]
-            sensitive = sensitivity(catalog, densities, window=(SINCE, None), selection=selection)
+            sensitive = sensitivity(catalog, densities, window=(SINCE, None), selection=selection, refit=True)
     rehearsal = rehearse_forecasts(catalog, step=within(0.15, 0.25))
     return Today(
         evaluators=evaluator_table(catalog),
@@ -168,6 +172,7 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
         trends=trends,
         sensitivity=sensitive,
         counted=counted,
+        vintages=shipped_vintages(catalog),
         answers=answer_questions(catalog, step=within(0.9, 1.0)),
         recall=replicate_recall(load_recall()),
         rehearsal=rehearsal,

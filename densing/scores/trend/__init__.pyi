@@ -21,6 +21,7 @@ from .estimators import HEADLINE as HEADLINE
 from .estimators import LINE as LINE
 from .estimators import PAPERS_OWN as PAPERS_OWN
 from .estimators import held_truth as held_truth
+from .estimators import measured_coverage as measured_coverage
 from .forecasters import FORECASTERS as FORECASTERS
 from .forecasters import Forecaster as Forecaster
 from .forecasts import Arrival as Arrival
