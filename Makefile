@@ -86,7 +86,7 @@ docs: $(STAMP)  ## regenerate the pages of figures and the example run (without 
 	$(BIN)/densing report --page today --out docs/results/density-2026.md
 	$(BIN)/densing frontier --page docs/results/frontier.md
 	$(BIN)/densing run --out results/example --no-measure
-	rm results/example/report.html
+	rm results/example/report.html results/example/pace.csv results/example/leave-one-out.csv
 
 # The site; nothing is fetched, and a warning is an error. Two processes: notebooks and commands of the pages run meanwhile.
 site: $(STAMP)  ## the documentation, in docs/_build/html; links and completeness are tests/test_site.py's
