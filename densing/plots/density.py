@@ -160,7 +160,9 @@ def _name(
 
     A label that has room on a narrow page too is called ``narrow``; the page's script leaves the others out there.
     """
-    rows = pd.concat([stars[::-1].assign(star=True), records[::-1].assign(star=False)], ignore_index=True)
+    parts = ((stars, True), (records, False))
+    named = [part[["model", "released", "at"]][::-1].assign(star=star) for part, star in parts]
+    rows = pd.concat(named, ignore_index=True)
     days, decades = (span[1] - span[0]).total_seconds(), np.log(heights[1] / heights[0])
     drawn: dict[str, list[tuple[float, float, float, float]]] = {"wide": [], "narrow": []}
     for row in rows.to_dict("records"):
