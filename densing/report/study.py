@@ -596,7 +596,7 @@ def multiverse_table(multiverse: pd.DataFrame) -> ShownTable:
         Field("Rows", column("n", words.count), "n"),
         *shuffle_fields(),
     )
-    caption = f"One row per specification; the marked one is the headline. {SHUFFLES}"
+    caption = f"One straight line per specification; the marked one makes the headline's choices. {SHUFFLES}"
     return shown_table("multiverse-table", caption, multiverse, fields, mark="headline", sortable=True)
 
 
