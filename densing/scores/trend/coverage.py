@@ -21,7 +21,7 @@ from scipy import stats
 
 from densing.core import Array, FitError, write_csv
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData
-from densing.scores.trend.estimators import ESTIMATORS, FILE, HEADLINE, ORGANISATIONS
+from densing.scores.trend.estimators import ESTIMATORS, FILE, LINE, ORGANISATIONS
 from densing.scores.trend.pace import PaceFit, fit_pace
 
 LN2 = float(np.log(2))
@@ -223,7 +223,7 @@ differ as much as generations."""
 
 METHODS: Mapping[str, Callable[[TrendData], Slope | PaceFit]] = {
     **{name: partial(estimator.fit, bootstrap=300) for name, estimator in ESTIMATORS.items() if name != PACE},
-    ORGANISATIONS: partial(HEADLINE.fit, cluster="organisation"),
+    ORGANISATIONS: partial(LINE.fit, cluster="organisation"),
     PACE: partial(fit_pace, sweeps=300, burn=100),
 }
 

@@ -78,3 +78,9 @@ def test_the_papers_envelope_reads_fast_and_overconfident() -> None:
 def test_dropping_rows_beyond_the_ruler_reads_slow() -> None:
     """Why limits stay in: least squares on what is left is biased the other way."""
     assert measured("many models", "ols-crv3")["median"] < 12 / 3.65
+
+
+def test_the_straight_line_by_organisation_is_the_same_line() -> None:
+    """Other clusters change its interval, not its slope: the table's medians of both are one."""
+    medians = measured_coverage().pivot(index="scenario", columns="method", values="median").dropna()
+    assert medians[ORGANISATIONS].tolist() == pytest.approx(medians["tobit-crv3"].tolist(), abs=1e-5)
