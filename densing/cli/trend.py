@@ -12,7 +12,7 @@ from densing.cli.output import emit_json, emit_table, finish, progress, save, sa
 if TYPE_CHECKING:
     import pandas as pd
 
-    from densing.scores.trend import Answer, Arrival, Front
+    from densing.scores.trend import Answer, Arrival
 
 SHOWN = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
 
@@ -121,7 +121,7 @@ def trend(
         "combine": combine,
         **result.to_dict(),
         "when": [{"score": score, "params": params, **answer.to_dict()} for score, params, answer in answers],
-        **({"front": _front(told)} if front else {}),
+        **({"front": told and told.to_dict()} if front else {}),
         **({} if choices is None else {"sensitivity": choices}),
         "notes": list(notes),
     }
@@ -156,26 +156,6 @@ def trend(
             say(_sentence(*question))
         show_notes(notes, verbose)
     finish(notes)
-
-
-def _front(front: Front | None) -> dict[str, object] | None:
-    """The front for programs."""
-    from densing.core import plain
-
-    if front is None:
-        return None
-    slopes = {name: getattr(front, name) for name in ("window", "last_year")}
-    return {
-        "sentence": front.sentence,
-        **{
-            name: {"doubling_months": slope.doubling_months, "lo": low, "hi": high}
-            for name, slope in slopes.items()
-            for low, high in [slope.doubling_interval]
-        },
-        "records": plain(front.records.to_dict("records")),
-        "gap": plain(front.gap.to_dict("records")),
-        "curve": plain(front.curve.to_dict("records")),
-    }
 
 
 def _papers_own(rows: pd.DataFrame) -> str:

@@ -246,11 +246,14 @@ def caveats(study: Study) -> tuple[str, ...]:
         f"These are statements about {study.selection} on one ruler and one set of benchmarks ({evaluator}); with "
         f"another ruler or other models the pace is another.{held}"
     )
-    said = severest_first((*study.notes, *study.trend.notes))
-    wrong = doubtful([note for note in said if note.severity == "error"])
-    warned = len(doubtful([note for note in said if note.severity == "warning"]))
+    wrong, warned = said(study, "error"), len(said(study, "warning"))
     more = f" {words.plural(warned, 'warning')} of the data and of the tests: see Checks." if warned else ""
     return (f"{lead_caveat}{more}", *wrong)
+
+
+def said(study: Study, severity: str) -> tuple[str, ...]:
+    """Return the notes of the study and of its trend of one severity, as sentences."""
+    return doubtful([note for note in (*study.notes, *study.trend.notes) if note.severity == severity])
 
 
 def members(study: Study) -> str:
@@ -380,8 +383,7 @@ def _other_figures(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str
     captioned, fan = {}, study.long_forecast
     last = (study.density, study.trend)
     if study.beside is not None:
-        ends = (pd.DatetimeIndex(trend.data.released).max() for trend in (study.beside.trend, study.trend))
-        further = next(ends) > next(ends)
+        further = study.beside.trend.data.released.max() > study.trend.data.released.max()
         last = (study.beside.density, study.beside.trend) if further else last
         near = fan if further and earned and fan is not None and len(fan) else None
         caption = density_words(study.beside.density.table, 0, fan=near is not None)
@@ -816,10 +818,7 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
     checks = study.trend.checks
     sentences = (
         ("The estimator", study.trend.why),
-        (
-            "Notes",
-            " ".join(doubtful([note for note in (*study.notes, *study.trend.notes) if note.severity == "warning"])),
-        ),
+        ("Notes", " ".join(said(study, "warning"))),
         ("Models in the headline", f"{words.sentence(study.selection)} {members(study)}".strip()),
         ("Who is counted", who_counts(study.sensitivity, study.density.table)),
         ("Facts", study.recall),

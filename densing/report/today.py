@@ -106,11 +106,15 @@ def _caveats(today: Today) -> list[str]:
 
 
 def _sensitivity(table: pd.DataFrame) -> str:
-    shown = table.assign(
+    return _markdown(_both_means(table)[["choice", "window", "last_year", "n", "families", "last"]])
+
+
+def _both_means(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with both means of the pace in words, as ``window`` and ``last_year``."""
+    return table.assign(
         window=[doubling_text(row.doubling_months, row.lo, row.hi) for row in table.itertuples()],
         last_year=[doubling_text(row.year_months, row.year_lo, row.year_hi) for row in table.itertuples()],
     )
-    return _markdown(shown[["choice", "window", "last_year", "n", "families", "last"]])
 
 
 def _pace(trend: TrendResult) -> list[str]:
@@ -131,11 +135,7 @@ def _pace(trend: TrendResult) -> list[str]:
 def _vintages(table: pd.DataFrame) -> str:
     if table.empty:
         return "Not worked out for this catalog.\n"
-    shown = table.assign(
-        window=[doubling_text(row.doubling_months, row.lo, row.hi) for row in table.itertuples()],
-        last_year=[doubling_text(row.year_months, row.year_lo, row.year_hi) for row in table.itertuples()],
-    )
-    return _markdown(shown[["vintage", "window", "last_year", "growing", "n", "families"]])
+    return _markdown(_both_means(table)[["vintage", "window", "last_year", "growing", "n", "families"]])
 
 
 def _coverage() -> str:

@@ -339,7 +339,7 @@ def sensitivity(
         except DensingError:
             continue
         if slopes[0].estimable:
-            ends = [(slope.doubling_months, *slope.doubling_interval) for slope in slopes[:2]]
+            ends = [slope.doubling for slope in slopes[:2]]
             last = pd.Timestamp(data.released.max())
             over, year = (*ends, (math.nan,) * 3)[:2]
             rows.append((group, choice, *over, *year, slopes[0].n, slopes[0].clusters, last, group == "headline"))

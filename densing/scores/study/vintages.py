@@ -112,7 +112,7 @@ def vintages(
             data = TrendData.from_density(result.headline).window(since, None)
             fit = fit_pace(data, seed=seed)
             for names, slope in ((COLUMNS[3:6], fit.window), (COLUMNS[6:9], fit.last_year)):
-                row |= dict(zip(names, (slope.doubling_months, *slope.doubling_interval), strict=True))
+                row |= dict(zip(names, slope.doubling, strict=True))
             row |= {"n": fit.models, "families": fit.families, "growing": fit.growing}
         except DensingError as error:
             row["reason"] = str(error)

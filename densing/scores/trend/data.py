@@ -341,6 +341,11 @@ class Slope:
         """Ends of the doubling time, from inverting the ends of the slope's interval."""
         return doubling_months(self.hi), doubling_months(self.lo)
 
+    @property
+    def doubling(self) -> tuple[float, float, float]:
+        """Doubling time in months and the ends of its interval, as tables hold them."""
+        return (self.doubling_months, *self.doubling_interval)
+
 
 def doubling_months(slope: float) -> float:
     """Convert a slope of ln(density) per day into a doubling time in months.

@@ -123,8 +123,7 @@ class TrendResult(Readable):
             usual = own is not None and prior == own.prior
             fit = own if own is not None and usual else fit_pace(self.data, level, prior=prior, seed=seed)
             for part, slope in (("window", fit.window), ("last twelve months", fit.last_year)):
-                lo, hi = slope.doubling_interval
-                rows.append((prior, part, slope.doubling_months, lo, hi, fit.growing, fit.slower))
+                rows.append((prior, part, *slope.doubling, fit.growing, fit.slower))
         names = ["prior", "part", "doubling_months", "lo", "hi", "growing", "slower"]
         return pd.DataFrame(rows, columns=names)
 
@@ -215,12 +214,9 @@ class TrendResult(Readable):
         if self.varying is None:
             return None
         slope = self.varying.last_year
-        lo, hi = slope.doubling_interval
         return plain(
             {
-                "doubling_months": slope.doubling_months,
-                "lo": lo,
-                "hi": hi,
+                **dict(zip(("doubling_months", "lo", "hi"), slope.doubling, strict=True)),
                 "slope_per_day": slope.slope,
                 "slope_lo": slope.lo,
                 "slope_hi": slope.hi,

@@ -338,13 +338,26 @@ def quantile_lines(days: Array, values: Array, limits: Array, weights: Array, q:
     for start in range(0, len(slopes), chunk):
         part = slice(start, start + chunk)
         lines = intercepts[part, None] + slopes[part, None] * days
-        residual = values - np.clip(lines, limits[:, 0], limits[:, 1])
-        loss = (residual * (q - (residual < 0))) @ weights.T
+        loss = check_loss(values, lines, limits, q) @ weights.T
         lowest = loss.min(axis=0)
         slowest = np.argmax(loss <= lowest * (1 + TIE) + TIE, axis=0)
         better = lowest * (1 + TIE) + TIE < best
         best[better], chosen[better] = lowest[better], slowest[better] + start
     return slopes[chosen], intercepts[chosen]
+
+
+def check_loss(values: Array, fitted: Array, limits: Array, q: float) -> Array:
+    """Return the loss of each row whose q quantile is ``fitted``, shape (..., n); limits cut what can be seen of it.
+
+    Source: Powell, J. Econometrics 32 (1986) 143-155.
+
+    Examples
+    --------
+    >>> check_loss(np.array([1.0, 0.0]), np.array([0.0, 1.0]), np.array([[-9.0, 9.0]] * 2), 0.9).round(2).tolist()
+    [0.9, 0.1]
+    """
+    residual = values - np.clip(fitted, limits[:, 0], limits[:, 1])
+    return np.asarray(residual * (q - (residual < 0)))
 
 
 def mean_pace(data: TrendData, level: float = 0.95, *, seed: int = 0) -> Slope:

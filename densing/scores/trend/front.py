@@ -13,14 +13,15 @@ Powell (1986), by repeated programmes over the rows whose fitted value can be se
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import linprog
 
-from densing.core import Array, Card, FitError, Readable, words
+from densing.core import Array, Card, FitError, Readable, plain, words
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
-from densing.scores.trend.estimators import MIN_QUANTILE_ROWS, record_mask
+from densing.scores.trend.estimators import MIN_QUANTILE_ROWS, check_loss, record_mask
 from densing.scores.trend.pace import FREEDOM, PaceFit
 
 QUANTILE = 0.9
@@ -91,6 +92,13 @@ class Front(Readable):
             f"{words.percentage(row.probability)} at {_every(row.doubling_months)}" for row in self.gap.itertuples()
         )
         return f"{text}; that none of {words.plural(self.later, 'later model')} beat it has a probability of {odds}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready data."""
+        names = ("doubling_months", "lo", "hi")
+        paces = {part: dict(zip(names, getattr(self, part).doubling, strict=True)) for part in ("window", "last_year")}
+        tables = {part: getattr(self, part).to_dict("records") for part in ("records", "gap", "curve")}
+        return plain({"sentence": self.sentence, **paces, **tables})
 
     def card(self) -> Card:
         """Return what is shown: both paces, the gap, and the records."""
@@ -230,8 +238,7 @@ def quantile_splines(days: Array, values: Array, limits: Array, weights: Array, 
                     break
                 trial = _programme(design[seen], values[seen], weight[seen], q)
                 fitted = design @ trial
-                residual = values - np.clip(fitted, limits[:, 0], limits[:, 1])
-                loss = float((weight * residual * (q - (residual < 0))).sum())
+                loss = float((weight * check_loss(values, fitted, limits, q)).sum())
                 if loss < lowest:
                     found[row], lowest = trial, loss
                 # A row whose fitted value lies beyond its limits says nothing of where beyond.
