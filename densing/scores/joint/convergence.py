@@ -58,7 +58,7 @@ def bulk_ess(draws: Array) -> Array:
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> 1500 < bulk_ess(rng.standard_normal((4, 500, 1)))[0] < 2500
+    >>> bool(1500 < bulk_ess(rng.standard_normal((4, 500, 1)))[0] < 2500)
     True
     >>> steps = rng.standard_normal((4, 500, 1))
     >>> bool(bulk_ess(steps.cumsum(axis=1))[0] < 20)

@@ -375,7 +375,7 @@ def run_study(
     >>> catalog = densing.load_catalog(scores, embedded=False)
     >>> study = densing.run_study(catalog, densing.StudyOptions("olmo-ladder", "openbookqa"))
     >>> study.trend.title.split(" (")[0]
-    'Capability density doubled every 1.3 months between January 2024 and June 2024'
+    'Capability density may have doubled every 1.3 months between January 2024 and June 2024'
     """
     catalog = catalog or load_catalog()
     options = options or StudyOptions()
