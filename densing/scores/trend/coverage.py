@@ -22,10 +22,11 @@ from scipy import stats
 from densing.core import Array, FitError, write_csv
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData
 from densing.scores.trend.estimators import ESTIMATORS, FILE, LINE, ORGANISATIONS
+from densing.scores.trend.front import Front, fit_front
 from densing.scores.trend.pace import PaceFit, fit_pace
 
 LN2 = float(np.log(2))
-PACE = "pace"
+PACE, FRONT = "pace", "front"
 
 
 @dataclass(frozen=True)
@@ -221,10 +222,11 @@ SCENARIOS: Mapping[str, Scenario] = {
 """The first eleven last 24 months and have a true doubling time of 3.5; the others last 36. Where there are labs, they
 differ as much as generations."""
 
-METHODS: Mapping[str, Callable[[TrendData], Slope | PaceFit]] = {
+METHODS: Mapping[str, Callable[[TrendData], Slope | PaceFit | Front]] = {
     **{name: partial(estimator.fit, bootstrap=300) for name, estimator in ESTIMATORS.items() if name != PACE},
     ORGANISATIONS: partial(LINE.fit, cluster="organisation"),
     PACE: partial(fit_pace, sweeps=300, burn=100),
+    FRONT: partial(fit_front, resamples=100),
 }
 
 
@@ -262,7 +264,7 @@ def measure_coverage(scenario: Scenario, reps: int, seed: int = 0, methods: Iter
                 fit = METHODS[name](data)
             except FitError:
                 continue
-            pair = (fit.window, fit.last_year) if isinstance(fit, PaceFit) else (fit, fit)
+            pair = (fit, fit) if isinstance(fit, Slope) else (fit.window, fit.last_year)
             if np.isfinite(pair[0].slope):
                 found[name].append((*pair, *truths))
     return pd.DataFrame([_summary(name, found[name]) for name in names])
@@ -311,18 +313,22 @@ def coverage_table(
 def main() -> None:
     """Measure all estimators in all scenarios and write the table that the headline's reason is read from.
 
-    Worlds depend on the seed and their scenario alone: with ``--scenario`` the rows of the others stay as they are.
+    Worlds depend on the seed and their scenario alone: with ``--scenario`` and ``--method`` the rows of the others stay
+    as they are.
     """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--reps", type=int, default=200, help="worlds per scenario")
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--scenario", choices=SCENARIOS, action="append", help="measure this one only; repeatable")
+    parser.add_argument("--method", choices=METHODS, action="append", help="measure this one only; repeatable")
     parser.add_argument("--out", type=Path, default=FILE)
     options = parser.parse_args()
-    chosen = options.scenario or list(SCENARIOS)
-    table = coverage_table(options.reps, options.seed, scenarios=chosen).round(6).assign(seed=options.seed)
-    previous = pd.read_csv(options.out) if options.scenario and options.out.exists() else table.head(0)
-    table = pd.concat([previous[~previous["scenario"].isin(chosen)], table]).sort_values(
+    worlds, methods = options.scenario or list(SCENARIOS), options.method or list(METHODS)
+    table = coverage_table(options.reps, options.seed, methods, worlds).round(6).assign(seed=options.seed)
+    partly = (options.scenario or options.method) and options.out.exists()
+    previous = pd.read_csv(options.out) if partly else table.head(0)
+    anew = previous["scenario"].isin(worlds) & previous["method"].isin(methods)
+    table = pd.concat([previous[~anew], table]).sort_values(
         "scenario", key=lambda names: names.map(list(SCENARIOS).index), kind="stable"
     )
     write_csv(table[["scenario", *(name for name in table.columns if name != "scenario")]], options.out)

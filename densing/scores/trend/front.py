@@ -226,13 +226,13 @@ def quantile_splines(days: Array, values: Array, limits: Array, weights: Array, 
     origin, unit = float(days.mean()), max(float(np.ptp(days)), 1.0)
     # Days as shares of the window keep the programmes well scaled.
     design = _basis((days - origin) / unit, (bends - origin) / unit)
-    found = np.empty((len(weights), design.shape[1]))
+    found = np.full((len(weights), design.shape[1]), np.nan)
     observed = (values > limits[:, 0]) & (values < limits[:, 1])
     for row, weight in enumerate(weights):
         lowest = np.inf
         # With limits the loss is not convex: from all rows and from those observed, the best of the rounds is kept.
-        for start in (weight > 0, (weight > 0) & observed):
-            seen = start
+        starts = [weight > 0] if observed.all() else [weight > 0, (weight > 0) & observed]
+        for seen in starts:
             for _ in range(ROUNDS):
                 if seen.sum() <= design.shape[1]:
                     break
@@ -246,8 +246,6 @@ def quantile_splines(days: Array, values: Array, limits: Array, weights: Array, 
                 if (visible == seen).all():
                     break
                 seen = visible
-        if not np.isfinite(lowest):
-            found[row] = np.nan
     slopes = found[:, 1:] / unit
     return np.column_stack([found[:, 0] - slopes[:, 0] * origin, slopes])
 
