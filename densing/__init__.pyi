@@ -36,6 +36,7 @@ from .scores.density import compare_rulers as compare_rulers
 from .scores.density import estimate_density as estimate_density
 from .scores.density import model_scatter as model_scatter
 from .scores.density import rank as rank
+from .scores.density import ruler_by_families as ruler_by_families
 from .scores.density import run_densities as run_densities
 from .scores.density import skill_densities as skill_densities
 from .scores.density import table_densities as table_densities

@@ -19,8 +19,10 @@ def test_quickstart_gives_a_density_an_interval_and_a_plot(tmp_path: Path) -> No
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert len(cells) == 5, "five cells, as promised"
+    assert len(cells) == 6, "six cells, as promised"
     density = cells[2].outputs[0]["data"]["text/html"]
     assert "Mine-3B" in density and "density_lo" in density
-    plot = cells[4].outputs[0]["data"]
+    assert "over the twelve months" in cells[3].outputs[0]["data"]["text/html"].lower()
+    assert "months" in cells[4].outputs[0]["data"]["text/html"]
+    plot = cells[5].outputs[0]["data"]
     assert any("plotly" in kind for kind in plot)

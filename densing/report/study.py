@@ -536,8 +536,8 @@ def front_table(front: Front | None) -> ShownTable | None:
               hint="Share of joint draws of all densities in which it was a record when it came"),
     )  # fmt: skip
     caption = (
-        "Models that set a record of density when they came, or may have. The 95 % interval of the densest tenth's pace "
-        f"held that of the window in {held_truth('front')} of simulated worlds, from the worst kind to the best."
+        "Models that set a record of density when they came, or may have. The 95 % interval of the densest tenth's "
+        f"pace held that of the window in {held_truth('front')} of simulated worlds, from the worst kind to the best."
     )
     rows = front.records.rename(columns={"lo": "density_lo", "hi": "density_hi"})
     return shown_table("front-table", caption, rows, fields, mark="record")

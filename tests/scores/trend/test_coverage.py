@@ -62,10 +62,10 @@ def test_with_organisations_as_clusters_the_interval_holds_where_laboratories_di
 
 
 def test_a_mixed_model_of_families_is_too_sure_where_laboratories_differ() -> None:
-    """Why it is a second opinion: an outside audit found .84 to .85 in such worlds, our table .88."""
-    assert measured("labs, generations, sizes", "mixedlm")["low"] < 0.93
+    """Why it is a second opinion: where laboratories keep paces of their own it holds the truth in 61 % of worlds."""
+    assert measured("labs of different pace", "mixedlm")["high"] < 0.85
     table = measured_coverage().set_index(["scenario", "method"])["coverage"]
-    assert table["labs, generations, sizes", "mixedlm"] < table["families, no ceilings", "mixedlm"]
+    assert table["labs of different pace", "mixedlm"] < table["families, no ceilings", "mixedlm"] - 0.2
 
 
 def test_the_papers_envelope_reads_fast_and_overconfident() -> None:
