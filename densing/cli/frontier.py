@@ -36,7 +36,7 @@ def frontier(
     html: o.Html = None,
     json: o.JsonFlag = False,
 ) -> None:
-    """Set densities beside one cost, and say what is on the frontier: as dense at no more cost there is no other.
+    """Set densities beside a cost, and name the models that are not dominated in both.
 
     Of the catalog's models the cost is the FLOPs of their training, where tokens are known; of runs of your own their
     device hours; of a ladder's arms the bytes, joules and hours of a run, with a ratio to plain training for density.

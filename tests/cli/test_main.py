@@ -303,3 +303,9 @@ def test_the_shell_completes_commands_and_options() -> None:
         command = [sys.executable, "-c", "import sys; sys.argv = ['densing']; from densing.cli import main; main()"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **asked})
         assert done.stdout.split() == [expected]
+
+
+def test_help_begins_with_the_five_things_that_newcomers_do() -> None:
+    first = densing("--help").stdout.split("Start here:\n")[1].split("\n\n")[0]
+    commands = [line.split()[0] for line in first.splitlines() if line.startswith("  ") and line[2] != " "]
+    assert commands == ["run", "density", "trend", "eval", "profile"]
