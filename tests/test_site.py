@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from filelock import FileLock
 
 from densing.cli import COMMANDS
 from tests.support import folders
@@ -47,13 +49,18 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E", "-b", "html", DOCS, out / "html",
-         "-d", out / "doctrees"],
-        capture_output=True, text=True, timeout=800,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-6000:]
+    # Built once, also where several processes share these tests.
+    shared = tmp_path_factory.getbasetemp()
+    out = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "site"
+    with FileLock(f"{out}.lock"):
+        if not (out / "built").exists():
+            done = subprocess.run(
+                [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E", "-b", "html", DOCS, out / "html",
+                 "-d", out / "doctrees"],
+                capture_output=True, text=True, timeout=800,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr[-6000:]
+            (out / "built").touch()
     return out / "html"
 
 

@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtrs
+from scipy.sparse import csr_array
 
 from densing.core import Array, Card, FitError, Readable, words
 from densing.scores.joint import truncated
@@ -252,6 +253,10 @@ def fit_pace(
     ends = 2 + np.cumsum([0, *(block.shape[1] for block in blocks)])
     spread = np.array([PRIORS[prior], *(SHARED_SD for _ in shared)])
     ridge = np.concatenate([[LEVEL_SD**-2, PACE_SD**-2], np.ones(design.shape[1] - 2)])
+    # A row has one family and one maker: of the products of two columns, summed in the gram matrix, few are not 0.
+    below = np.tril_indices(design.shape[1])
+    columns = csr_array(design.T)
+    products = (columns[below[0]] * columns[below[1]]).tocsr()
     values = data.draws if data.draws is not None else data.law_draws
     n, floor, ceiling = len(data), data.limits[:, 0], data.limits[:, 1]
 
@@ -278,7 +283,9 @@ def fit_pace(
         precision = weights / variance[:, None]
         # Level, slope, bends, families and makers together, given their scales; how far the pace moves with all of
         # them integrated out, since it is known too loosely to be drawn given the bends.
-        gram, moment = (design.T[None] * precision[:, None, :]) @ design, (precision * y) @ design
+        gram = np.zeros((chains, design.shape[1], design.shape[1]))
+        gram[:, *below] = (products @ precision.T).T
+        moment = (precision * y) @ design
         scales = np.abs(scales)
         trial = scales.copy()
         trial[:, 0] *= np.exp(WALK_STEP * rng.standard_normal(chains))
@@ -292,7 +299,7 @@ def fit_pace(
             for new, old in zip(there[:2], here[:2], strict=True)
         )
         noisy = half + rng.standard_normal(half.shape)
-        standard = np.stack([solve_triangular(f.T, v, check_finite=False) for f, v in zip(factor, noisy, strict=True)])
+        standard = np.stack([dtrtrs(f.T, v)[0] for f, v in zip(factor, noisy, strict=True)])
         # A scale up and its coefficients down, the effects as they are: where these are well known, scales move by it.
         for b, (start, end) in enumerate(pairwise(ends)):
             for _ in range(STRETCHES):
@@ -328,7 +335,8 @@ def fit_pace(
 def _marginal(gram: Array, moment: Array, scales: Array, ends: Array, ridge: Array) -> tuple[Array, Array, Array]:
     """Return factor L, L^-1 r and log density of the data given scales, all coefficients integrated out.
 
-    The precision of the standard normal coefficients is L L^T, their information r.
+    The precision of the standard normal coefficients is L L^T, their information r; of ``gram`` the lower triangle is
+    read.
     """
     chains, width = len(scales), len(ridge)
     size = np.ones((chains, width))
@@ -337,8 +345,6 @@ def _marginal(gram: Array, moment: Array, scales: Array, ends: Array, ridge: Arr
     matrix = gram * size[:, :, None] * size[:, None, :]
     matrix[:, range(width), range(width)] += ridge
     factor = np.linalg.cholesky(matrix)
-    half = np.stack(
-        [solve_triangular(f, v, lower=True, check_finite=False) for f, v in zip(factor, moment * size, strict=True)]
-    )
+    half = np.stack([dtrtrs(f.T, v, trans=1)[0] for f, v in zip(factor, moment * size, strict=True)])
     diagonal = np.log(np.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
     return factor, half, 0.5 * (half**2).sum(axis=1) - diagonal
