@@ -20,6 +20,7 @@ from .errors import StoppedError as StoppedError
 from .errors import TableError as TableError
 from .errors import UnavailableError as UnavailableError
 from .errors import UnknownNameError as UnknownNameError
+from .errors import gathered as gathered
 from .errors import nearest as nearest
 from .files import LFS_POINTER as LFS_POINTER
 from .files import cache_folder as cache_folder
@@ -65,6 +66,7 @@ from .sheets import read_sheet as read_sheet
 from .sheets import text_cells as text_cells
 from .spelling import as_declared as as_declared
 from .spelling import as_table as as_table
+from .spelling import check_sheet as check_sheet
 from .spelling import plain_name as plain_name
 from .tables import Column as Column
 from .tables import Table as Table

@@ -54,12 +54,15 @@ class Sheet:
         How it was read, where that was not plain.
     titles : mapping of str to str
         What the file calls a column that bears another name here, for messages.
+    problems : mapping of str to tuple of str
+        What is wrong in a column, by its name here: refused with what else is wrong (:func:`densing.core.check_sheet`).
     """
 
     name: str
     cells: pd.DataFrame
     notes: tuple[Note, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
+    problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_sheet(source: TableLike | io.TextIOBase, where: str | None = None) -> Sheet:

@@ -201,3 +201,46 @@ def test_a_trend_and_the_joint_scale_name_what_they_take(monkeypatch: pytest.Mon
     monkeypatch.setattr("densing.scores.joint.cells.MAX_SCORES", 10)
     with pytest.raises(InputError, match=r"scores are more than the 10 that the joint scale takes.*--reference"):
         joint_cells(load_catalog())
+
+
+def test_shots_behind_a_benchmark_are_read_from_its_header(tmp_path: Path) -> None:
+    rows = "Model,Size,MMLU 5-shot,GSM8K (8 shot) %\nmine,3B,0.62,50\n"
+    scores = read_extra(text(tmp_path, rows))["scores"].rows
+    assert scores[["benchmark", "score", "shots"]].to_numpy().tolist() == [["mmlu", 0.62, 5.0], ["gsm8k", 0.5, 8.0]]
+    with pytest.raises(TableError, match=r"row 2, column Few-shot: '0', where a header says 5 shots; keep one"):
+        read_extra(text(tmp_path, "Model,Size,Few-shot,MMLU 5-shot\nmine,3B,0,0.62\n"))
+    with pytest.raises(TableError, match=r"'MMLU 3-shot' and 'MMLU 5-shot' both mean mmlu; keep one"):
+        read_extra(text(tmp_path, "Model,Size,MMLU 3-shot,MMLU 5-shot\nmine,3B,0.6,0.62\n"))
+
+
+def test_every_column_that_is_not_read_is_named_and_asked_about_where_it_looks_like_one(tmp_path: Path) -> None:
+    many = [f"extra{at}" for at in range(9)]
+    header = ",".join(["Model", "Size", "MMLU", "GSM8K pass@1", "Date", *many])
+    path = text(tmp_path, f"{header}\nmine,3B,0.62,0.5,2024-03-01{',x' * 9}\n")
+    (note,) = [note for note in load_catalog(path).notes if note.code == "columns-not-read"]
+    assert note.severity == "warning" and note.details["columns"] == ["GSM8K pass@1", "Date", *many]
+    assert note.details["hints"] == {
+        "GSM8K pass@1": "did you mean gsm8k?",
+        "Date": "name it released if models came out then",
+    }
+    assert all(repr(name) in note.message for name in many)
+    (note,) = [
+        n for n in load_catalog(text(tmp_path, "Model,Size,MMLU,Team\nmine,3B,1,x\n")).notes if "columns-not" in n.code
+    ]
+    assert (note.severity, note.details["hints"]) == ("info", {})
+
+
+def test_all_that_is_wrong_with_a_table_of_scores_is_one_message(tmp_path: Path) -> None:
+    rows = 'Model,Size,Released,Tokens,MMLU,GSM8K\na,3Q,03/04/2024,"1,5",0.62,"0,5"\nb,7B,05/06/2024,1.5,62,0.44\n'
+    with pytest.raises(TableError) as caught:
+        read_extra(text(tmp_path, rows))
+    said = ["column GSM8K: row 2", "row 3, column MMLU: 62", "'3Q' is not", "'03/04/2024' is not", "'05/06/2024'"]
+    assert len(caught.value.problems) == len(said)
+    for words in said:
+        assert sum(words in problem for problem in caught.value.problems) == 1, words
+
+
+def test_scores_that_the_ruler_does_not_read_are_named() -> None:
+    notes = {note.code: note for note in densing.table_densities(ROWS, RULER).notes}
+    assert notes["scores-not-used"].details == {"benchmarks": {"gsm8k": 1}}
+    assert "gsm8k (1 score)" in notes["scores-not-used"].message
