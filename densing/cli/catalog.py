@@ -9,7 +9,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, save, say, show_notes
-from densing.core import UnknownNameError, cell_text, worst
+from densing.core import UnknownNameError, cell_text, on_sheet, worst
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -177,6 +177,7 @@ def validate(
     path: Annotated[
         Path | None, typer.Argument(help=f"Your table ({o.FORMS}) or folder; the embedded catalog when left out.")
     ] = None,
+    sheet: o.SheetName = None,
     json: o.JsonFlag = False,
 ) -> None:
     """Check a table against the declared columns, ranges and the embedded catalog; exit code 1 when it is refused.
@@ -185,7 +186,7 @@ def validate(
     """
     from densing.scores.catalog import load_catalog, validate_catalog
 
-    notes = list(load_catalog().notes) if path is None else validate_catalog(path)
+    notes = list(load_catalog().notes) if path is None else validate_catalog(on_sheet(path, sheet))
     bad = worst(notes) == "error"
     if json:
         emit_json({"valid": not bad, "notes": notes})

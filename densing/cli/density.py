@@ -11,7 +11,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes, timed_bar
-from densing.core import Note, once, words
+from densing.core import Note, on_sheet, once, words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +68,7 @@ def density(
         ),
     ] = None,
     catalog: o.CatalogFiles = None,
+    sheet: o.SheetName = None,
     include: o.Include = None,
     combine: o.Combine = "mean-score",
     pool: o.Pool = False,
@@ -127,6 +128,8 @@ def density(
 
     Example: densing density --reference qwen1.5 --benchmark mmlu --scores my_scores.csv --json
 
+    Example: densing density --benchmark mmlu --scores team.xlsx --sheet Scores
+
     Example: densing density --rulers all --benchmark mmlu
 
     Example: densing density --results results/mine --reference olmo-ladder
@@ -145,6 +148,8 @@ def density(
     """
     if fail_if and scores is None and not results:
         raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")
+    if sheet is not None:
+        scores, catalog = scores and on_sheet(scores, sheet), [on_sheet(path, sheet) for path in catalog or []]
     options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
     if results:
         if scores is not None or catalog or skills or rulers is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from densing.scores.references import Reference as Ruler
 
 ONE_CURVE, PER_BENCHMARK = "mean-score", "per-benchmark"
-FORMS = "CSV, Parquet, JSON lines or JSON"
+FORMS = "CSV, .xlsx, Parquet, JSON lines or JSON"
 """Of a table that somebody brings; docs/how-to/tables.md says how each is read."""
 
 
@@ -71,6 +71,15 @@ CatalogFiles = Annotated[
         "--catalog",
         help=f"Table ({FORMS}), or folder with models.csv and scores.csv, merged into the embedded catalog; may be "
         "repeated.",
+    ),
+]
+SheetName = Annotated[
+    str | None,
+    typer.Option(
+        "--sheet",
+        help="Sheet of a workbook (.xlsx) that is read, the first by default; of one file among several write "
+        "FILE.xlsx#SHEET.",
+        metavar="SHEET",
     ),
 ]
 Since = Annotated[str | None, typer.Option("--since", help="First release date, ISO.", metavar="DATE")]

@@ -57,10 +57,13 @@ from .secrets import mask as mask
 from .secrets import secrets_of as secrets_of
 from .secrets import strip_secrets as strip_secrets
 from .sheets import SUFFIXES as SUFFIXES
+from .sheets import ArrowTable as ArrowTable
+from .sheets import InterchangeTable as InterchangeTable
 from .sheets import Sheet as Sheet
 from .sheets import TableLike as TableLike
 from .sheets import cell_text as cell_text
 from .sheets import each_once as each_once
+from .sheets import on_sheet as on_sheet
 from .sheets import read_cells as read_cells
 from .sheets import read_sheet as read_sheet
 from .sheets import text_cells as text_cells

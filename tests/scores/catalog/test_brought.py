@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,6 +31,11 @@ ROWS = [
 FORMS = [".csv", ".tsv", ".csv.gz", ".parquet", ".jsonl", ".json", ".utf16.csv"]
 RULER = densing.load_reference("qwen1.5", "mmlu")
 # As people write the same rows.
+# As Google Sheets writes them: what a cell shows, quoted where it holds a comma, lines that end as on Windows.
+GOOGLE = (
+    'Model,Parameters,Release date,Benchmark,Score,Ours\r\nmine,"3,000,000,000","Jun 1, 2024",MMLU,62.00%,TRUE\r\n'
+    'mine,"3,000,000,000","Jun 1, 2024",GSM-8K,50.00%,TRUE\r\nyours,"7,000,000,000",,MMLU,71.00%,FALSE\r\n,,,,,\r\n'
+)
 GERMAN = (
     "Modell-Nr;Model;Parameters;Release date;Benchmark;Score\n"
     "1;mine;3B;01.06.2024;MMLU;0,62\n2;mine;3B;01.06.2024;GSM-8K;0,5\n3;yours;7 000 000 000;;MMLU;0,71\n"
@@ -117,7 +123,7 @@ def test_any_runs_of_a_fit_are_the_same_in_every_form(tmp_path: Path, rows: list
         pd.testing.assert_frame_equal(read_runs(path, law)[0], ours)
 
 
-@pytest.mark.parametrize("content", [GERMAN, WIDE], ids=["german", "wide"])
+@pytest.mark.parametrize("content", [GERMAN, WIDE, GOOGLE], ids=["german", "wide", "google"])
 def test_people_s_spellings_give_the_same_densities(tmp_path: Path, content: str) -> None:
     theirs = density_of(text(tmp_path, content))
     columns = theirs.columns.drop("params_source", errors="ignore")
@@ -244,3 +250,20 @@ def test_scores_that_the_ruler_does_not_read_are_named() -> None:
     notes = {note.code: note for note in densing.table_densities(ROWS, RULER).notes}
     assert notes["scores-not-used"].details == {"benchmarks": {"gsm8k": 1}}
     assert "gsm8k (1 score)" in notes["scores-not-used"].message
+
+
+def test_a_sheet_of_a_workbook_is_chosen_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openpyxl", reason="extra xlsx")
+    path = tmp_path / "team.xlsx"
+    with pd.ExcelWriter(path) as writer:
+        pd.DataFrame([["last year"]]).to_excel(writer, sheet_name="Cover", header=False, index=False)
+        pd.DataFrame(ROWS).to_excel(writer, sheet_name="Scores", index=False)
+    out, _ = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", str(path), "--sheet", "Scores")
+    assert "mine" in out and "yours" in out
+    pd.testing.assert_frame_equal(density_of(f"{path}#Scores"), density_of(ROWS))
+
+
+def test_a_table_of_pyarrow_gives_the_same_densities() -> None:
+    pd.testing.assert_frame_equal(density_of(pa.Table.from_pylist(ROWS)), density_of(ROWS))
