@@ -31,6 +31,7 @@ COMMANDS = {
     "catalog": "catalog:app",
     "refs": "refs:app",
     "doctor": "doctor:doctor",
+    "examples": "examples:examples",
     "eval": "eval:eval_",
     "results": "results:app",
     "ladder": "ladder:app",

@@ -24,12 +24,14 @@ from .errors import gathered as gathered
 from .errors import nearest as nearest
 from .files import LFS_POINTER as LFS_POINTER
 from .files import cache_folder as cache_folder
+from .files import copy_shipped as copy_shipped
 from .files import move as move
 from .files import parse_json as parse_json
 from .files import read_json as read_json
 from .files import read_text as read_text
 from .files import refuse_no_file as refuse_no_file
 from .files import replacing as replacing
+from .files import shipped_folder as shipped_folder
 from .files import storage_errors as storage_errors
 from .files import sync_folder as sync_folder
 from .files import wheel_folder as wheel_folder
