@@ -156,9 +156,16 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
     if not path.is_file():
         raise InputError(f"{path}: is no regular file; write the trace to a file first")
     if _head(path, len(ZIP)) != ZIP:
+        if path.name.endswith((".tar", ".tar.gz", ".tgz")):
+            raise InputError(f"{path}: is a tar archive; unpack it and give the folder, or pack the traces as .zip")
         return [TraceFile(path)]
-    members = _members(path, ignored)
+    others = list[Path]()
+    members = _members(path, others)
+    ignored += others
     if not members:
+        inside = [other.name.rpartition(":")[2] for other in others if other.suffix == ".zip"]
+        if inside:
+            raise InputError(f"{path}: holds {inside[0]}, an archive inside another; unpack it and give that")
         raise InputError(f"{path}: holds no .json or .json.gz that is a trace; pack the traces themselves")
     return members
 
