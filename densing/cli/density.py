@@ -54,8 +54,8 @@ def density(
         list[Path] | None,
         typer.Option(
             "--results",
-            help="Runs of `densing eval`, or results of lm-eval, lighteval or OpenCompass (files or folders); only "
-            "their models are shown.",
+            help="Runs of `densing eval`, or results of lm-eval, lighteval, inspect or OpenCompass (files or folders); "
+            "only their models are shown.",
         ),
     ] = None,
     params: Annotated[
