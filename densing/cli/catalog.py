@@ -9,7 +9,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, save, say, show_notes
-from densing.core import UnknownNameError, cell_text, on_sheet, worst
+from densing.core import UnknownNameError, cell_text, worst
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -178,6 +178,7 @@ def validate(
         Path | None, typer.Argument(help=f"Your table ({o.FORMS}) or folder; the embedded catalog when left out.")
     ] = None,
     sheet: o.SheetName = None,
+    fetch: o.Fetch = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Check a table against the declared columns, ranges and the embedded catalog; exit code 1 when it is refused.
@@ -186,7 +187,7 @@ def validate(
     """
     from densing.scores.catalog import load_catalog, validate_catalog
 
-    notes = list(load_catalog().notes) if path is None else validate_catalog(on_sheet(path, sheet))
+    notes = list(load_catalog().notes) if path is None else validate_catalog(o.brought(path, sheet, fetch))
     bad = worst(notes) == "error"
     if json:
         emit_json({"valid": not bad, "notes": notes})

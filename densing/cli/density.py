@@ -11,7 +11,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes, timed_bar
-from densing.core import Note, on_sheet, once, words
+from densing.core import Note, once, words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +69,7 @@ def density(
     ] = None,
     catalog: o.CatalogFiles = None,
     sheet: o.SheetName = None,
+    fetch: o.Fetch = False,
     include: o.Include = None,
     combine: o.Combine = "mean-score",
     pool: o.Pool = False,
@@ -130,6 +131,8 @@ def density(
 
     Example: densing density --benchmark mmlu --scores team.xlsx --sheet Scores
 
+    Example: densing density --benchmark mmlu --scores https://example.org/team.csv --fetch
+
     Example: densing density --rulers all --benchmark mmlu
 
     Example: densing density --results results/mine --reference olmo-ladder
@@ -148,10 +151,11 @@ def density(
     """
     if fail_if and scores is None and not results:
         raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")
-    if sheet is not None:
-        scores, catalog = scores and on_sheet(scores, sheet), [on_sheet(path, sheet) for path in catalog or []]
+    scores = scores and o.brought(scores, sheet, fetch)
+    catalog = [o.brought(path, sheet, fetch) for path in catalog or []]
     options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
     if results:
+        results = [o.brought(path, None, fetch) for path in results]
         if scores is not None or catalog or skills or rulers is not None:
             raise typer.BadParameter("--results stands alone", param_hint="--results")
         if guard is not None:

@@ -10,7 +10,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, say, show_notes, timed_bar, visible
-from densing.core import InputError, on_sheet, write_text
+from densing.core import InputError, write_text
 from densing.scores.laws import law_names
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def fit(
         Path, typer.Argument(help=f"Table ({o.FORMS}) with the law's inputs and output, e.g. params,tokens,loss.")
     ],
     sheet: o.SheetName = None,
+    fetch: o.Fetch = False,
     law: Annotated[
         str,
         typer.Option(
@@ -88,7 +89,7 @@ def fit(
     ends = {"floor": floor, "ceiling": ceiling}
     chosen = get_law(law, **{name: value for name, value in ends.items() if value is not None})
     options: dict[str, Any] = {"loss": loss, "delta": delta, "bootstrap": bootstrap, "scheme": scheme, "seed": seed}
-    runs, notes = read_runs(on_sheet(table, sheet), chosen, cluster)
+    runs, notes = read_runs(o.brought(table, sheet, fetch), chosen, cluster)
     with timed_bar(json, "fit and draws"):
         result = fit_runs(runs, chosen, cluster=cluster, **options)
     result = dataclasses.replace(result, notes=(*notes, *result.notes))

@@ -12,7 +12,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, finish, progress, say, show_notes
-from densing.core import on_sheet, plain, write_csv
+from densing.core import plain, write_csv
 
 if TYPE_CHECKING:
     from densing.scores.study import Study
@@ -37,6 +37,7 @@ def run(
         ),
     ] = None,
     sheet: o.SheetName = None,
+    fetch: o.Fetch = False,
     gain: Annotated[
         list[Path] | None,
         typer.Option(
@@ -79,8 +80,8 @@ def run(
     from densing.tradeoff import gain_record, study_frontier
 
     o.parse_window(since, until)
-    if sheet is not None:
-        scores, catalog = scores and on_sheet(scores, sheet), [on_sheet(path, sheet) for path in catalog or []]
+    scores = scores and o.brought(scores, sheet, fetch)
+    catalog = [o.brought(path, sheet, fetch) for path in catalog or []]
     options = StudyOptions(reference, benchmark, since, until, selection_of(include), denominator, guard, tokens, seed)
     # A damaged record is refused before minutes of computing, not after.
     ladders = [gain_record(path)[0] for path in gain or []]

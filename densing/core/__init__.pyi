@@ -1,5 +1,8 @@
 from . import processes as processes
 from . import words as words
+from .addresses import as_address as as_address
+from .addresses import shown_address as shown_address
+from .addresses import what_instead as what_instead
 from .arguments import parse_pairs as parse_pairs
 from .arrays import Array as Array
 from .arrays import named_seed as named_seed
@@ -22,6 +25,7 @@ from .errors import UnavailableError as UnavailableError
 from .errors import UnknownNameError as UnknownNameError
 from .errors import gathered as gathered
 from .errors import nearest as nearest
+from .fetch import fetch_file as fetch_file
 from .files import LFS_POINTER as LFS_POINTER
 from .files import cache_folder as cache_folder
 from .files import copy_shipped as copy_shipped

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from densing.core.addresses import as_address, shown_address, what_instead
 from densing.core.errors import ArtefactError, InputError, UnavailableError
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def read_bytes(path: Path | str, name: str) -> bytes:
     import gzip
     import zlib
 
+    if address := as_address(path):
+        raise InputError(f"{shown_address(address)}: {what_instead(path)}")
     try:
         refuse_no_file(Path(path), name)
         with Path(path).open("rb") as stream:
@@ -50,7 +53,8 @@ def read_bytes(path: Path | str, name: str) -> bytes:
         raise InputError(f"{name}: damaged gzip ({error}); compress the file again") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{name}: cannot read ({reason}); check the path") from error
+        remedy = what_instead(path) if isinstance(error, FileNotFoundError) else "check the path"
+        raise InputError(f"{name}: cannot read ({reason}); {remedy}") from error
     if len(data) > MAX_BYTES:
         raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the file")
     if data.startswith(LFS_POINTER.encode()):

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from densing.core import InputError, Note
+from densing.core import InputError, Note, as_address, shown_address
 from densing.efficiency.timeline import Classifier, RankTimeline, Timeline
 from densing.efficiency.traces import kineto
 from densing.efficiency.traces.source import HEAD_BYTES, ZIP, Detail, Limits, Progress, Source, TraceFile
@@ -152,6 +152,10 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
             traces = [trace for folder in folders for trace in _in_folder(folder, ignored)]
         return traces
     if not path.exists():
+        if address := as_address(path):
+            raise InputError(
+                f"{shown_address(address)}: an address on the network; download the traces and give their path"
+            )
         raise InputError(f"{path}: no such file or folder; check the path")
     if not path.is_file():
         raise InputError(f"{path}: is no regular file; write the trace to a file first")

@@ -267,3 +267,20 @@ def test_a_sheet_of_a_workbook_is_chosen_by_name(
 
 def test_a_table_of_pyarrow_gives_the_same_densities() -> None:
     pd.testing.assert_frame_equal(density_of(pa.Table.from_pylist(ROWS)), density_of(ROWS))
+
+
+def test_a_table_with_an_address_is_fetched_only_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = "https://example.org/mine.csv"
+    fetched = []
+
+    def fetch(name: str) -> Path:
+        fetched.append(name)
+        return put(tmp_path, ".csv", pd.DataFrame(ROWS))
+
+    monkeypatch.setattr("densing.core.fetch_file", fetch)
+    _, err = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", address)
+    assert "fetched only with --fetch" in err and fetched == []
+    out, err = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", address, "--fetch")
+    assert "mine" in out and fetched == [address] and f"fetched {address} to" in err

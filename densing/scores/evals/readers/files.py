@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from densing.core import InputError, Note, read_cells, read_json
+from densing.core import InputError, Note, as_address, read_cells, read_json, shown_address, what_instead
 from densing.scores.evals.measurements import Measurements, join
 from densing.scores.evals.readers import inspect_ai, lighteval, lm_eval, opencompass
 from densing.scores.evals.store import is_run, read_run, runs_below
@@ -72,8 +72,11 @@ def read_results(path: Path | str) -> Measurements:
     except (OSError, ValueError):
         exists = folder = False
     if not exists:
+        if address := as_address(path):
+            raise InputError(f"{shown_address(address)}: {what_instead(path)}")
         raise InputError(
-            f"{path}: no such file or folder; give results of densing eval, lm-eval, lighteval, inspect or OpenCompass"
+            f"{path}: no such file or folder; give results of densing eval, lm-eval, lighteval, inspect or OpenCompass "
+            f"({what_instead(path)})"
         )
     if not folder:
         return _read_file(path)
