@@ -1,9 +1,9 @@
 """Tables as they come: a file of any usual form, a DataFrame or records become text cells by row number.
 
 Read are text separated by commas, semicolons or tabs (UTF-8, or UTF-16 as spreadsheets write it), JSON lines, a JSON
-list of records, and Parquet; each of them also compressed with gzip; and a sheet of a workbook (``mine.xlsx``, or
-``mine.xlsx#Scores`` for another sheet than the first). What a cell may hold is not decided here: see
-:mod:`densing.core.tables`.
+list of records, and Parquet; each of them also compressed with gzip; a sheet of a workbook (``mine.xlsx``, or
+``mine.xlsx#Scores`` for another sheet than the first); and runs of Weights & Biases, a row per step. What a cell may
+hold is not decided here: see :mod:`densing.core.tables`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import pandas as pd
 from densing.core.errors import InputError, TableError
 from densing.core.files import decode_text, parse_json, read_bytes, read_text
 from densing.core.notes import Note
+from densing.core.wandb_runs import wandb_files, wandb_history
 from densing.core.workbooks import OLE, ZIP, workbook_rows
 from densing.core.workbooks import SUFFIXES as WORKBOOKS
 
@@ -82,6 +83,8 @@ class Sheet:
         What the file calls a column that bears another name here, for messages.
     problems : mapping of str to tuple of str
         What is wrong in a column, by its name here: refused with what else is wrong (:func:`densing.core.check_sheet`).
+    history : bool
+        Whether rows are what runs logged step by step (columns ``run`` and ``step``): each holds some of the metrics.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Sheet:
     notes: tuple[Note, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
     problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    history: bool = False
 
 
 def read_sheet(source: TableLike | io.TextIOBase, where: str | None = None) -> Sheet:
@@ -119,6 +123,9 @@ def read_sheet(source: TableLike | io.TextIOBase, where: str | None = None) -> S
     if isinstance(source, io.TextIOBase):
         return _of_text(read_text(source, name), name)
     path, tab = _split(source)
+    if files := wandb_files(path):
+        logged, notes = wandb_history(files)
+        return Sheet(name, _record_cells(dict(enumerate(logged, start=2))), notes, history=True)
     data = read_bytes(path, name)
     if data.startswith(b"PAR1"):
         return Sheet(name, _parquet_cells(data, name))
