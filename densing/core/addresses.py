@@ -39,6 +39,20 @@ def shown_address(address: str) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
 
 
+def is_there(path: Path | str) -> bool:
+    """Return whether a path exists; a name that no system takes does not.
+
+    Examples
+    --------
+    >>> is_there("."), is_there("x" * 5000)
+    (True, False)
+    """
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def what_instead(path: Path | str) -> str:
     """Return what to do about a file that is not there, for the end of a message.
 
@@ -57,7 +71,7 @@ def what_instead(path: Path | str) -> str:
             "download the file and give its path"
         )
     named = page or _HUB.fullmatch(str(path))
-    if named is None or (page is None and (_FILE.search(str(path)) or Path(path).parent.exists())):
+    if named is None or (page is None and (_FILE.search(str(path)) or is_there(Path(path).parent))):
         return "check the path"
     name = named["model"]
     return (

@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import pandas as pd
 
+from densing.core.addresses import is_there
 from densing.core.errors import InputError, TableError
 from densing.core.files import decode_text, parse_json, read_bytes, read_text
 from densing.core.notes import Note
@@ -163,7 +164,7 @@ def on_sheet(path: Path | str, sheet: str | None) -> Path:
 def _split(source: Path | str) -> tuple[Path, str | None]:
     """Return the path of a file and the sheet named behind it; a file that is called so is one."""
     named = _NAMED_SHEET.fullmatch(str(source))
-    if named is None or Path(source).exists():
+    if named is None or is_there(source):
         return Path(source), None
     return Path(named["path"]), named["sheet"]
 

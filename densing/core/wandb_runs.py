@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from densing.core.addresses import is_there
 from densing.core.errors import InputError
 from densing.core.notes import Note
 from densing.core.words import listed
@@ -37,7 +38,7 @@ def wandb_files(path: Path) -> list[Path]:
     """
     if path.suffix == SUFFIX:
         return [path]
-    if not path.is_dir():
+    if not is_there(path) or not path.is_dir():
         return []
     places = ("run-*", "*run-*/run-*", "wandb/*run-*/run-*")
     found = (sorted(path.glob(f"{place}{SUFFIX}")) for place in places)

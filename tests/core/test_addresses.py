@@ -80,7 +80,7 @@ def test_the_name_of_a_model_is_told_what_to_do(given: str) -> None:
         read_sheet(given)
 
 
-@pytest.mark.parametrize("given", ["mine.csv", "data/mine.csv", "data/runs.json.gz", "a/b/c", "tests/none"])
+@pytest.mark.parametrize("given", ["mine.csv", "data/mine.csv", "data/runs.json.gz", "a/b/c", "tests/none", "x" * 5000])
 def test_other_paths_are_paths(given: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tests").mkdir()
@@ -89,3 +89,10 @@ def test_other_paths_are_paths(given: str, monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_data_sets_are_addresses_like_others() -> None:
     assert "--fetch" in what_instead("https://huggingface.co/datasets/org/scores")
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a" * 300 + "/b", "y" * 5000 + ".xlsx#S", "z" * 400 + ".wandb", "a\0b"])
+def test_names_that_no_system_takes_are_refused_in_words(name: str) -> None:
+    for read in (read_sheet, read_results):
+        with pytest.raises(InputError):
+            read(name)
