@@ -201,9 +201,11 @@ def table_densities(
     missing = sorted(set(reference.benchmarks) - set(catalog.scores["benchmark"]))
     if missing:
         have = ", ".join(sorted(catalog.scores["benchmark"].unique())) or "none"
+        # The benchmark may stand in one of them.
+        unread = "".join(f" ({note.message})" for note in catalog.notes if note.code == "columns-not-read")
         raise InputError(
-            f"{source}: no score on {', '.join(missing)}, which reference {reference.name} on "
-            f"{reference.benchmark!r} needs; the table has {have}. Choose --benchmark among those, or add the scores"
+            f"{source}: no score on {', '.join(missing)}, which reference {reference.name} on {reference.benchmark!r} "
+            f"needs; the table has {have}. Choose --benchmark among those, or add the scores{unread}"
         )
     adopted, notes = _adopt(catalog, reference, every=True)
     notes += _namesakes(catalog.models)

@@ -284,3 +284,9 @@ def test_a_table_with_an_address_is_fetched_only_where_asked(
     assert "fetched only with --fetch" in err and fetched == []
     out, err = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", address, "--fetch")
     assert "mine" in out and fetched == [address] and f"fetched {address} to" in err
+
+
+def test_a_benchmark_that_is_missed_is_looked_for_among_the_columns_that_are_not_read(tmp_path: Path) -> None:
+    path = text(tmp_path, "Model,Size,MMLU pass@1,GSM8K\nmine,3B,0.5,0.4\n")
+    with pytest.raises(InputError, match=r"no score on mmlu.*'MMLU pass@1' \(did you mean mmlu\?\)"):
+        densing.table_densities(path, RULER)
