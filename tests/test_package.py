@@ -49,9 +49,9 @@ def test_what_is_tracked_travels_and_nothing_else(dist: Path) -> None:
     tracked = {name for name in listed if (ROOT / name).is_file()}
     info = f"densing-{densing.__version__}.dist-info"
     assert wheel - {name for name in wheel if name.startswith(info)} == {
-        name.replace("reference_fits/", "densing/_reference_fits/", 1)
+        re.sub(r"^(reference_fits|examples)/", r"densing/_\1/", name)
         for name in tracked
-        if name.startswith(("densing/", "reference_fits/"))
+        if name.startswith(("densing/", "reference_fits/", "examples/"))
     }
     assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "densing/py.typed"} <= wheel
     # The folder of results stays at home.

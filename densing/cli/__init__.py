@@ -44,6 +44,7 @@ COMMANDS = {
     "exits": "exits:exits",
     "deploy": "deploy:deploy",
     "doctor": "doctor:doctor",
+    "examples": "examples:examples",
 }
 """Each command's module below ``densing.cli`` and its function, or its group of commands."""
 HEADINGS = {

@@ -22,7 +22,7 @@ MODES = ("train", "prefill")
 
 Paths = Annotated[
     list[Path] | None,
-    typer.Argument(help="Recorded runs: folders of traces, one file per rank.", metavar="PATH..."),
+    typer.Argument(help="Recorded runs: folders or zip archives of traces, one file per rank.", metavar="PATH..."),
 ]
 Link = Annotated[
     str | None,

@@ -177,6 +177,8 @@ def validate(
     path: Annotated[
         Path | None, typer.Argument(help=f"Your table ({o.FORMS}) or folder; the embedded catalog when left out.")
     ] = None,
+    sheet: o.SheetName = None,
+    fetch: o.Fetch = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Check a table against the declared columns, ranges and the embedded catalog; exit code 1 when it is refused.
@@ -185,7 +187,7 @@ def validate(
     """
     from densing.scores.catalog import load_catalog, validate_catalog
 
-    notes = list(load_catalog().notes) if path is None else validate_catalog(path)
+    notes = list(load_catalog().notes) if path is None else validate_catalog(o.brought(path, sheet, fetch))
     bad = worst(notes) == "error"
     if json:
         emit_json({"valid": not bad, "notes": notes})

@@ -54,8 +54,8 @@ def density(
         list[Path] | None,
         typer.Option(
             "--results",
-            help="Runs of `densing eval`, or results of lm-eval, lighteval or OpenCompass (files or folders); only "
-            "their models are shown.",
+            help="Runs of `densing eval`, or results of lm-eval, lighteval, inspect or OpenCompass (files or folders); "
+            "only their models are shown.",
         ),
     ] = None,
     params: Annotated[
@@ -68,6 +68,8 @@ def density(
         ),
     ] = None,
     catalog: o.CatalogFiles = None,
+    sheet: o.SheetName = None,
+    fetch: o.Fetch = False,
     include: o.Include = None,
     combine: o.Combine = "mean-score",
     pool: o.Pool = False,
@@ -127,6 +129,10 @@ def density(
 
     Example: densing density --reference qwen1.5 --benchmark mmlu --scores my_scores.csv --json
 
+    Example: densing density --benchmark mmlu --scores team.xlsx --sheet Scores
+
+    Example: densing density --benchmark mmlu --scores https://example.org/team.csv --fetch
+
     Example: densing density --rulers all --benchmark mmlu
 
     Example: densing density --results results/mine --reference olmo-ladder
@@ -145,8 +151,11 @@ def density(
     """
     if fail_if and scores is None and not results:
         raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")
+    scores = scores and o.brought(scores, sheet, fetch)
+    catalog = [o.brought(path, sheet, fetch) for path in catalog or []]
     options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
     if results:
+        results = [o.brought(path, None, fetch) for path in results]
         if scores is not None or catalog or skills or rulers is not None:
             raise typer.BadParameter("--results stands alone", param_hint="--results")
         if guard is not None:

@@ -82,6 +82,7 @@ EXTRAS = {
     ),
     "train": (("torch",), ""),
     "slurm": (("submitit",), ""),
+    "xlsx": (("openpyxl",), ""),
     "explain": (("scikit-learn",), ""),
     "png": (("kaleido",), ""),
     "notebook": (("nbclient", "nbformat", "ipykernel"), ""),

@@ -21,8 +21,23 @@ if TYPE_CHECKING:
 
 def fit(
     table: Annotated[
-        Path, typer.Argument(help=f"Table ({o.FORMS}) with the law's inputs and output, e.g. params,tokens,loss.")
+        Path,
+        typer.Argument(
+            help=f"Table ({o.FORMS}) with the law's inputs and output, e.g. params,tokens,loss; or a folder of runs of "
+            "Weights & Biases."
+        ),
     ],
+    sheet: o.SheetName = None,
+    fetch: o.Fetch = False,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column",
+            metavar="NAME=HEADER",
+            help="Which column of the table is params, tokens, loss or score, where several may be meant: "
+            "loss=eval/loss. May be repeated.",
+        ),
+    ] = None,
     law: Annotated[
         str,
         typer.Option(
@@ -78,6 +93,8 @@ def fit(
     them out of its interval; --explain prints how far it and the exponents move.
 
     Example: densing fit runs.csv --law chinchilla --loss huber --delta 1e-3 --bootstrap 1000 --json
+
+    Example: densing fit wandb --law chinchilla --column loss=eval/loss
     """
     from densing.scores.catalog import parse_protocol
     from densing.scores.fit import checklist, fit_runs, read_runs
@@ -87,7 +104,7 @@ def fit(
     ends = {"floor": floor, "ceiling": ceiling}
     chosen = get_law(law, **{name: value for name, value in ends.items() if value is not None})
     options: dict[str, Any] = {"loss": loss, "delta": delta, "bootstrap": bootstrap, "scheme": scheme, "seed": seed}
-    runs, notes = read_runs(table, chosen, cluster)
+    runs, notes = read_runs(o.brought(table, sheet, fetch), chosen, cluster, _named(column or []))
     with timed_bar(json, "fit and draws"):
         result = fit_runs(runs, chosen, cluster=cluster, **options)
     result = dataclasses.replace(result, notes=(*notes, *result.notes))
@@ -134,6 +151,17 @@ def fit(
                 typer.echo(visible(f"{title}: {value}"))
         show_notes(result.notes)
     finish(result.notes)
+
+
+def _named(texts: list[str]) -> dict[str, str]:
+    """Return the headers of ``--column NAME=HEADER`` by the column that they are."""
+    named: dict[str, str] = {}
+    for text in texts:
+        name, sign, header = text.partition("=")
+        if not sign or not name or not header or name in named:
+            raise typer.BadParameter(f"{text}: write NAME=HEADER, each name once", param_hint="--column")
+        named[name] = header
+    return named
 
 
 def _rollout(runs: pd.DataFrame, law: Law, cutoff: float, options: dict[str, Any]) -> pd.DataFrame:

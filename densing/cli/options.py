@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from densing.cli.output import say
 from densing.core import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from densing.scores.references import Reference as Ruler
 
 ONE_CURVE, PER_BENCHMARK = "mean-score", "per-benchmark"
-FORMS = "CSV, Parquet, JSON lines or JSON"
+FORMS = "CSV, .xlsx, Parquet, JSON lines or JSON"
 """Of a table that somebody brings; docs/how-to/tables.md says how each is read."""
 
 
@@ -72,6 +73,19 @@ CatalogFiles = Annotated[
         help=f"Table ({FORMS}), or folder with models.csv and scores.csv, merged into the embedded catalog; may be "
         "repeated.",
     ),
+]
+SheetName = Annotated[
+    str | None,
+    typer.Option(
+        "--sheet",
+        help="Sheet of a workbook (.xlsx) that is read, the first by default; of one file among several write "
+        "FILE.xlsx#SHEET.",
+        metavar="SHEET",
+    ),
+]
+Fetch = Annotated[
+    bool,
+    typer.Option("--fetch", help="Fetch files that are named by an address (https://...); nothing is fetched without."),
 ]
 Since = Annotated[str | None, typer.Option("--since", help="First release date, ISO.", metavar="DATE")]
 Until = Annotated[str | None, typer.Option("--until", help="Last release date, ISO.", metavar="DATE")]
@@ -143,6 +157,16 @@ Html = Annotated[
         callback=_file_named(".html"),
     ),
 ]
+
+
+def brought(path: Path, sheet: str | None, fetch: bool) -> Path:
+    """Return where a table lies that somebody names: fetched where it has an address, and on its sheet."""
+    from densing.core import as_address, fetch_file, on_sheet, shown_address
+
+    if fetch and (address := as_address(path)):
+        path = fetch_file(address)
+        say(f"fetched {shown_address(address)} to {path}")
+    return on_sheet(path, sheet)
 
 
 def parse_date(text: str | None, option: str) -> pd.Timestamp | None:

@@ -32,7 +32,8 @@ ITEM_COLUMNS = [
 SLICE_COLUMNS = ["slice", "model", "benchmark", "quantity", "score", "n_items", "density", "density_lo", "density_hi",
                  "status"]  # fmt: skip
 Run = Annotated[
-    Path, typer.Argument(help="A run's folder, a results file of lm-eval, lighteval or OpenCompass, or a tree.")
+    Path,
+    typer.Argument(help="A run's folder, a results file of lm-eval, lighteval, inspect or OpenCompass, or a tree."),
 ]
 
 

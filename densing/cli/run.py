@@ -36,6 +36,8 @@ def run(
             "place among the catalog's. They do not enter the headline; rows of --catalog do.",
         ),
     ] = None,
+    sheet: o.SheetName = None,
+    fetch: o.Fetch = False,
     gain: Annotated[
         list[Path] | None,
         typer.Option(
@@ -78,6 +80,8 @@ def run(
     from densing.tradeoff import gain_record, study_frontier
 
     o.parse_window(since, until)
+    scores = scores and o.brought(scores, sheet, fetch)
+    catalog = [o.brought(path, sheet, fetch) for path in catalog or []]
     options = StudyOptions(reference, benchmark, since, until, selection_of(include), denominator, guard, tokens, seed)
     # A damaged record is refused before minutes of computing, not after.
     ladders = [gain_record(path)[0] for path in gain or []]

@@ -16,7 +16,8 @@ from densing.core import InputError, UnknownNameError, doubts, of_part, words
 
 def scaling(
     runs: Annotated[
-        list[Path], typer.Argument(help="Folders of traces, or stored profiles: one per run.", metavar="RUN...")
+        list[Path],
+        typer.Argument(help="Folders or zips of traces, or stored profiles: one per run.", metavar="RUN..."),
     ],
     kind: Annotated[str, typer.Option("--kind", help="strong, weak or throughput.")] = "strong",
     work: Annotated[

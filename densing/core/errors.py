@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 # What a message lists before it only counts.
 SHOWN_PROBLEMS = 20
 SHOWN_NAMES = 30
+T = TypeVar("T")
 
 
 class DensingError(Exception):
@@ -92,6 +93,37 @@ class TableError(InputError):
         'a.csv'
         """
         return {**super().to_dict(), "where": self.where, "problems": list(self.problems)}
+
+
+def gathered(where: str, *steps: Callable[[], T]) -> list[T]:
+    """Return what each step returns; where some find a table at fault, all of their problems are one error.
+
+    Raises
+    ------
+    TableError
+        With the problems of all steps, each once.
+
+    Examples
+    --------
+    >>> def refuse():
+    ...     raise TableError("mine.csv", ["row 2, column score: 45 is above 1"])
+    >>> gathered("mine.csv", lambda: 1, lambda: 2)
+    [1, 2]
+    >>> gathered("mine.csv", refuse, lambda: 2, refuse)
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.TableError: mine.csv: row 2, column score: 45 is above 1
+    """
+    results: list[T] = []
+    problems: list[str] = []
+    for step in steps:
+        try:
+            results.append(step())
+        except TableError as error:
+            problems += error.problems
+    if problems:
+        raise TableError(where, dict.fromkeys(problems))
+    return results
 
 
 class ArtefactError(InputError):

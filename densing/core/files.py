@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError, UnavailableError
+from densing.core.addresses import as_address, shown_address, what_instead
+from densing.core.errors import ArtefactError, InputError, UnavailableError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +40,8 @@ def read_bytes(path: Path | str, name: str) -> bytes:
     import gzip
     import zlib
 
+    if address := as_address(path):
+        raise InputError(f"{shown_address(address)}: {what_instead(path)}")
     try:
         refuse_no_file(Path(path), name)
         with Path(path).open("rb") as stream:
@@ -50,7 +53,8 @@ def read_bytes(path: Path | str, name: str) -> bytes:
         raise InputError(f"{name}: damaged gzip ({error}); compress the file again") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{name}: cannot read ({reason}); check the path") from error
+        remedy = what_instead(path) if isinstance(error, FileNotFoundError) else "check the path"
+        raise InputError(f"{name}: cannot read ({reason}); {remedy}") from error
     if len(data) > MAX_BYTES:
         raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the file")
     if data.startswith(LFS_POINTER.encode()):
@@ -256,6 +260,63 @@ def cache_folder() -> Path:
         return Path(chosen)
     usual = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     return (Path(usual) if usual else Path.home() / ".cache") / "densing"
+
+
+def shipped_folder(name: str) -> Path:
+    """Return a folder that ships with densing: inside an installed package, or at the top of a checkout.
+
+    Parameters
+    ----------
+    name : str
+        As the checkout calls it; the package puts an underscore before it.
+
+    Raises
+    ------
+    ArtefactError
+        When neither exists.
+
+    Examples
+    --------
+    >>> sorted(path.name for path in shipped_folder("examples").glob("*.csv"))
+    ['leaderboard.csv', 'my_scores.csv', 'runs.csv']
+    """
+    package = Path(__file__).parents[1]
+    for folder in (package / f"_{name}", package.parent / name):
+        if folder.is_dir():
+            return folder
+    raise ArtefactError(f"{name}: not found in the installed package; reinstall densing")
+
+
+def copy_shipped(name: str, target: Path) -> list[Path]:
+    """Copy a folder that ships with densing, and return the files; those that are there already stay.
+
+    Raises
+    ------
+    InputError
+        When a file is there and differs; nothing is written then.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     files = copy_shipped("examples", Path(folder) / "examples")
+    ...     files == copy_shipped("examples", Path(folder) / "examples"), "my_scores.csv" in {f.name for f in files}
+    (True, True)
+    """
+    source = shipped_folder(name)
+    # Python leaves its own files beside a module, systems leave theirs anywhere.
+    files = {
+        target / file.relative_to(source): file.read_bytes()
+        for file in sorted(source.rglob("*"))
+        if file.is_file() and not file.name.startswith(".")
+    }
+    for path, data in files.items():
+        if path.exists() and (not path.is_file() or path.read_bytes() != data):
+            raise InputError(f"{path}: is there already, and differs; choose another folder, or delete it")
+    for path, data in files.items():
+        if not path.exists():
+            with replacing(path) as temporary:
+                temporary.write_bytes(data)
+    return list(files)
 
 
 def wheel_folder(package: str, purpose: str, install: str, file: str = "") -> Path:

@@ -1,8 +1,9 @@
 """Tables as they come: a file of any usual form, a DataFrame or records become text cells by row number.
 
 Read are text separated by commas, semicolons or tabs (UTF-8, or UTF-16 as spreadsheets write it), JSON lines, a JSON
-list of records, and Parquet; each of them also compressed with gzip. What a cell may hold is not decided here: see
-:mod:`densing.core.tables`.
+list of records, and Parquet; each of them also compressed with gzip; a sheet of a workbook (``mine.xlsx``, or
+``mine.xlsx#Scores`` for another sheet than the first); and runs of Weights & Biases, a row per step. What a cell may
+hold is not decided here: see :mod:`densing.core.tables`.
 """
 
 from __future__ import annotations
@@ -15,29 +16,56 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
 
+from densing.core.addresses import is_there
 from densing.core.errors import InputError, TableError
 from densing.core.files import decode_text, parse_json, read_bytes, read_text
 from densing.core.notes import Note
+from densing.core.wandb_runs import wandb_files, wandb_history
+from densing.core.workbooks import OLE, ZIP, workbook_rows
+from densing.core.workbooks import SUFFIXES as WORKBOOKS
 
-TableLike: TypeAlias = Path | str | pd.DataFrame | Sequence[Mapping[str, Any]]
-"""What functions take for a table: a file, a DataFrame, or records."""
+
+class ArrowTable(Protocol):
+    """A table of another library that hands out its columns as Arrow arrays: polars, pyarrow, DuckDB, ...
+
+    Source: the Arrow PyCapsule interface, https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html.
+    """
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return a stream of record batches."""
+
+
+class InterchangeTable(Protocol):
+    """A table of another library that speaks the DataFrame interchange protocol (cuDF, Modin, Vaex, ...).
+
+    Source: https://data-apis.org/dataframe-protocol/latest/API.html.
+    """
+
+    def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
+        """Return its columns and buffers."""
+
+
+TableLike: TypeAlias = Path | str | pd.DataFrame | ArrowTable | InterchangeTable | Sequence[Mapping[str, Any]]
+"""What functions take for a table: a file, a DataFrame of any library, or records."""
 MAX_FIELD = 32 * 1024
 # A small Parquet file may stand for a table that fits into no memory.
 MAX_CELLS = 100_000_000
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 JSON, JSON_LINES = (".json",), (".jsonl", ".ndjson")
-SUFFIXES = (".csv", ".tsv", ".parquet", *JSON_LINES, *JSON)
+SUFFIXES = (".csv", ".tsv", ".parquet", *JSON_LINES, *JSON, *WORKBOOKS)
 """How names of tables end, with ``.gz`` behind them or not; a name that ends otherwise is read as text in columns."""
+_NAMED_SHEET = re.compile(
+    rf"(?P<path>.+?(?:{'|'.join(map(re.escape, SUFFIXES))})(?:\.gz)?)#(?P<sheet>.+)", re.IGNORECASE | re.DOTALL
+)
 _LEADING = 64 * 1024
 # Fewer than make Python look for garbage among them.
 _ROWS_AT_ONCE = 256
 _TOLD_BY_ITSELF = re.compile(r"sep=([^\r\n])\r?\n")
-_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 
 
 @dataclass(frozen=True)
@@ -54,12 +82,18 @@ class Sheet:
         How it was read, where that was not plain.
     titles : mapping of str to str
         What the file calls a column that bears another name here, for messages.
+    problems : mapping of str to tuple of str
+        What is wrong in a column, by its name here: refused with what else is wrong (:func:`densing.core.check_sheet`).
+    history : bool
+        Whether rows are what runs logged step by step (columns ``run`` and ``step``): each holds some of the metrics.
     """
 
     name: str
     cells: pd.DataFrame
     notes: tuple[Note, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
+    problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    history: bool = False
 
 
 def read_sheet(source: TableLike | io.TextIOBase, where: str | None = None) -> Sheet:
@@ -68,7 +102,8 @@ def read_sheet(source: TableLike | io.TextIOBase, where: str | None = None) -> S
     Parameters
     ----------
     source : path, text stream, DataFrame or records
-        The form of a file is told by its content and, for JSON, by the end of its name (:data:`SUFFIXES`).
+        The form of a file is told by its content and, for JSON, by the end of its name (:data:`SUFFIXES`). Behind the
+        name of a workbook, ``#`` and the name of a sheet (:func:`on_sheet`).
     where : str, optional
         Name used in messages; the path, or "the table", by default.
 
@@ -88,11 +123,18 @@ def read_sheet(source: TableLike | io.TextIOBase, where: str | None = None) -> S
     name = where or str(source)
     if isinstance(source, io.TextIOBase):
         return _of_text(read_text(source, name), name)
-    data = read_bytes(source, name)
+    path, tab = _split(source)
+    if files := wandb_files(path):
+        logged, notes = wandb_history(files)
+        return Sheet(name, _record_cells(dict(enumerate(logged, start=2))), notes, history=True)
+    data = read_bytes(path, name)
     if data.startswith(b"PAR1"):
         return Sheet(name, _parquet_cells(data, name))
-    if data.startswith(_WORKBOOKS):
-        raise InputError(f"{name}: a workbook or another archive, not text; save its sheet as CSV (UTF-8), give that")
+    if data.startswith((ZIP, OLE)):
+        rows, notes = workbook_rows(data, str(path) if where is None else name, tab)
+        return Sheet(name, _grid_cells(rows, name), notes)
+    if tab is not None:
+        raise InputError(f"{path}: has no sheets, as a workbook has; leave out the name of the sheet ({tab})")
     text = decode_text(data, name, utf16=True)
     suffix = Path(str(source).lower().removesuffix(".gz")).suffix
     if suffix in JSON_LINES:
@@ -106,6 +148,25 @@ def read_sheet(source: TableLike | io.TextIOBase, where: str | None = None) -> S
             raise InputError(f"{name}: holds {kind}; a table in JSON is a list of records: [{{'model': ...}}, ...]")
         return Sheet(name, _json_cells(dict(enumerate(records, start=2)), name))
     return _of_text(text, name)
+
+
+def on_sheet(path: Path | str, sheet: str | None) -> Path:
+    """Return a path that names a sheet of a workbook; without a sheet the path itself.
+
+    Examples
+    --------
+    >>> on_sheet("mine.xlsx", "Scores").name, on_sheet("mine.xlsx", None).name
+    ('mine.xlsx#Scores', 'mine.xlsx')
+    """
+    return Path(path if sheet is None else f"{path}#{sheet}")
+
+
+def _split(source: Path | str) -> tuple[Path, str | None]:
+    """Return the path of a file and the sheet named behind it; a file that is called so is one."""
+    named = _NAMED_SHEET.fullmatch(str(source))
+    if named is None or is_there(source):
+        return Path(source), None
+    return Path(named["path"]), named["sheet"]
 
 
 def read_cells(source: TableLike | io.TextIOBase, where: str | None = None) -> pd.DataFrame:
@@ -129,7 +190,7 @@ def read_cells(source: TableLike | io.TextIOBase, where: str | None = None) -> p
     return read_sheet(source, where).cells
 
 
-def text_cells(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def text_cells(rows: pd.DataFrame | ArrowTable | InterchangeTable | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return a table in memory as text cells, indexed as a CSV file of it would be (the header is row 1).
 
     What is missing (None, NaN, NaT, a key that a record lacks) becomes an empty cell, and a date is written without
@@ -138,8 +199,9 @@ def text_cells(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame
 
     Parameters
     ----------
-    rows : pandas.DataFrame or sequence of mapping
-        A table, or records with the columns as keys.
+    rows : DataFrame or sequence of mapping
+        A table of pandas, or of another library that hands it out (:class:`ArrowTable`, :class:`InterchangeTable`); or
+        records with the columns as keys.
 
     Raises
     ------
@@ -151,15 +213,48 @@ def text_cells(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame
     >>> text_cells([{"model": "a", "params": 7e9}, {"model": "b"}]).to_dict("index")
     {2: {'model': 'a', 'params': '7000000000.0'}, 3: {'model': 'b', 'params': ''}}
     """
+    if not isinstance(rows, pd.DataFrame) and (hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__dataframe__")):
+        return _of_another_library(rows)
     if not isinstance(rows, pd.DataFrame):
         if not isinstance(rows, Sequence) or not all(isinstance(row, Mapping) for row in rows):
-            raise InputError("a table is a path, a DataFrame, or a list of records ({'model': ..., 'params': ...})")
+            kind = type(rows).__name__
+            raise InputError(
+                "a table is a path, a DataFrame (pandas, polars, pyarrow and others that speak Arrow or the "
+                f"interchange protocol), or a list of records ({{'model': ..., 'params': ...}}), not of type {kind}"
+            )
         return _record_cells(dict(enumerate(rows, start=2)))
     if any(name is not None for name in rows.index.names):
         rows = rows.reset_index()
     header = [str(column) for column in rows.columns]
     _refuse_repeated(header, "the table")
     return _frame({title: _texts(rows.iloc[:, at]) for at, title in enumerate(header)}, pd.RangeIndex(2, 2 + len(rows)))
+
+
+def _of_another_library(rows: Any) -> pd.DataFrame:
+    """Return the cells of a table that another library hands out."""
+    import pyarrow as pa
+    from pyarrow.interchange import from_dataframe
+
+    kind = f"{type(rows).__module__.partition('.')[0]}.{type(rows).__name__}"
+    try:
+        table = pa.table(rows) if hasattr(rows, "__arrow_c_stream__") else from_dataframe(rows)
+        columns = [column.to_pylist() for column in table.columns]
+    except Exception as error:
+        # Whatever the other library raises.
+        raise InputError(
+            f"a table of type {kind} cannot be read ({str(error)[:200]}); collect it, or turn it into a DataFrame of "
+            "pandas"
+        ) from error
+    _refuse_repeated(table.column_names, "the table")
+    cells = {}
+    for field_, values in zip(table.schema, columns, strict=True):
+        if pa.types.is_nested(field_.type):
+            problem = "holds lists or records; a cell is text, a number, true, false or null"
+            raise TableError("the table", [f"column {field_.name}: {problem}"])
+        # Short floats are written as they are, not as what they become in eight bytes.
+        short = {"halffloat": np.float16, "float": np.float32}.get(str(field_.type), lambda value: value)
+        cells[field_.name] = ["" if value is None else cell_text(short(value), times=True) for value in values]
+    return _frame(cells, pd.RangeIndex(2, 2 + table.num_rows))
 
 
 def _texts(column: pd.Series) -> list[str]:
@@ -372,6 +467,25 @@ def _text_cells(text: str, name: str, separator: str) -> pd.DataFrame:
     if not numbers:
         raise InputError(f"{name}: has a header but no data row")
     return _frame(dict(zip(header, held.values(), strict=True)), pd.Index(numbers, dtype="int64"))
+
+
+def _grid_cells(rows: Mapping[int, Sequence[Any]], name: str) -> pd.DataFrame:
+    """Return the rows of a sheet below its header, the first of them; columns without name and content are dropped."""
+    texts = {number: [cell_text(cell, times=True) for cell in cells] for number, cells in rows.items()}
+    width = max(map(len, texts.values()))
+    (first, *numbers), grid = texts, [[*cells, *[""] * (width - len(cells))] for cells in texts.values()]
+    held = [at for at in range(width) if any(row[at].strip() for row in grid)]
+    header = [grid[0][at].strip() for at in held]
+    if header.count("") > 1:
+        raise InputError(
+            f"{name}: row {first} is taken for the header, and {header.count('')} of its columns have no name; "
+            "delete what stands above the header, name the columns"
+        )
+    _refuse_repeated(header, name)
+    if not numbers:
+        raise InputError(f"{name}: has a header but no data row")
+    columns = {title: [row[at] for row in grid[1:]] for title, at in zip(header, held, strict=True)}
+    return _frame(columns, pd.Index(numbers, dtype="int64"))
 
 
 def _refuse_repeated(header: Sequence[str], name: str) -> None:

@@ -79,12 +79,9 @@ def as_declared(sheet: Sheet, columns: Iterable[Column], also: Mapping[str, Sequ
     Returns
     -------
     Sheet
-        With a note for every kind of thing that was read otherwise than it stands there.
-
-    Raises
-    ------
-    TableError
-        When two columns mean the same one, or a column spells numbers or dates in two ways that contradict each other.
+        With a note for every kind of thing that was read otherwise than it stands there. Where two columns mean the
+        same one, or a column spells numbers or dates in two ways that contradict each other, it stays as it is and
+        ``problems`` says so; :func:`check_sheet` refuses it.
 
     Examples
     --------
@@ -96,7 +93,7 @@ def as_declared(sheet: Sheet, columns: Iterable[Column], also: Mapping[str, Sequ
     ({'Model': ['a'], 'score': ['0.625']}, ['separator', 'columns-matched', 'numbers-read'])
     """
     declared = {column.name: column for column in columns}
-    names = _matched(sheet, declared, also or {})
+    names, problems = _matched(sheet, declared, also or {})
     cells = sheet.cells.rename(columns={header: name for header, (name, _) in names.items()})
     notes = list(sheet.notes)
     if otherwise := [f"{header} as {name}" for header, (name, _) in names.items() if header != name]:
@@ -109,10 +106,14 @@ def as_declared(sheet: Sheet, columns: Iterable[Column], also: Mapping[str, Sequ
             continue
         distinct = [text for text in dict.fromkeys(map(str.strip, pd.unique(cells[name]))) if text]
         where = _Where(sheet.name, header, cells[name])
-        if column.kind == "date":
-            spelled, what = _dates(distinct, where)
-        else:
-            spelled, what = _numbers(distinct, column.unit, unit, where)
+        try:
+            if column.kind == "date":
+                spelled, what = _dates(distinct, where)
+            else:
+                spelled, what = _numbers(distinct, column.unit, unit, where)
+        except TableError as error:
+            problems[name] = error.problems
+            continue
         changed = {text: new for text, new in spelled.items() if new != text}
         if not changed:
             continue
@@ -122,7 +123,57 @@ def as_declared(sheet: Sheet, columns: Iterable[Column], also: Mapping[str, Sequ
         example = f"row {where.row(text)}: {text[:40]!r} is {new or 'no value'}"
         message = f"{sheet.name}, column {header}: {', '.join(what)} ({example})"
         notes.append(Note(f"{column.kind if column.kind == 'date' else 'number'}s-read", "info", message))
-    return dataclasses.replace(sheet, cells=cells, notes=tuple(notes), titles={**sheet.titles, **titles})
+    return dataclasses.replace(
+        sheet,
+        cells=cells,
+        notes=tuple(notes),
+        titles={**sheet.titles, **titles},
+        problems={**sheet.problems, **problems},
+    )
+
+
+def check_sheet(sheet: Sheet, table: Table, cells: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return a sheet's rows typed; everything that is wrong with them is in one message.
+
+    Parameters
+    ----------
+    sheet : Sheet
+        In declared columns, as of :func:`as_declared`.
+    table : Table
+        The declaration.
+    cells : pandas.DataFrame, optional
+        Some of the sheet's rows or columns; all of them by default.
+
+    Raises
+    ------
+    TableError
+        With the problems of the sheet and those that :func:`densing.core.validate` finds in its other columns.
+
+    Examples
+    --------
+    >>> from densing.core import read_sheet
+    >>> toy = Table("toy", (Column("mbit", "number", "bandwidth"), Column("loss", "number", "loss rate")))
+    >>> sheet = read_sheet([{"MBit": "1,5", "Loss": "x"}, {"MBit": "2.5", "Loss": "0"}], "link.csv")
+    >>> check_sheet(as_declared(sheet, toy.columns), toy)
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.TableError: link.csv: column MBit: row 2 (1,5) and row 3 (2.5) have a decimal comma ...
+    link.csv: row 2, column Loss: 'x' is not a finite number
+    """
+    cells = sheet.cells if cells is None else cells
+    sound = dataclasses.replace(
+        table,
+        columns=tuple(column for column in table.columns if column.name not in sheet.problems),
+        key=() if set(table.key) & set(sheet.problems) else table.key,
+    )
+    problems = [problem for each in sheet.problems.values() for problem in each]
+    try:
+        if not problems:
+            return validate(cells, table, sheet.name, titles=sheet.titles)
+        validate(cells.drop(columns=list(sheet.problems), errors="ignore"), sound, sheet.name, titles=sheet.titles)
+    except TableError as error:
+        problems += error.problems
+    raise TableError(sheet.name, dict.fromkeys(problems))
 
 
 def as_table(
@@ -149,7 +200,7 @@ def as_table(
     Raises
     ------
     TableError
-        As :func:`as_declared` and :func:`densing.core.validate`.
+        With everything that is wrong, as :func:`check_sheet`.
 
     Examples
     --------
@@ -161,7 +212,7 @@ def as_table(
     ([1.5], ['separator', 'columns-matched', 'numbers-read'])
     """
     sheet = as_declared(sheet, table.columns, also)
-    return validate(sheet.cells, table, sheet.name, titles=sheet.titles), sheet.notes
+    return check_sheet(sheet, table), sheet.notes
 
 
 def plain_name(text: str) -> str:
@@ -182,8 +233,11 @@ def _words(text: str) -> list[str]:
 
 def _matched(
     sheet: Sheet, declared: Mapping[str, Column], also: Mapping[str, Sequence[str]]
-) -> dict[str, tuple[str, str]]:
-    """Return, for every header that means a declared column, that column's name and the unit in the header."""
+) -> tuple[dict[str, tuple[str, str]], dict[str, tuple[str, ...]]]:
+    """Return, for every header that means a declared column, that column's name and the unit in the header.
+
+    And by name what several headers mean, which none of them is read as.
+    """
     # What a closed list of words describes is another thing in other people's tables (Architecture, Layers).
     guessed = [name for name, column in declared.items() if not column.choices]
     known = {plain_name(other): name for name in guessed for other in also.get(name, ())}
@@ -200,14 +254,12 @@ def _matched(
     headers: dict[str, list[str]] = {}
     for header, (name, _) in names.items():
         headers.setdefault(name, []).append(header)
-    problems = [
-        f"columns {' and '.join(map(repr, several))} both mean {name}; keep one, or rename the other"
+    problems: dict[str, tuple[str, ...]] = {
+        name: (f"columns {' and '.join(map(repr, several))} both mean {name}; keep one, or rename the other",)
         for name, several in headers.items()
         if len(several) > 1
-    ]
-    if problems:
-        raise TableError(sheet.name, problems)
-    return names
+    }
+    return {header: each for header, each in names.items() if each[0] not in problems}, problems
 
 
 @dataclasses.dataclass(frozen=True)

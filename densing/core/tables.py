@@ -149,25 +149,28 @@ def validate(
         for column in table.columns
         if column.required and column.default is None and column.name not in raw.columns
     ]
-    if problems:
-        raise TableError(where, problems)
     counted = raw.index if pd.api.types.is_integer_dtype(raw.index.dtype) else range(len(raw))
     numbers = [int(number) + first_row for number in counted]
     typed: dict[str, pd.Series] = {}
+    sound = set(table.key)
     for column in table.columns:
         if column.name in raw.columns:
             title = (titles or {}).get(column.name, column.name)
+            before = len(problems)
             typed[column.name] = _typed_column(raw[column.name], column, title, numbers, problems)
+            sound -= {column.name} if len(problems) > before else set()
         else:
+            sound -= {column.name} if column.required and column.default is None else set()
             value = None if column.default is None else _CONVERTERS[column.kind](column.default)
             typed[column.name] = pd.Series(value, index=range(len(raw)), dtype=_DTYPES[column.kind])
     for extra in raw.columns:
         if extra not in typed:
             typed[str(extra)] = raw[extra].reset_index(drop=True)
+    frame = pd.DataFrame(typed)
+    if sound.issuperset(table.key):
+        problems += _repeated(frame, table, numbers)
     if problems:
         raise TableError(where, problems)
-    frame = pd.DataFrame(typed)
-    _check_key(frame, table, where, numbers)
     return frame
 
 
@@ -234,24 +237,22 @@ def _reading(text: str, kind: Kind) -> str:
     return ""
 
 
-def _check_key(frame: pd.DataFrame, table: Table, where: str, numbers: Sequence[int]) -> None:
+def _repeated(frame: pd.DataFrame, table: Table, numbers: Sequence[int]) -> list[str]:
+    """Return what is wrong with rows whose key stood in a row before."""
     key = list(table.key)
     if not key or not (again := frame.duplicated(key)).any():
-        return
+        return []
     groups = frame.groupby(key, sort=False, dropna=False).ngroup().to_numpy()
     at = again.to_numpy().nonzero()[0]
     first = np.unique(groups, return_index=True)[1][groups[at]]
     rows, before = (frame.iloc[which].reset_index(drop=True) for which in (at, first))
     same = ((rows == before) | (rows.isna() & before.isna())).all(axis="columns")
-    raise TableError(
-        where,
-        [
-            f"row {numbers[row]}: {'the same row again' if equal else 'a second row with other values'} for "
-            f"{', '.join(f'{name} {value}' for name, value in zip(key, values, strict=True))}, "
-            f"first in row {numbers[start]}; delete one"
-            for row, start, equal, *values in zip(at, first, same, *(rows[name] for name in key), strict=True)
-        ],
-    )
+    return [
+        f"row {numbers[row]}: {'the same row again' if equal else 'a second row with other values'} for "
+        f"{', '.join(f'{name} {value}' for name, value in zip(key, values, strict=True))}, "
+        f"first in row {numbers[start]}; delete one"
+        for row, start, equal, *values in zip(at, first, same, *(rows[name] for name in key), strict=True)
+    ]
 
 
 def _to_number(text: str) -> float:

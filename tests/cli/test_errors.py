@@ -38,6 +38,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "refs show": ("lama",),
     "refs build": ("lama",),
     "doctor": ("--refit=yes",),
+    "examples": ("--refit",),
     "eval": ("--tasks", "piqa", "--samples", "nope.json"),
     "results list": ("nope",),
     "results show": ("nope",),

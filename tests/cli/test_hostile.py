@@ -138,7 +138,10 @@ def test_rows_that_are_not_used_are_told(densing: Call) -> None:
         "Mine-3B on mmlu: 0.62 (a) is used, 0.64 (b) is not, +0.02"
         in densing("density", "-b", "mmlu", "--scores", twice)[2]
     )
-    assert "1 of your models are left out" in densing("density", "-b", "mmlu", "--catalog", twice)[2]
+    assert (
+        "of your models are left out: Mine-3B; the ruler needs a score on each of mmlu"
+        in densing("density", "-b", "mmlu", "--catalog", twice)[2]
+    )
     undated = table("Mine-3B,3e9,,mmlu,0.5\n")
     assert "Mine-3B (no date)" in densing("density", "-b", "mmlu", "--catalog", undated)[2]
 

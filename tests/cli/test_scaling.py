@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,13 @@ def test_scaling_over_runs_of_different_size(two: Path, tmp_path: Path) -> None:
     found = json.loads(densing("scaling", two, tmp_path / "four", "--kind", "strong", "--json").stdout)
     assert [row["devices"] for row in found["rows"]] == [2, 4]
     assert found["rows"][1]["efficiency"] == pytest.approx(0.5)
+
+
+def test_a_zip_of_traces_is_the_run_that_its_folder_is(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path / str(count), count) for count in (2, 4)]
+    zips = [shutil.make_archive(str(tmp_path / f"zip{run.name}"), "zip", tmp_path, run.name) for run in runs]
+    from_folders, from_zips = (json.loads(densing("scaling", *each, "--json").stdout)["rows"] for each in (runs, zips))
+    assert [{**row, "name": ""} for row in from_folders] == [{**row, "name": ""} for row in from_zips]
 
 
 def test_damage_of_a_run_is_not_passed_over_in_scaling(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import tempfile
+from datetime import date
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,3 +152,67 @@ CELL = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_s
 def test_what_is_written_with_any_separator_is_read_back(sign: str, rows: list[tuple[str, str]]) -> None:
     frame = pd.DataFrame(rows, columns=["one", "two"], dtype=object)
     assert read(frame.to_csv(index=False, sep=sign)).cells.reset_index(drop=True).equals(frame)
+
+
+class Spoken:
+    """A table that shows one protocol of another's, and nothing else of it."""
+
+    def __init__(self, name: str, table: object) -> None:
+        self._table = table
+        setattr(type(self), name, lambda self, *args, **kwargs: getattr(self._table, name)(*args, **kwargs))
+
+
+MIXED = {
+    "model": ["a", "b", None],
+    "params": [7_000_000_000, None, 9_007_199_254_740_993],
+    "released": [date(2024, 2, 29), None, date(2024, 3, 1)],
+    "score": [0.62, None, 1e-5],
+    "base": [True, False, None],
+}
+AS_TEXT = {
+    "model": ["a", "b", ""],
+    "params": ["7000000000", "", "9007199254740993"],
+    "released": ["2024-02-29", "", "2024-03-01"],
+    "score": ["0.62", "", "1e-05"],
+    "base": ["True", "False", ""],
+}
+
+
+@pytest.mark.parametrize("protocol", ["__arrow_c_stream__", "__dataframe__"])
+def test_a_table_of_another_library_is_read_by_what_it_speaks(protocol: str) -> None:
+    table = pa.table(MIXED)
+    # Dates are no part of the interchange protocol's dtypes; timestamps are.
+    if protocol == "__dataframe__":
+        table = table.set_column(2, "released", table["released"].cast(pa.timestamp("us")))
+    cells = text_cells(type("Frame", (Spoken,), {})(protocol, table))
+    assert cells.to_dict("list") == AS_TEXT and cells.index.tolist() == [2, 3, 4]
+    short = pa.table({"score": pa.array([0.62, None], pa.float32())})
+    assert text_cells(short).to_dict("list") == {"score": ["0.62", ""]}
+
+
+def test_a_frame_of_polars_is_a_table() -> None:
+    polars = pytest.importorskip("polars", reason="no part of any extra")
+    frame = polars.DataFrame(MIXED)
+    assert text_cells(frame).to_dict("list") == AS_TEXT
+    short = frame.with_columns(polars.col("score").cast(polars.Float32))
+    assert text_cells(short)["score"].tolist() == ["0.62", "", "1e-05"]
+    categories = frame.with_columns(polars.col("model").cast(polars.Categorical))
+    assert text_cells(categories).to_dict("list") == AS_TEXT
+    with pytest.raises(InputError, match=r"collect it|not of type LazyFrame"):
+        text_cells(frame.lazy())
+
+
+def test_what_is_no_table_of_another_library_is_refused_in_words() -> None:
+    with pytest.raises(InputError, match="column score: holds lists or records"):
+        text_cells(pa.table({"model": ["a"], "score": [[1]]}))
+    with pytest.raises(InputError, match=r"of type tests.Broken cannot be read \(no\); collect it"):
+        text_cells(Broken())
+    with pytest.raises(InputError, match=r"a table is a path, a DataFrame .* not of type int"):
+        text_cells(3)  # type: ignore[arg-type]
+
+
+class Broken:
+    """Speaks Arrow and fails."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        raise RuntimeError("no")

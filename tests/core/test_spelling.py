@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pandas as pd
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from densing.core.errors import DensingError, TableError
 from densing.core.sheets import Sheet, read_sheet
-from densing.core.spelling import as_declared
+from densing.core.spelling import as_declared, as_table, check_sheet
 from densing.core.tables import Column, Table, validate
 
 COLUMNS = (
@@ -31,7 +32,10 @@ def sheet_of(**columns: list[str]) -> Sheet:
 
 
 def spelled(name: str, *cells: str) -> list[str]:
-    return as_declared(sheet_of(**{name: list(cells)}), COLUMNS, ALSO).cells[name].tolist()
+    sheet = as_declared(sheet_of(**{name: list(cells)}), COLUMNS, ALSO)
+    if sheet.problems:
+        check_sheet(sheet, Table("toy", COLUMNS))
+    return sheet.cells[name].tolist()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,7 @@ def test_headers_match_whatever_case_signs_and_unit(header: str, name: str, cell
 
 def test_two_columns_of_one_meaning_are_both_named() -> None:
     with pytest.raises(TableError, match=r"columns 'Size' and 'Parameters' both mean params; keep one"):
-        as_declared(sheet_of(Size=["1"], Parameters=["1"]), COLUMNS, ALSO)
+        as_table(sheet_of(Size=["1"], Parameters=["1"]), Table("toy", COLUMNS), ALSO)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +147,7 @@ def test_what_is_left_is_refused_with_its_remedy(column: str, cell: str, words: 
 
 def test_a_header_that_says_per_cent_over_shares_is_refused() -> None:
     with pytest.raises(TableError, match="the header says per cent and no cell is above 1"):
-        as_declared(sheet_of(**{"Score (%)": ["0.62", "0.5"]}), COLUMNS)
+        as_table(sheet_of(**{"Score (%)": ["0.62", "0.5"]}), Table("toy", COLUMNS))
 
 
 VALUES = st.decimals(min_value=0, max_value=10**9, places=2)
@@ -167,7 +171,25 @@ def test_written_dates_are_read_back(days: list[object]) -> None:
 @given(st.sampled_from(["score", "params", "released", "Params (B)"]), st.lists(st.text(max_size=12), min_size=1))
 def test_any_cells_are_spelled_or_refused_in_words(header: str, cells: list[str]) -> None:
     try:
-        sheet = as_declared(sheet_of(**{header: cells}), COLUMNS, ALSO)
-        validate(sheet.cells, Table("toy", COLUMNS), sheet.name, titles=sheet.titles)
+        as_table(sheet_of(**{header: cells}), Table("toy", COLUMNS), ALSO)
     except DensingError as error:
         assert str(error).startswith("mine.csv: ")
+
+
+def test_all_that_is_wrong_with_a_table_is_one_message() -> None:
+    sheet = sheet_of(
+        Model=["a", "a"],
+        Size=["1", "2"],
+        Parameters=["1", "2"],
+        Score=["0,5", "0.4"],
+        Loss=["1", "much"],
+        Released=["2024-01-01", "soon"],
+    )
+    table = Table("toy", (Column("model", "text", "name", required=True), *COLUMNS), key=("model",))
+    required = Column("site", "text", "where", required=True)
+    with pytest.raises(TableError) as caught:
+        as_table(sheet, dataclasses.replace(table, columns=(*table.columns, required)), ALSO)
+    said = ["both mean params", "decimal comma", "'much' is not", "'soon' is not", "site is missing", "a second row"]
+    assert len(caught.value.problems) == len(said)
+    for words in said:
+        assert sum(words in problem for problem in caught.value.problems) == 1, words

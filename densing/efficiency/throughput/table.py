@@ -11,12 +11,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Column, InputError, Note, as_declared, read_sheet
+from densing.core import Array, Column, InputError, Note, TableError, as_declared, read_sheet
 
 FOLDER = Path(__file__).parent
 SAMPLE = FOLDER / "sample.csv"
@@ -255,6 +256,8 @@ def read_runs(source: Path | pd.DataFrame | None = None) -> Measured:
     sheet = read_sheet(SAMPLE if source is None else source, "table" if isinstance(source, pd.DataFrame) else None)
     sheet = as_declared(sheet, _DECLARED)
     name, cells = sheet.name, sheet.cells
+    if sheet.problems:
+        raise TableError(name, chain.from_iterable(sheet.problems.values()))
     missing = [column for column in COLUMNS["needed"] if column not in cells]
     if missing:
         raise InputError(

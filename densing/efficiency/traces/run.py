@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from densing.core import InputError, Note
+from densing.core import InputError, Note, as_address, shown_address
 from densing.efficiency.timeline import Classifier, RankTimeline, Timeline
 from densing.efficiency.traces import kineto
 from densing.efficiency.traces.source import HEAD_BYTES, ZIP, Detail, Limits, Progress, Source, TraceFile
@@ -152,13 +152,24 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
             traces = [trace for folder in folders for trace in _in_folder(folder, ignored)]
         return traces
     if not path.exists():
+        if address := as_address(path):
+            raise InputError(
+                f"{shown_address(address)}: an address on the network; download the traces and give their path"
+            )
         raise InputError(f"{path}: no such file or folder; check the path")
     if not path.is_file():
         raise InputError(f"{path}: is no regular file; write the trace to a file first")
     if _head(path, len(ZIP)) != ZIP:
+        if path.name.endswith((".tar", ".tar.gz", ".tgz")):
+            raise InputError(f"{path}: is a tar archive; unpack it and give the folder, or pack the traces as .zip")
         return [TraceFile(path)]
-    members = _members(path, ignored)
+    others = list[Path]()
+    members = _members(path, others)
+    ignored += others
     if not members:
+        inside = [other.name.rpartition(":")[2] for other in others if other.suffix == ".zip"]
+        if inside:
+            raise InputError(f"{path}: holds {inside[0]}, an archive inside another; unpack it and give that")
         raise InputError(f"{path}: holds no .json or .json.gz that is a trace; pack the traces themselves")
     return members
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,13 @@ from densing.core import (
     UnknownNameError,
     as_declared,
     cell_text,
+    check_sheet,
     each_once,
+    gathered,
     nearest,
     plain_name,
     read_sheet,
     read_table,
-    validate,
     words,
     write_csv,
 )
@@ -95,6 +96,8 @@ WIDE_SPREAD = 0.10
 FIRST_ROW = 2  # below the header
 # A thousand draws of each stay in memory, and nobody has so many.
 MAX_MODELS = 10_000
+# The number of examples behind a benchmark's name: MMLU 5-shot, GSM8K (8 shot).
+_SHOTS = re.compile(r"(?P<name>.+?)[\s_,(\[-]+(?P<shots>\d{1,3})[\s_-]?shots?\b", re.IGNORECASE)
 _MONTH = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])")
 _SIZE_COLUMNS = ("params", "params_b", "params_total_b")
 _SIZES = Table(
@@ -411,7 +414,7 @@ def read_extra(source: TableLike) -> dict[str, Part]:
             of_file = parts_of(_understood(sheet, known))
         else:
             sheet = as_declared(sheet, table.columns)
-            rows = _checked(sheet.cells, table, sheet)
+            rows = _checked(sheet, table)
             of_file = {name: Part(sheet.name, rows, tuple(map(str, sheet.cells.columns)), sheet.notes)}
             known = pd.concat([known, rows[["id", "name"]]]) if name == "benchmarks" else known
         if set(of_file) & set(parts) or (name == "models" and "scores" in of_file):
@@ -446,30 +449,89 @@ def _understood(sheet: Sheet, benchmarks: pd.DataFrame) -> Sheet:
         sheet = dataclasses.replace(sheet, cells=cells)
     elif "model" in cells:
         shares = [dataclasses.replace(_SCORE, name=name, required=False) for name in ids if name not in _STATED]
+        shots = _shots_in_headers(sheet, also)
         wide = as_declared(sheet, shares, also)
         # Words may be names of benchmarks too (drop, include): a column without any number holds no scores.
         held = [name for name in wide.cells if name in ids and wide.cells[name].str.contains(r"\d").any()]
         if held:
-            sheet = _long(wide, Table("scores", tuple(share for share in shares if share.name in held)))
+            table = Table("scores", tuple(share for share in shares if share.name in held))
+            sheet = _long(wide, table, {name: shots.get(wide.titles.get(name, "")) for name in held})
             notes = list(sheet.notes)
-    if unread := [name for name in map(str, sheet.cells.columns) if name not in _STATED]:
-        # Other columns are other things, most of them: only a slip is asked about.
-        near = {name: nearest(name, _STATED, most=1, likeness=SLIP) for name in unread}
-        shown = words.listed(f"{name!r}{f' (did you mean {each[0]}?)' if each else ''}" for name, each in near.items())
-        notes.append(Note("columns-not-read", "info", f"{sheet.name}: columns that are not read: {shown}"))
+        elif held := [name for name in wide.problems if name in ids]:
+            # Nothing else would speak of them.
+            raise TableError(sheet.name, [problem for name in held for problem in wide.problems[name]])
+    notes += _not_read(sheet, also)
     return dataclasses.replace(sheet, notes=tuple(notes))
 
 
-def _long(wide: Sheet, scores: Table) -> Sheet:
-    """Return a sheet with a row per score of one with a column per benchmark; an empty cell is no score."""
-    names, cells = scores.names, wide.cells
-    # Checked as they stand, so that messages name their columns.
-    validate(cells[names], scores, wide.name, titles=wide.titles)
+def _not_read(sheet: Sheet, benchmarks: Mapping[str, Sequence[str]]) -> list[Note]:
+    """Say which columns are not read, and what those may mean that look like something that is."""
+    stated = {*_STATED, *_SIZE_COLUMNS}
+    unread = [name for name in map(str, sheet.cells.columns) if name not in stated]
+    names = {plain_name(other): name for name, others in benchmarks.items() for other in (*others, name)}
+    hints: dict[str, str] = {}
+    for header in unread:
+        # Other columns are other things, most of them: asked about are a slip, a date, and a benchmark with more to it.
+        near = nearest(header, _STATED, most=1, likeness=SLIP)
+        begins = [name for name in names if len(name) > 2 and plain_name(header).startswith(name)]
+        if plain_name(header) == "date" and "released" not in sheet.cells:
+            hints[header] = "name it released if models came out then"
+        elif near:
+            hints[header] = f"did you mean {near[0]}?"
+        elif begins and "score" not in sheet.titles and sheet.cells[header].str.contains(r"\d").any():
+            hints[header] = f"did you mean {names[max(begins, key=len)]}?"
+    if not unread:
+        return []
+    shown = words.listed((f"{name!r} ({hints[name]})" if name in hints else repr(name) for name in unread), 20)
+    message = f"{sheet.name}: columns that are not read: {shown}"
+    return [Note("columns-not-read", "warning" if hints else "info", message, {"columns": unread, "hints": hints})]
+
+
+def _shots_in_headers(sheet: Sheet, also: dict[str, list[str]]) -> dict[str, str]:
+    """Return the shots that headers state behind a benchmark (``MMLU 5-shot``), and add these to what it is called."""
+    names = {plain_name(other): name for name, others in also.items() for other in (*others, name)}
+    shots = {}
+    for header in map(str, sheet.cells.columns):
+        # Some benchmarks are called so (mmlu_0shot).
+        match = None if plain_name(header) in names else _SHOTS.match(header)
+        if match and (name := names.get(plain_name(match["name"]))):
+            also[name].append(match[0])
+            shots[header] = match["shots"]
+    return shots
+
+
+def _long(wide: Sheet, scores: Table, shots: Mapping[str, str | None]) -> Sheet:
+    """Return a sheet with a row per score of one with a column per benchmark; an empty cell is no score.
+
+    Parameters
+    ----------
+    wide : Sheet
+        In declared columns.
+    scores : Table
+        The benchmarks that have columns.
+    shots : mapping of str to str or None
+        By benchmark, where its header states them.
+    """
+    names, cells, problems = scores.names, wide.cells, dict(wide.problems)
+    try:
+        # Checked as they stand, so that messages name their columns.
+        check_sheet(_about(wide, names), scores, cells[names])
+    except TableError as error:
+        problems = {name: each for name, each in problems.items() if name not in names} | {"score": error.problems}
     texts = cells[names].apply(lambda column: column.str.strip()).to_numpy(dtype=object)
     row, column = np.nonzero(texts != "")
     # A model without any score keeps its row for the message that says so.
     rest = cells.drop(columns=[name for name in (*names, "score") if name in cells])
     long = rest.iloc[row].assign(benchmark=np.array(names, dtype=object)[column], score=texts[row, column])
+    if any(shots.values()):
+        stated = pd.Series([shots[name] or "" for name in long["benchmark"]], index=long.index, dtype=object)
+        own = long["shots"].str.strip() if "shots" in long else pd.Series("", index=long.index, dtype=object)
+        if (other := stated.ne("") & own.ne("") & own.ne(stated)).any():
+            number, title = long.index[other][0], wide.titles.get("shots", "shots")
+            said = f"row {number}, column {title}: {own[other].iloc[0]!r}, where a header says {stated[other].iloc[0]}"
+            problems["shots"] = (f"{said} shots; keep one",)
+        long["shots"] = own.where(own.ne(""), stated)
+    wide = dataclasses.replace(wide, problems=problems)
     shown = words.listed(wide.titles.get(name, name) for name in names)
     message = f"{wide.name}: one column per benchmark ({shown}) is read as one row per score, {len(long)} in all"
     note = Note("wide-table", "info", message, {"benchmarks": names, "scores": len(long)})
@@ -491,13 +553,18 @@ def parts_of(sheet: Sheet) -> dict[str, Part]:
     {'models': 1, 'scores': 1}
     """
     cells = sheet.cells
-    columns = set(cells.columns)
+    columns = {*cells.columns, *sheet.problems}
     sized = bool(columns & set(_SIZE_COLUMNS))
     if "model" in columns and {"benchmark", "score"} <= columns:
         own = cells[[column for column in cells.columns if column in SCORES.names]]
-        rows = _checked(own, SCORES, sheet)
-        scores = {"scores": Part(sheet.name, rows, tuple(map(str, own.columns)), sheet.notes)}
-        return {"models": _models_part(sheet, repeated=True), **scores} if sized else scores
+
+        def scores() -> Part:
+            return Part(sheet.name, _checked(sheet, SCORES, own), tuple(map(str, own.columns)), sheet.notes)
+
+        if not sized:
+            return {"scores": scores()}
+        parts = gathered(sheet.name, lambda: _models_part(sheet, repeated=True), scores)
+        return dict(zip(("models", "scores"), parts, strict=True))
     if "model" in columns and (sized or "released" in columns):
         return {"models": _models_part(sheet, repeated=False)}
     shown = ", ".join(map(str, cells.columns))
@@ -512,8 +579,13 @@ def _models_part(sheet: Sheet, repeated: bool) -> Part:
     if repeated:
         table = dataclasses.replace(table, key=())
         own = own.drop_duplicates()
-    own = _with_days(_with_total(own, sheet), title)
-    rows = _checked(own, table, sheet)
+    problems = dict(sheet.problems)
+    for column, step in (("params_total_b", _with_total), ("released", _with_days)):
+        try:
+            own = step(own, sheet)
+        except TableError as error:
+            problems[column] = error.problems
+    rows = _checked(dataclasses.replace(sheet, problems=problems), table, own)
     stated = tuple(map(str, own.columns))
     # Of a combined table the scores bring the notes.
     return Part(title, _one_per_model(rows, title), stated) if repeated else Part(title, rows, stated, sheet.notes)
@@ -526,12 +598,17 @@ def _with_total(raw: pd.DataFrame, sheet: Sheet) -> pd.DataFrame:
         raise TableError(sheet.name, [f"columns {shown} both give the size; keep one"])
     if stated in ([], ["params_total_b"]):
         return raw
-    sizes = validate(raw[stated], _SIZES, sheet.name, titles=sheet.titles)[stated[0]]
+    sizes = check_sheet(_about(sheet, stated), _SIZES, raw[stated])[stated[0]]
     billions = sizes / 1e9 if stated == ["params"] else sizes
     return raw.drop(columns=stated).assign(params_total_b=billions.to_numpy())
 
 
-def _with_days(raw: pd.DataFrame, title: str) -> pd.DataFrame:
+def _about(sheet: Sheet, names: Sequence[str]) -> Sheet:
+    """Return a sheet whose problems are those of some columns."""
+    return dataclasses.replace(sheet, problems={n: each for n, each in sheet.problems.items() if n in names})
+
+
+def _with_days(raw: pd.DataFrame, sheet: Sheet) -> pd.DataFrame:
     """Put the middle of a month where a release date names only that, and say so in ``released_precision``."""
     if "released" not in raw.columns:
         return raw
@@ -545,7 +622,7 @@ def _with_days(raw: pd.DataFrame, title: str) -> pd.DataFrame:
         for number in raw.index[months & (stated == "day")]
     ]
     if problems:
-        raise TableError(title, problems)
+        raise TableError(sheet.name, problems)
     # The present month may not have reached its middle.
     today = str(pd.Timestamp.now().date())
     middles = dates.map(lambda text: min(f"{text}-15", today) if today.startswith(text) else f"{text}-15")
@@ -571,8 +648,9 @@ def _one_per_model(rows: pd.DataFrame, title: str) -> pd.DataFrame:
     return filled
 
 
-def _checked(raw: pd.DataFrame, table: Table, sheet: Sheet) -> pd.DataFrame:
-    return validate(raw, table, sheet.name, titles=sheet.titles).set_axis(raw.index, axis=0)
+def _checked(sheet: Sheet, table: Table, cells: pd.DataFrame | None = None) -> pd.DataFrame:
+    cells = sheet.cells if cells is None else cells
+    return check_sheet(sheet, table, cells).set_axis(cells.index, axis=0)
 
 
 def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Catalog:
@@ -609,9 +687,13 @@ def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Ca
         catalog = _join(catalog, name, part, replace)
     checks = {"benchmarks": check_benchmarks, "models": check_models, "scores": check_scores}
     joined = parts | completed
+    by_title: dict[str, list[Callable[[], None]]] = {}
     for name, check in checks.items():
         if name in joined:
-            check(joined[name].rows, catalog, joined[name].title)
+            part = joined[name]
+            by_title.setdefault(part.title, []).append(partial(check, part.rows, catalog, part.title))
+    for title, steps in by_title.items():
+        gathered(title, *steps)
     return catalog
 
 

@@ -25,6 +25,7 @@ from densing.scores.density.inversion import (
     over_sizes,
     size_shifts,
     sizes_of,
+    without,
 )
 from densing.scores.joint import GENERAL, catalog_scale, evaluator_links, place_makers_own
 from densing.scores.references import JOINT, JointRuler, joint_ruler
@@ -116,8 +117,7 @@ def joint_densities(
     if not sized.any():
         raise InputError(f"none of the {len(rows)} models on the joint scale has a size in params_{denominator}_b")
     if not sized.all():
-        message = f"{int((~sized).sum())} models have no {denominator} parameter count and are left out"
-        notes.append(Note("no-size", "warning", message, {"models": rows.loc[~sized, "model"].tolist()}))
+        notes.append(without(rows.loc[~sized, "model"].tolist(), f"{denominator} parameter count"))
     rows = rows[sized].sort_values(["released", "model"], ignore_index=True)
     few = rows.loc[rows["cells"].lt(FEW_CELLS), "model"].tolist()
     if few:

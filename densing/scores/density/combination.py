@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, InputError, Note
+from densing.core import Array, InputError, Note, words
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density.inversion import (
     DEFAULT_GUARD,
@@ -175,10 +175,11 @@ def combine_results(results: Sequence[DensityResult], mean: Reference) -> Densit
     )
     notes = list({note.message: note for part in parts for note in part.notes}.values())
     if not keep.all():
+        dropped = models[~keep].tolist()
         message = (
-            f"{(~keep).sum()} models lie above the ruler on one benchmark and below it on another; they are left out"
+            f"left out, because above the ruler on one benchmark and below it on another: {words.listed(dropped, 20)}"
         )
-        notes.append(Note("bounds-both-ways", "info", message, {"models": models[~keep].tolist()}))
+        notes.append(Note("bounds-both-ways", "info", message, {"models": dropped}))
     result = DensityResult(table, draws, law_draws, model_draws, limits, mean, options, (*mean.notes, *notes))
     return result.subset(keep)
 

@@ -267,9 +267,10 @@ def estimate_density(
         raise InputError(f"none of the {len(scores)} models has both a score and a size in {column}")
     notes = []
     if not usable.all():
-        models = sorted(sized.loc[~usable, "model"].astype(str))
-        message = f"{len(models)} models have no {denominator} parameter count and are left out"
-        notes.append(Note("no-size", "warning", message, {"models": models}))
+        lacking = {"score": sized["score"].isna(), f"{denominator} parameter count": ~sized["n_params"].gt(0)}
+        for lack, which in lacking.items():
+            if models := sorted(sized.loc[which, "model"].astype(str)):
+                notes.append(without(models, lack))
     sized = sized[usable].reset_index(drop=True)
     scatter = model_scatter(reference)
     values = read_scores(reference, sized, guard, seed, scatter)
@@ -286,6 +287,18 @@ def estimate_density(
         options,
         (*reference.notes, *notes, *_reading_notes(reference, denominator, guard, scatter)),
     )
+
+
+def without(models: list[str], lack: str) -> Note:
+    """Return the note on models that have no density for want of something: by name, however many.
+
+    Examples
+    --------
+    >>> without(["Mine-3B"], "total parameter count").message
+    'left out, because it has no total parameter count: Mine-3B'
+    """
+    message = f"left out, because {'it has' if len(models) == 1 else 'they have'} no {lack}: {words.listed(models, 20)}"
+    return Note("no-score" if lack == "score" else "no-size", "warning", message, {"models": models})
 
 
 def check_options(denominator: str, guard: float) -> None:

@@ -179,6 +179,7 @@ def run_densities(
     single = table[table["benchmark"].ne(COMBINED)]
     every = (
         *notes,
+        *_not_used(measurements, set(table["source"].astype(str)), reference, benchmark),
         *protocol_notes(table if single.empty else single, parts[0].reference),
         *_ruler_notes(table, models, parts[0].reference),
         *(note for part in parts for note in part.notes),
@@ -241,6 +242,29 @@ def _readable(
             f"{reason}. Evaluate the suite (`--tasks olmo_ladder`), or choose another --reference"
         )
     return chosen, [*notes, *_measurement_notes(chosen, rows, reference)]
+
+
+def _not_used(measurements: pd.DataFrame, used: set[str], reference: str, only: str | None) -> list[Note]:
+    """Name the tasks that were measured and have no part in a density, and why."""
+    known = ruler_benchmarks(reference, only)
+    tasks = measurements["task"].astype(str)
+    names = measurements["benchmark"].fillna("").astype(str)
+    readable = names.where(names.ne(""), tasks).isin(known)
+    foreign = sorted(set(tasks[~readable]) - used)
+    unread = sorted(set(tasks[readable]) - used)
+    notes = []
+    if foreign:
+        message = (
+            f"measured and not used: {words.listed(foreign, 20)}; reference {reference} reads {words.listed(known, 20)}"
+        )
+        notes.append(Note("tasks-not-used", "warning", message, {"tasks": foreign}))
+    if unread:
+        message = (
+            f"measured and not used: {words.listed(unread, 20)}; another task of the same benchmark counts, or "
+            f"reference {reference} reads none of their metrics"
+        )
+        notes.append(Note("tasks-not-read", "info", message, {"tasks": unread}))
+    return notes
 
 
 def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:

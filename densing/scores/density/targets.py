@@ -201,9 +201,11 @@ def table_densities(
     missing = sorted(set(reference.benchmarks) - set(catalog.scores["benchmark"]))
     if missing:
         have = ", ".join(sorted(catalog.scores["benchmark"].unique())) or "none"
+        # The benchmark may stand in one of them.
+        unread = "".join(f" ({note.message})" for note in catalog.notes if note.code == "columns-not-read")
         raise InputError(
-            f"{source}: no score on {', '.join(missing)}, which reference {reference.name} on "
-            f"{reference.benchmark!r} needs; the table has {have}. Choose --benchmark among those, or add the scores"
+            f"{source}: no score on {', '.join(missing)}, which reference {reference.name} on {reference.benchmark!r} "
+            f"needs; the table has {have}. Choose --benchmark among those, or add the scores{unread}"
         )
     adopted, notes = _adopt(catalog, reference, every=True)
     notes += _namesakes(catalog.models)
@@ -333,10 +335,16 @@ def _densities(
     own = _from_user(catalog.scores) & catalog.scores["benchmark"].isin(reference.benchmarks)
     if unread := sorted(set(catalog.scores.loc[own, "model"]) - set(rows["model"])):
         message = (
-            f"{len(unread)} of your models are left out: they lack a score that the ruler needs "
-            f"({', '.join(reference.benchmarks)}), or another evaluator than 'user' measured it"
+            f"of your models are left out: {words.listed(unread, 20)}; the ruler needs a score on each of "
+            f"{', '.join(reference.benchmarks)}, measured by 'user'"
         )
         notes.append(Note("not-read", "warning", message, {"models": unread}))
+    other = catalog.scores.loc[_from_user(catalog.scores) & ~catalog.scores["benchmark"].isin(reference.benchmarks)]
+    if len(other):
+        unused = {str(name): int(count) for name, count in other["benchmark"].value_counts().items()}
+        shown = words.listed((f"{name} ({words.plural(count, 'score')})" for name, count in unused.items()), 20)
+        message = f"of your scores are not used, because this ruler reads {', '.join(reference.benchmarks)}: {shown}"
+        notes.append(Note("scores-not-used", "info", message, {"benchmarks": unused}))
     return dataclasses.replace(result, notes=(*result.notes, *notes, *catalog.notes))
 
 

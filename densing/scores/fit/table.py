@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,15 @@ from densing.core import (
     FitError,
     InputError,
     Note,
+    Sheet,
     Table,
+    TableError,
     TableLike,
+    UnknownNameError,
+    as_declared,
     as_table,
     read_sheet,
+    words,
 )
 from densing.scores.catalog import ALSO
 from densing.scores.laws import Law, TwoStep
@@ -130,17 +135,22 @@ def _refuse(bad: NDArray[np.bool_], values: Array, name: str, problem: str) -> N
         raise InputError(f"row {row}, {name}: {values[row]:g} {problem}")
 
 
-def read_runs(source: TableLike, law: Law, cluster: str | None = None) -> tuple[pd.DataFrame, tuple[Note, ...]]:
+def read_runs(
+    source: TableLike, law: Law, cluster: str | None = None, named: Mapping[str, str] | None = None
+) -> tuple[pd.DataFrame, tuple[Note, ...]]:
     """Read a table of runs with the columns that a law needs.
 
     Parameters
     ----------
     source : path, DataFrame or records
-        One row per run, spelled as people do (:func:`densing.core.as_declared`).
+        One row per run, spelled as people do (:func:`densing.core.as_declared`); or a folder of runs of Weights &
+        Biases, of which every step counts that logged the law's output: inputs are those that the run logged last.
     law : Law
         Its inputs and output are columns; ``two-step`` needs ``loss`` too. Sizes and tokens are counts.
     cluster : str, optional
         A further column, of groups of rows.
+    named : mapping of str to str, optional
+        Headers by the column that they are, where several may be meant: ``{"loss": "eval/loss"}``.
 
     Returns
     -------
@@ -171,4 +181,49 @@ def read_runs(source: TableLike, law: Law, cluster: str | None = None) -> tuple[
             f"{sheet.name}: {len(sheet.cells)} rows are more than the {MAX_RUNS} runs that a fit takes; "
             "give one row per run or checkpoint, or a random part of them"
         )
-    return as_table(sheet, Table(f"runs for law {law.name}", tuple(columns)), ALSO)
+    also = ALSO
+    if named:
+        sheet = _as_named(sheet, named, [column.name for column in columns])
+        also = {name: others for name, others in ALSO.items() if name not in named}
+    if sheet.history:
+        sheet = _logged(as_declared(sheet, columns, also), needed)
+    return as_table(sheet, Table(f"runs for law {law.name}", tuple(columns)), also)
+
+
+def _as_named(sheet: Sheet, named: Mapping[str, str], known: Sequence[str]) -> Sheet:
+    """Return a sheet whose columns bear the names that they are given, in place of columns that had them."""
+    headers = list(map(str, sheet.cells.columns))
+    for name, header in named.items():
+        if name not in known:
+            raise UnknownNameError("column of the law:", name, known)
+        if header not in headers:
+            raise UnknownNameError(f"column of {sheet.name}:", header, headers)
+    replaced = [name for name in named if name in headers and name not in named.values()]
+    cells = sheet.cells.drop(columns=replaced).rename(columns={header: name for name, header in named.items()})
+    return replace(sheet, cells=cells, titles={**sheet.titles, **named})
+
+
+def _logged(sheet: Sheet, needed: Sequence[str]) -> Sheet:
+    """Return the steps that logged the output, each with the inputs that its run logged last."""
+    *inputs, output = needed
+    if missing := [name for name in needed if name not in sheet.cells and name not in sheet.problems]:
+        found = words.listed(map(str, sheet.cells.columns), 30)
+        problem = f"{' and '.join(missing)} neither logged nor configured; found: {found}"
+        raise TableError(
+            sheet.name, [f"{problem}. Log or configure it, or say which it is: --column {missing[0]}=NAME"]
+        )
+    if problems := [problem for each in sheet.problems.values() for problem in each]:
+        raise TableError(sheet.name, [f"{problem} (--column NAME=HEADER says which counts)" for problem in problems])
+    cells = sheet.cells.copy()
+    for name in inputs:
+        filled = cells[name].where(cells[name].str.strip().ne(""), None)
+        cells[name] = filled.groupby(cells["run"]).ffill().fillna("")
+    # The output never stands for another step than its own.
+    kept = cells[cells[output].str.strip().ne("")]
+    runs = words.plural(kept["run"].nunique(), "run")
+    message = (
+        f"{sheet.name}: {words.plural(len(kept), 'step')} of {runs} logged {output}, of {len(cells)} that were logged"
+    )
+    details = {"steps": len(kept), "logged": len(cells), "runs": sorted(kept["run"].unique())}
+    note = Note("history-read", "info", f"{message}; other columns are what the run logged last", details)
+    return replace(sheet, cells=kept, notes=(*sheet.notes, note))

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-import densing
 from densing.core import (
     ArtefactError,
     InputError,
@@ -19,6 +18,7 @@ from densing.core import (
     UnknownNameError,
     named_seed,
     read_text,
+    shipped_folder,
     write_text,
 )
 from densing.scores.catalog import DIFFERS, Catalog, compare, evaluator_protocol, known_protocol, load_catalog
@@ -41,7 +41,6 @@ from densing.scores.references.size_curve import joint_ruler
 
 DRAWS = 1000
 FEW_POINTS = 6
-_PACKAGE = Path(densing.__file__).parent
 
 
 def fits_folder() -> Path:
@@ -52,10 +51,7 @@ def fits_folder() -> Path:
     ArtefactError
         When neither exists.
     """
-    for folder in (_PACKAGE / "_reference_fits", _PACKAGE.parent / "reference_fits"):
-        if folder.is_dir():
-            return folder
-    raise ArtefactError("reference_fits: not found in the installed package; reinstall densing")
+    return shipped_folder("reference_fits")
 
 
 def load_reference(

@@ -187,7 +187,7 @@ class TrendData(Readable):
         if keep.all():
             return data
         models = table.loc[~keep, "model"].tolist()
-        message = f"{len(models)} models without a date or a density are not part of the trend"
+        message = f"not part of the trend, because without a date or a density: {words.listed(models, 20)}"
         return data.replace(notes=(Note("undated-rows", "info", message, {"models": models}),))
 
     def replace(self, **changes: Any) -> TrendData:

@@ -128,6 +128,16 @@ def test_an_archive_of_ranks(tmp_path: Path) -> None:
         find_traces([zipped(tmp_path / "other.zip", {"README": b"x"})])
 
 
+def test_other_archives_say_what_to_do_with_them(tmp_path: Path) -> None:
+    inner = zipped(tmp_path / "run.zip", {"rank0.json": of_rank(0).encode()})
+    outer = zipped(tmp_path / "all.zip", {"logs/run.zip": inner.read_bytes()})
+    with pytest.raises(InputError, match=r"all\.zip: holds run\.zip, an archive inside another; unpack it"):
+        find_traces([outer])
+    (tmp_path / "run.tar.gz").write_bytes(gzip.compress(b"traces/rank0.json"))
+    with pytest.raises(InputError, match=r"run\.tar\.gz: is a tar archive; unpack it .* or pack the traces as \.zip"):
+        find_traces([tmp_path / "run.tar.gz"])
+
+
 def test_members_that_are_no_traces_or_come_twice(tmp_path: Path) -> None:
     path = zipped(tmp_path / "run.zip", {"a.json": of_rank(3).encode(), "config.json": b"{}", "README": b"x"})
     found = find_traces([path])

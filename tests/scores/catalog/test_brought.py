@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,6 +31,11 @@ ROWS = [
 FORMS = [".csv", ".tsv", ".csv.gz", ".parquet", ".jsonl", ".json", ".utf16.csv"]
 RULER = densing.load_reference("qwen1.5", "mmlu")
 # As people write the same rows.
+# As Google Sheets writes them: what a cell shows, quoted where it holds a comma, lines that end as on Windows.
+GOOGLE = (
+    'Model,Parameters,Release date,Benchmark,Score,Ours\r\nmine,"3,000,000,000","Jun 1, 2024",MMLU,62.00%,TRUE\r\n'
+    'mine,"3,000,000,000","Jun 1, 2024",GSM-8K,50.00%,TRUE\r\nyours,"7,000,000,000",,MMLU,71.00%,FALSE\r\n,,,,,\r\n'
+)
 GERMAN = (
     "Modell-Nr;Model;Parameters;Release date;Benchmark;Score\n"
     "1;mine;3B;01.06.2024;MMLU;0,62\n2;mine;3B;01.06.2024;GSM-8K;0,5\n3;yours;7 000 000 000;;MMLU;0,71\n"
@@ -117,7 +123,7 @@ def test_any_runs_of_a_fit_are_the_same_in_every_form(tmp_path: Path, rows: list
         pd.testing.assert_frame_equal(read_runs(path, law)[0], ours)
 
 
-@pytest.mark.parametrize("content", [GERMAN, WIDE], ids=["german", "wide"])
+@pytest.mark.parametrize("content", [GERMAN, WIDE, GOOGLE], ids=["german", "wide", "google"])
 def test_people_s_spellings_give_the_same_densities(tmp_path: Path, content: str) -> None:
     theirs = density_of(text(tmp_path, content))
     columns = theirs.columns.drop("params_source", errors="ignore")
@@ -201,3 +207,86 @@ def test_a_trend_and_the_joint_scale_name_what_they_take(monkeypatch: pytest.Mon
     monkeypatch.setattr("densing.scores.joint.cells.MAX_SCORES", 10)
     with pytest.raises(InputError, match=r"scores are more than the 10 that the joint scale takes.*--reference"):
         joint_cells(load_catalog())
+
+
+def test_shots_behind_a_benchmark_are_read_from_its_header(tmp_path: Path) -> None:
+    rows = "Model,Size,MMLU 5-shot,GSM8K (8 shot) %\nmine,3B,0.62,50\n"
+    scores = read_extra(text(tmp_path, rows))["scores"].rows
+    assert scores[["benchmark", "score", "shots"]].to_numpy().tolist() == [["mmlu", 0.62, 5.0], ["gsm8k", 0.5, 8.0]]
+    with pytest.raises(TableError, match=r"row 2, column Few-shot: '0', where a header says 5 shots; keep one"):
+        read_extra(text(tmp_path, "Model,Size,Few-shot,MMLU 5-shot\nmine,3B,0,0.62\n"))
+    with pytest.raises(TableError, match=r"'MMLU 3-shot' and 'MMLU 5-shot' both mean mmlu; keep one"):
+        read_extra(text(tmp_path, "Model,Size,MMLU 3-shot,MMLU 5-shot\nmine,3B,0.6,0.62\n"))
+
+
+def test_every_column_that_is_not_read_is_named_and_asked_about_where_it_looks_like_one(tmp_path: Path) -> None:
+    many = [f"extra{at}" for at in range(9)]
+    header = ",".join(["Model", "Size", "MMLU", "GSM8K pass@1", "Date", *many])
+    path = text(tmp_path, f"{header}\nmine,3B,0.62,0.5,2024-03-01{',x' * 9}\n")
+    (note,) = [note for note in load_catalog(path).notes if note.code == "columns-not-read"]
+    assert note.severity == "warning" and note.details["columns"] == ["GSM8K pass@1", "Date", *many]
+    assert note.details["hints"] == {
+        "GSM8K pass@1": "did you mean gsm8k?",
+        "Date": "name it released if models came out then",
+    }
+    assert all(repr(name) in note.message for name in many)
+    (note,) = [
+        n for n in load_catalog(text(tmp_path, "Model,Size,MMLU,Team\nmine,3B,1,x\n")).notes if "columns-not" in n.code
+    ]
+    assert (note.severity, note.details["hints"]) == ("info", {})
+
+
+def test_all_that_is_wrong_with_a_table_of_scores_is_one_message(tmp_path: Path) -> None:
+    rows = 'Model,Size,Released,Tokens,MMLU,GSM8K\na,3Q,03/04/2024,"1,5",0.62,"0,5"\nb,7B,05/06/2024,1.5,62,0.44\n'
+    with pytest.raises(TableError) as caught:
+        read_extra(text(tmp_path, rows))
+    said = ["column GSM8K: row 2", "row 3, column MMLU: 62", "'3Q' is not", "'03/04/2024' is not", "'05/06/2024'"]
+    assert len(caught.value.problems) == len(said)
+    for words in said:
+        assert sum(words in problem for problem in caught.value.problems) == 1, words
+
+
+def test_scores_that_the_ruler_does_not_read_are_named() -> None:
+    notes = {note.code: note for note in densing.table_densities(ROWS, RULER).notes}
+    assert notes["scores-not-used"].details == {"benchmarks": {"gsm8k": 1}}
+    assert "gsm8k (1 score)" in notes["scores-not-used"].message
+
+
+def test_a_sheet_of_a_workbook_is_chosen_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openpyxl", reason="extra xlsx")
+    path = tmp_path / "team.xlsx"
+    with pd.ExcelWriter(path) as writer:
+        pd.DataFrame([["last year"]]).to_excel(writer, sheet_name="Cover", header=False, index=False)
+        pd.DataFrame(ROWS).to_excel(writer, sheet_name="Scores", index=False)
+    out, _ = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", str(path), "--sheet", "Scores")
+    assert "mine" in out and "yours" in out
+    pd.testing.assert_frame_equal(density_of(f"{path}#Scores"), density_of(ROWS))
+
+
+def test_a_table_of_pyarrow_gives_the_same_densities() -> None:
+    pd.testing.assert_frame_equal(density_of(pa.Table.from_pylist(ROWS)), density_of(ROWS))
+
+
+def test_a_table_with_an_address_is_fetched_only_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = "https://example.org/mine.csv"
+    fetched = []
+
+    def fetch(name: str) -> Path:
+        fetched.append(name)
+        return put(tmp_path, ".csv", pd.DataFrame(ROWS))
+
+    monkeypatch.setattr("densing.core.fetch_file", fetch)
+    _, err = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", address)
+    assert "fetched only with --fetch" in err and fetched == []
+    out, err = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", address, "--fetch")
+    assert "mine" in out and fetched == [address] and f"fetched {address} to" in err
+
+
+def test_a_benchmark_that_is_missed_is_looked_for_among_the_columns_that_are_not_read(tmp_path: Path) -> None:
+    path = text(tmp_path, "Model,Size,MMLU pass@1,GSM8K\nmine,3B,0.5,0.4\n")
+    with pytest.raises(InputError, match=r"no score on mmlu.*'MMLU pass@1' \(did you mean mmlu\?\)"):
+        densing.table_densities(path, RULER)

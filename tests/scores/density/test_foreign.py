@@ -209,7 +209,7 @@ def test_details_of_lighteval_below_a_date_are_read_or_missed_aloud(tmp_path: Pa
     ("name", "content", "message"),
     [
         ("samples_toy_2026-11-21T13-07-22.jsonl", "{}\n", r"1 \.jsonl; samples alone"),
-        ("results.json.gz", "x", r"no \.json or \.csv file there, but 1 \.gz"),
+        ("results.json.gz", "x", r"no \.json, \.csv or \.eval file there, but 1 \.gz"),
         ("results_x.json", POINTER, "a Git LFS pointer.*git lfs pull"),
         ("odd_name.json", "{", "not JSON"),
         ("results_x.json", '{"results": {}, "configs": {}}', "holds no measurement"),

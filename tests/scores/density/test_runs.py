@@ -150,3 +150,19 @@ def test_models_without_a_size_are_refused_with_the_remedy() -> None:
     measurements, models = run_of({"piqa": 1.0}, {})
     with pytest.raises(InputError, match="--denominator total"):
         run_densities(measurements, models.assign(params_non_embedding=np.nan))
+
+
+def test_tasks_that_no_ruler_reads_are_named() -> None:
+    measured, sizes = run_of({}, {"piqa": 0.7})
+    others = pd.DataFrame(
+        [
+            {"model": "toy", "task": "toy_poems", "benchmark": "poems", "metric": "accuracy", "value": 0.5},
+            {"model": "toy", "task": "olmo_ladder_csqa", "benchmark": "csqa", "metric": "brier", "value": 0.5},
+            {"model": "toy", "task": "piqa", "benchmark": "piqa", "metric": "accuracy", "value": 0.6},
+        ]
+    )
+    notes = {note.code: note for note in run_densities(pd.concat([measured, others], ignore_index=True), sizes).notes}
+    assert notes["tasks-not-used"].details == {"tasks": ["toy_poems"]}
+    assert notes["tasks-not-used"].severity == "warning" and "reads " in notes["tasks-not-used"].message
+    assert notes["tasks-not-read"].details == {"tasks": ["olmo_ladder_csqa", "piqa"]}
+    assert not {"tasks-not-used", "tasks-not-read"} & {note.code for note in run_densities(measured, sizes).notes}

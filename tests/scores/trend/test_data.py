@@ -50,6 +50,7 @@ def test_bounds_become_censored_rows_at_the_rulers_limits() -> None:
 def test_undated_and_empty_rows_are_named_in_a_note() -> None:
     (note,) = TrendData.from_density(density_result()).notes
     assert note.details["models"] == ["f", "g"]
+    assert note.message == "not part of the trend, because without a date or a density: f, g"
 
 
 def test_days_count_from_llama_1_whatever_the_datetime_unit() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from densing.core import InputError, Note, read_cells, read_json
+from densing.core import InputError, Note, as_address, read_cells, read_json, shown_address, what_instead
 from densing.scores.evals.measurements import Measurements, join
-from densing.scores.evals.readers import lighteval, lm_eval, opencompass
+from densing.scores.evals.readers import inspect_ai, lighteval, lm_eval, opencompass
 from densing.scores.evals.store import is_run, read_run, runs_below
 
 
@@ -25,11 +25,12 @@ class Reader(Protocol):
 
 
 # The first that accepts a file reads it.
-READERS: tuple[Reader, ...] = (lighteval, lm_eval, opencompass)
+READERS: tuple[Reader, ...] = (inspect_ai, lighteval, lm_eval, opencompass)
 MAX_FILES = 20_000
 EXPECTED = (
     "expected lm-eval (an object 'results' with 'configs', or with 'versions' and 'config'), lighteval "
-    "('config_general' and 'results') or an OpenCompass summary (.csv with dataset, version, metric, mode)"
+    "('config_general' and 'results'), a log of inspect "
+    "(.eval, or JSON with 'version' and 'eval') or an OpenCompass summary (.csv with dataset, version, metric, mode)"
 )
 _STAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}[-:]\d{2}[-:]\d{2}(?:\.\d+)?|\d{8}_\d{6}")
 _OURS = frozenset({"unit.json", "run.json"})
@@ -71,8 +72,11 @@ def read_results(path: Path | str) -> Measurements:
     except (OSError, ValueError):
         exists = folder = False
     if not exists:
+        if address := as_address(path):
+            raise InputError(f"{shown_address(address)}: {what_instead(path)}")
         raise InputError(
-            f"{path}: no such file or folder; give results of densing eval, lm-eval, lighteval or OpenCompass"
+            f"{path}: no such file or folder; give results of densing eval, lm-eval, lighteval, inspect or OpenCompass "
+            f"({what_instead(path)})"
         )
     if not folder:
         return _read_file(path)
@@ -81,7 +85,7 @@ def read_results(path: Path | str) -> Measurements:
     runs = runs_below(path)
     files = [
         file
-        for file in sorted([*path.rglob("*.json"), *path.rglob("*.csv")])
+        for file in sorted(file for pattern in ("*.json", "*.csv", "*.eval") for file in path.rglob(pattern))
         if not file.is_dir() and file.name not in _OURS and not any(run in file.parents for run in runs)
     ]
     if len(files) > MAX_FILES:
@@ -119,7 +123,11 @@ def _read_file(path: Path) -> Measurements:
         raise InputError(
             f"{path}: samples alone do not say which metrics were asked for; give the results_*.json beside it"
         )
-    content = read_cells(path) if path.suffix == ".csv" else read_json(path)
+    content: Any
+    if path.suffix == ".csv":
+        content = read_cells(path)
+    else:
+        content = inspect_ai.header(path) if path.suffix == inspect_ai.SUFFIX else read_json(path)
     reader = next((reader for reader in READERS if reader.accepts(content)), None)
     if reader is None and path.suffix == ".csv":
         columns, header = ", ".join(map(str, content.columns))[:200], ", ".join(opencompass.HEADER)
@@ -145,7 +153,7 @@ def _contents(folder: Path, other: list[str], notes: list[Note]) -> str:
     kinds = Counter(path.suffix or path.name for path in folder.rglob("*") if not path.is_dir())
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5)) or "nothing"
     samples = "; samples alone do not say which metrics were asked for" if ".jsonl" in kinds else ""
-    return f"no .json or .csv file there, but {counts}{samples}"
+    return f"no .json, .csv or .eval file there, but {counts}{samples}"
 
 
 def _newest(parts: list[tuple[Measurements, str]]) -> tuple[list[Measurements], list[Note]]:
