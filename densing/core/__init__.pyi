@@ -63,6 +63,7 @@ from .sheets import each_once as each_once
 from .sheets import read_cells as read_cells
 from .sheets import read_sheet as read_sheet
 from .sheets import text_cells as text_cells
+from .spelling import NOTHING as NOTHING
 from .spelling import as_declared as as_declared
 from .spelling import as_table as as_table
 from .spelling import plain_name as plain_name
