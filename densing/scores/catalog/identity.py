@@ -130,7 +130,15 @@ class _Names:
     words: Mapping[str, tuple[str, ...]]
     letters: frozenset[str]
     families: Mapping[str, str]
+    makers: Mapping[str, str]
     rows: Mapping[str, Mapping[str, object]]
+
+
+@lru_cache(maxsize=16)
+def _organisations(catalog: Catalog) -> Mapping[str, str]:
+    """Return who made a family of the catalog; empty where several did."""
+    makers = catalog.models.groupby("family")["organisation"].agg(lambda cells: tuple(cells.dropna().unique()))
+    return {str(family): str(each[0]) if len(each) == 1 else "" for family, each in makers.items()}
 
 
 @lru_cache(maxsize=16)
@@ -154,7 +162,11 @@ def _names(catalog: Catalog) -> _Names:
     families = {key: next(iter(several)) for key, several in of_lineage.items() if key and len(several) == 1}
     families |= {_key(words_of(str(family))): str(family) for family in catalog.models["family"].dropna().unique()}
     letters = frozenset(_letters_of(_core(parts)) for parts in spelled.values())
-    return _Names(frozenset(spelled), plain, core, spelled, letters, families, rows)
+    by_word: dict[str, set[str]] = {}
+    for family, maker in _organisations(catalog).items():
+        by_word.setdefault(_letters_of(words_of(family)[:1]), set()).add(maker)
+    makers = {word: next(iter(each)) for word, each in by_word.items() if word and len(each) == 1}
+    return _Names(frozenset(spelled), plain, core, spelled, letters, families, makers, rows)
 
 
 def find_model(catalog: Catalog, name: str, *, kind: str | None = None) -> tuple[str, str] | None:
@@ -392,10 +404,14 @@ class Families:
     how : mapping of str to str
         By model: ``catalog`` (a family that the catalog knows), ``beginning`` (its name begins as one), ``name``
         (shared with other models of the table), ``alone`` (no other model is called so).
+    organisation : mapping of str to str
+        By model: the maker of the catalog's families that are called so, else the first word of the name where several
+        families share it, for they are one maker's generations as a rule; empty where nothing tells.
     """
 
     family: Mapping[str, str]
     how: Mapping[str, str]
+    organisation: Mapping[str, str]
 
     def sentence(self) -> str:
         """Return which families were read, and what an interval over them takes for granted."""
@@ -441,7 +457,7 @@ def infer_families(names: Iterable[str], catalog: Catalog) -> Families:
     >>> list(read.family.values()), list(read.how.values())
     (['Pythia', 'Llama-3', 'Zeta', 'Zeta', 'Solo'], ['catalog', 'catalog', 'name', 'name', 'alone'])
     """
-    known = _names(catalog)
+    known, names = _names(catalog), list(names)
     family, how, stems = {}, {}, {}
     for name in names:
         match = find_model(catalog, name)
@@ -461,7 +477,18 @@ def infer_families(names: Iterable[str], catalog: Catalog) -> Families:
         several = bool(stem) and sharing[stem] > 1
         family[name] = shown.setdefault(stem, _shown(name, stem)) if several else name
         how[name] = "name" if several else "alone"
-    return Families({name: family[name] for name in how}, how)
+    makers, first = _organisations(catalog), {name: _letters_of(words_of(name)[:1]) for name in how}
+    generations: dict[str, set[str]] = {}
+    for name, word in first.items():
+        generations.setdefault(word, set()).add(family[name])
+    organisation = {
+        name: makers.get(family[name])
+        or known.makers.get(word)
+        or (word if word and len(generations[word]) > 1 else "")
+        for name, word in first.items()
+    }
+    order = list(dict.fromkeys(names))
+    return Families(*({name: each[name] for name in order} for each in (family, how, organisation)))
 
 
 def _beginning(lineage: Sequence[str], families: Mapping[str, str]) -> str | None:
@@ -479,12 +506,10 @@ def _stem(lineage: Sequence[str]) -> tuple[str, ...]:
 
 
 def _shown(name: str, stem: str) -> str:
-    """Return the beginning of a name that holds a stem, as it is written there."""
+    """Return the beginning of a name that holds a stem, as it is written there; the stem where no beginning does."""
     last = name.rstrip("/").rpartition("/")[2]
-    for end in range(1, len(last) + 1):
-        if _key(words_of(last[:end])) == stem and not last[end : end + 1].isalnum():
-            return last[:end]
-    return stem
+    ends = (end for end in range(1, len(last) + 1) if not last[end : end + 1].isalnum())
+    return next((last[:end] for end in ends if _key(words_of(last[:end])) == stem), stem)
 
 
 _TOLD = ("family", "organisation", "released", "released_precision", "kind", "architecture", "derivation", "domain",
@@ -586,10 +611,9 @@ def told_by_names(cells: pd.DataFrame, catalog: Catalog, where: str, titles: Map
             facts[name].pop("params_active_b", None)
     without = [name for name in models if name not in stated["family"]]
     families = infer_families([name for name in without if not facts[name].get("family")], catalog)
-    makers = _organisations(catalog)
     for name, family in families.family.items():
-        facts[name] |= {"family": family, "organisation": makers.get(family, "")}
-    spelled = {_key(words_of(family)): family for family in makers}
+        facts[name] |= {"family": family, "organisation": families.organisation[name]}
+    spelled = {_key(words_of(family)): family for family in _organisations(catalog)}
     canon = {
         family: spelled[key]
         for family in dict.fromkeys(stated["family"].values())
@@ -601,10 +625,11 @@ def told_by_names(cells: pd.DataFrame, catalog: Catalog, where: str, titles: Map
     every = Families(
         {name: facts[name]["family"] for name in without},
         {name: families.how.get(name, "catalog") for name in without},
+        {name: facts[name].get("organisation", "") for name in without},
     )
     notes += _notes(models, identities, kinds, stated, facts, where)
     if len(without) >= _FEW:
-        details = {"families": dict(every.family), "how": dict(every.how)}
+        details = {"families": every.family, "how": every.how, "organisations": every.organisation}
         notes.append(Note("families-inferred", "info", f"{where}: {every.sentence()}", details))
     return Told(filled, known, tuple(notes))
 
@@ -627,13 +652,6 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if 0 < value < float("inf") else None
-
-
-@lru_cache(maxsize=16)
-def _organisations(catalog: Catalog) -> Mapping[str, str]:
-    """Return who made a family of the catalog; empty where several did."""
-    makers = catalog.models.groupby("family")["organisation"].agg(lambda cells: tuple(cells.dropna().unique()))
-    return {str(family): str(each[0]) if len(each) == 1 else "" for family, each in makers.items()}
 
 
 def _filled(

@@ -521,8 +521,29 @@ def _adopt(catalog: Catalog, reference: Reference, every: bool) -> tuple[Catalog
     notes = []
     if every and len(ordered) > len(first):
         notes.append(_second_evaluators(first, ordered.drop(index=first.index)))
+    if not every and not (beside := ordered[ordered["evaluator"].eq(USER) & ~ordered.index.isin(first.index)]).empty:
+        notes.append(_measured_already(first, beside, reference))
     joined = pd.concat([scores.drop(index=ordered.index), adopted], ignore_index=True)
     return dataclasses.replace(catalog, scores=joined), notes
+
+
+def _measured_already(used: pd.DataFrame, own: pd.DataFrame, reference: Reference) -> Note:
+    """Say which scores of a user stand beside one of the ruler's own evaluator, so that a model counts once."""
+    cell = ["model", "benchmark"]
+    pairs = own.merge(used[[*cell, "score"]], on=cell, suffixes=("", "_used"))
+    pairs = pairs.assign(gap=pairs["score"] - pairs["score_used"])
+    pairs = pairs.sort_values("gap", key=lambda gap: -gap.abs(), kind="stable")
+    shown = words.listed(
+        (f"{row.model} on {row.benchmark} ({row.score:g}, there {row.score_used:g})" for row in pairs.itertuples()),
+        NAMED,
+    )
+    message = (
+        f"your {words.plural(len(pairs), 'score')} of models that the ruler's own evaluator measured "
+        f"({reference.evaluator}) {'is' if len(pairs) == 1 else 'are'} not read, so that none counts twice: {shown}; "
+        "--scores gives the densities of yours"
+    )
+    details = pairs[[*cell, "score", "score_used", "gap"]].to_dict("records")
+    return Note("measured-already", "info", message, {"rows": details})
 
 
 def _second_evaluators(used: pd.DataFrame, spare: pd.DataFrame) -> Note:

@@ -100,8 +100,12 @@ def test_the_joint_scale_reads_whatever_benchmarks_a_table_holds(catalog: Catalo
     # From a few of its scores, so with a wider interval, which holds what all of them say.
     assert twin["density_lo"] < original["density"] < twin["density_hi"]
     assert abs(math.log(twin["density"] / original["density"])) < 1.0
-    with pytest.raises(InputError, match=r"Qwen2\.5-7B is in the catalog"):
-        place_scores([rows("Qwen2.5-7B", 0.7, 7.61e9, "2024-09-19")], catalog, joint, headline)
+    # The same scores under its own name are a measurement of it, ranked among the others.
+    again = place_scores([{**row, "model": "qwen2.5 7b"} for row in mine], catalog, joint, headline)
+    known = again.densities.table.iloc[0]
+    assert (known["model"], known["known_as"], known["verified"]) == ("qwen2.5 7b", "Qwen2.5-7B", False)
+    assert known["density"] == pytest.approx(twin["density"], rel=0.02)
+    assert again.ranks["of"].item() == placed.ranks["of"].item() - 1 == len(headline)
     with pytest.raises(InputError, match=r"no score can be placed on the joint scale: olmo3_eval_math \(no scale\)"):
         place_scores([rows("mine", 0.7) | {"benchmark": "olmo3_eval_math"}], catalog, joint, headline)
     with pytest.raises(TableError, match="row 2, column benchmark: 'nobody_knows'"):
