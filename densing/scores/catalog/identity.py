@@ -76,6 +76,7 @@ _NOTHING = NOTHING | {"unknown", "?"}
 _ASKED = ("family", "organisation", "released")
 
 
+@lru_cache(maxsize=32768)
 def words_of(name: str) -> tuple[str, ...]:
     """Return a name as the words that it is told by: small, without organisation and revision, sizes in billions.
 
@@ -90,8 +91,9 @@ def words_of(name: str) -> tuple[str, ...]:
     # A point counts between digits only.
     for part in re.split(r"[^\w.]+|_+|\.(?!\d)|(?<!\d)\.", last):
         # llama3 is llama-3, while v2, h1 and a3b are words.
-        pieces = re.fullmatch(r"([^\W\d_]{2,})(\d.*)", part)
-        for piece in pieces.groups() if pieces and not _REVISION.fullmatch(part) and part not in _SMALLER else (part,):
+        whole = part in _ADDED or part in _SMALLER or _REVISION.fullmatch(part)
+        pieces = None if whole else re.fullmatch(r"([^\W\d_]{2,})(\d.*)", part)
+        for piece in pieces.groups() if pieces else (part,):
             if old := _OLD_SIZE.fullmatch(piece):
                 piece = f"{old[1]}.{old[2]}b"
             if size := _SIZE.fullmatch(piece):
@@ -122,12 +124,18 @@ def _says_base(parts: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class _Names:
-    """The catalog's names by what they are told by."""
+    """The catalog's names by what they are told by.
+
+    ``lacking`` has sorted words of a name without one of them (or none, the empty word), ``numbered`` the words with
+    digits, beside the letters of the others.
+    """
 
     exact: frozenset[str]
     plain: Mapping[str, tuple[str, ...]]
     core: Mapping[str, tuple[str, ...]]
     words: Mapping[str, tuple[str, ...]]
+    lacking: Mapping[tuple[str, ...], Sequence[tuple[str, str]]]
+    numbered: Mapping[tuple[str, ...], Sequence[tuple[str, str]]]
     letters: frozenset[str]
     families: Mapping[str, str]
     makers: Mapping[str, str]
@@ -161,12 +169,24 @@ def _names(catalog: Catalog) -> _Names:
             of_lineage.setdefault(_key(lineage), set()).add(str(family))
     families = {key: next(iter(several)) for key, several in of_lineage.items() if key and len(several) == 1}
     families |= {_key(words_of(str(family))): str(family) for family in catalog.models["family"].dropna().unique()}
+    lacking: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    numbered: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for model, parts in spelled.items():
+        words_left = sorted(_core(parts))
+        telling = [word for word in words_left if _REVISION.fullmatch(word) or _SIZE.fullmatch(word) or word == "1"]
+        for word in ("", *dict.fromkeys(telling)):
+            rest = words_left.copy()
+            if word:
+                rest.remove(word)
+            lacking.setdefault(tuple(rest), []).append((model, word))
+        digits = tuple(word for word in _core(parts) if not word.isalpha())
+        numbered.setdefault(digits, []).append((model, _letters_of(_core(parts))))
     letters = frozenset(_letters_of(_core(parts)) for parts in spelled.values())
     by_word: dict[str, set[str]] = {}
     for family, maker in _organisations(catalog).items():
         by_word.setdefault(_letters_of(words_of(family)[:1]), set()).add(maker)
     makers = {word: next(iter(each)) for word, each in by_word.items() if word and len(each) == 1}
-    return _Names(frozenset(spelled), plain, core, spelled, letters, families, makers, rows)
+    return _Names(frozenset(spelled), plain, core, spelled, lacking, numbered, letters, families, makers, rows)
 
 
 def find_model(catalog: Catalog, name: str, *, kind: str | None = None) -> tuple[str, str] | None:
@@ -294,30 +314,24 @@ def same_size(one: float, two: float) -> bool:
 
 
 def _near(catalog: Catalog, name: str, params_b: float | None) -> tuple[str, ...]:
-    names = _names(catalog)
-    parts = _core(words_of(name))
+    names, parts = _names(catalog), _core(words_of(name))
     if not parts or kind_of(name):
         return ()
-    letters, sizes = _letters_of(parts), any(_SIZE.fullmatch(word) for word in parts)
-    others = [word for word in parts if not word.isalpha()]
+    sizes = any(_SIZE.fullmatch(word) for word in parts)
     found = []
-    for model, spelled in names.words.items():
-        core = _core(spelled)
-        missing, added = Counter(core) - Counter(parts), Counter(parts) - Counter(core)
-        if not added and parts[0] == core[0] and missing.total() == 1:
-            # It lacks a version, or the size that stands in a column of its own.
-            (word,) = missing
-            version = sizes and (_REVISION.fullmatch(word) or word == "1")
-            sized = not sizes and _SIZE.fullmatch(word) and params_b and _may_be(params_b, names.rows[model])
-            found += [model] if version or sized else []
-        elif not missing and not added:
-            # The catalog's says base.
-            found.append(model)
-        elif sizes and letters not in names.letters and others == [word for word in core if not word.isalpha()]:
-            # A slip of the pen: all numbers are the same, and no known model is called so.
-            likeness = SequenceMatcher(None, letters, _letters_of(core)).ratio()
-            found += [model] if likeness >= _LIKENESS else []
-    return tuple(found)
+    for model, word in names.lacking.get(tuple(sorted(parts)), ()):
+        # What it lacks is the word base, a version, or the size that stands in a column of its own.
+        version = sizes and not _SIZE.fullmatch(word)
+        sized = not sizes and _SIZE.fullmatch(word) and params_b and _may_be(params_b, names.rows[model])
+        found += [model] if not word or version or sized else []
+    letters = _letters_of(parts)
+    if sizes and letters not in names.letters:
+        # A slip of the pen: all numbers are the same, and no known model is called so.
+        numbers = tuple(word for word in parts if not word.isalpha())
+        for model, other in names.numbered.get(numbers, ()):
+            alike = letters[:1] == other[:1] and abs(len(letters) - len(other)) <= 2
+            found += [model] if alike and SequenceMatcher(None, letters, other).ratio() >= _LIKENESS else []
+    return tuple(dict.fromkeys(found))
 
 
 def _letters_of(parts: Sequence[str]) -> str:
