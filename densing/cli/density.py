@@ -200,7 +200,7 @@ def density(
                     merged, (reference, benchmark), combine=combine, pool=pool, selection=selection, **options
                 )
         table, notes, spread = result.table, result.notes, result.spread
-        columns = [column for column in SHOWN if column in table and table[column].notna().any()]
+        columns = [name for name in SHOWN if name in table and (name != "known_as" or table[name].notna().any())]
         title = o.curve_name(benchmark, combine)
     hits = check_densities(table, fail_if) if fail_if else {}
     save(table, table, out)
