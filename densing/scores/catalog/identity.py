@@ -491,14 +491,15 @@ def infer_families(names: Iterable[str], catalog: Catalog) -> Families:
         several = bool(stem) and sharing[stem] > 1
         family[name] = shown.setdefault(stem, _shown(name, stem)) if several else name
         how[name] = "name" if several else "alone"
-    makers, first = _organisations(catalog), {name: _letters_of(words_of(name)[:1]) for name in how}
+    makers, first = _organisations(catalog), {name: _letters_of(words_of(name)[:1]) for name in names}
     generations: dict[str, set[str]] = {}
     for name, word in first.items():
         generations.setdefault(word, set()).add(family[name])
+        shown.setdefault(word, _shown(name, word))
     organisation = {
         name: makers.get(family[name])
         or known.makers.get(word)
-        or (word if word and len(generations[word]) > 1 else "")
+        or (shown[word] if word and len(generations[word]) > 1 else "")
         for name, word in first.items()
     }
     order = list(dict.fromkeys(names))

@@ -78,7 +78,14 @@ def with_sizes(
                 notes.append(Note("size-by-name", "info", message, {"model": name, "row": match[0], "how": match[1]}))
         if not any(stored.values()):
             notes.append(_unsized(name, sizes.index))
-        same = identify(known, name, params_b=(stored["params_total"] or 0.0) / 1e9 or None).model
+        identity = identify(known, name, params_b=(stored["params_total"] or 0.0) / 1e9 or None)
+        if identity.near and any(stored.values()):
+            message = (
+                f"model {name}: taken as a model of its own, though the catalog has {' and '.join(identity.near[:3])}; "
+                "where it is that one, it may count twice"
+            )
+            notes.append(Note("near-names", "warning", message, {"models": {name: list(identity.near)}}))
+        same = identity.model
         about = {column: sizes.loc[same, column] for column in _ABOUT[1:]} if same else kind_of(name)
         told = {column: about.get(column) for column in _ABOUT[1:]} | {"known_as": same}
         stated = {column: row[column] for column in _ABOUT if isinstance(row.get(column), str)}

@@ -7,7 +7,9 @@ leave out is filled in (source, series, family, active size of dense models); re
 refused or taken instead; and everything that a row refers to must exist. A release date may name a month (``2026-03``):
 the month's middle stands for it, and ``released_precision`` says so. Scores may stand in one column per benchmark
 (``model, params, MMLU, GSM8K``), and headers, benchmarks, numbers and dates be spelled as people do
-(:data:`densing.scores.catalog.schema.ALSO`, :func:`densing.core.as_declared`); notes say what was read as what.
+(:data:`densing.scores.catalog.schema.ALSO`, :func:`densing.core.as_declared`); notes say what was read as what. What
+the names of models say (:mod:`densing.scores.catalog.identity`) fills blank cells, and a model has one row however it
+is spelled.
 """
 
 from __future__ import annotations
@@ -631,16 +633,19 @@ def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Ca
 def _by_known_names(parts: dict[str, Part], catalog: Catalog) -> tuple[dict[str, Part], list[Note]]:
     """Call every model as the catalog does where it is there already, whatever its spelling, so that it counts once."""
     names: dict[str, str] = {}
+    ours = set(catalog.models["model"])
     for name in ("models", "scores"):
         if name not in parts:
             continue
-        rows = parts[name].rows
+        rows, known = parts[name].rows, parts[name].known
         sizes = rows.get("params_total_b", pd.Series(np.nan, index=rows.index))
-        kinds = rows["kind"] if "kind" in parts[name].stated else pd.Series(None, index=rows.index, dtype=object)
-        for model, size, kind in zip(rows["model"], sizes, kinds, strict=True):
-            if model not in names:
-                found = identify(catalog, model, params_b=size if size > 0 else None, kind=kind, ask=False)
-                names[model] = found.model or model
+        for model, size in zip(rows["model"], sizes, strict=True):
+            if model in names:
+                continue
+            there = known.get(model)
+            if there not in ours:
+                there = identify(catalog, model, params_b=size if size > 0 else None, ask=False).model
+            names[model] = there or model
     renamed = {name: known for name, known in names.items() if known != name}
     if not renamed:
         return parts, []

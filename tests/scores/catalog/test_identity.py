@@ -188,6 +188,14 @@ def test_scores_alone_are_read_by_known_names() -> None:
     assert "names-matched" in [note.code for note in joined.notes]
 
 
+def test_a_name_that_leaves_off_base_is_the_catalogs_only_where_its_kind_is_stated() -> None:
+    facts = {"params": 8.2e9, "released": "2025-04-29"}
+    unsure = load_catalog(table("Qwen3-8B", "mine", kind=["", "base"], **facts))
+    assert len(unsure.models) == len(CATALOG.models) + 2
+    sure = load_catalog(table("Qwen3-8B", kind="base", **facts))
+    assert len(sure.models) == len(CATALOG.models)
+
+
 def test_a_second_table_finds_the_models_of_the_first() -> None:
     first = table("My Model 3B")
     second = pd.DataFrame([{"model": "my-model-3b", "benchmark": "gsm8k", "score": 0.5}])
@@ -252,7 +260,7 @@ def test_generations_are_families_and_versions_of_weights_are_not() -> None:
         ["Zeta-1-7B", "Zeta-2-1B", "zeta2-7b-hf", "Zeta-2-7B-Instruct", "Zeta-2-9B-v0.1-base"], CATALOG
     )
     assert list(read.family.values()) == ["Zeta-1-7B", *["Zeta-2"] * 4]
-    assert set(read.organisation.values()) == {"zeta"}
+    assert set(read.organisation.values()) == {"Zeta"}
     assert infer_families(["Pythia-1.4B-deduped"], CATALOG).family == {"Pythia-1.4B-deduped": "Pythia"}
     assert infer_families(["Llama-9-7B"], CATALOG).family == {"Llama-9-7B": "Llama-9-7B"}, "another generation"
 
