@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core import InputError, Note, TableLike, once, words
-from densing.scores.catalog import Catalog, merge, read_extra
+from densing.scores.catalog import HEADLINE, Catalog, merge, read_extra
 from densing.scores.density import (
     DensityResult,
     catalog_densities,
@@ -47,6 +47,7 @@ COLUMNS = [
     "neighbours",
     "status",
     "known_as",
+    "apart",
 ]
 
 
@@ -61,7 +62,9 @@ class Placed:
     ranks : pandas.DataFrame
         Columns :data:`COLUMNS`, densest first: rank 1 is the densest of ``of`` (itself included), among all headline
         models, those of its size (up to twice as small or large), and those released in the same calendar year; 0 of
-        0 where there are none or its date is not known. ``neighbours`` are the headline models next to it in density.
+        0 where there are none or its date is not known. ``neighbours`` are the headline models next to it in density,
+        ``known_as`` is the catalog's model that was measured again (it is not among them), and ``apart`` why a headline
+        would not hold a model: ``instruct``, ``moe``, empty where it would.
     notes : tuple of Note
 
     See Also
@@ -126,7 +129,8 @@ def place_scores(
         result = table_densities(scores, ruler, **options)
     if len(result) > MAX_PLACED:
         raise InputError(f"{len(result)} models are more than the {MAX_PLACED} placed at once; split the table")
-    result = replace(result, table=result.table.assign(stratum=YOURS))
+    apart = result.table["stratum"].where(result.table["stratum"].ne(HEADLINE), "")
+    result = replace(result, table=result.table.assign(stratum=YOURS, apart=apart))
     return Placed(result, _ranks(result, among), tuple(once(result.notes)))
 
 

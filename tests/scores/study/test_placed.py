@@ -57,6 +57,21 @@ def test_ranks_are_counted_among_all_of_its_size_and_of_its_year(placed: Placed,
             assert (row[f"{label}rank"], row[f"{label}of"]) == ((denser + 1, size + 1) if size else (0, 0))
 
 
+def test_a_tuned_model_is_placed_with_the_reason_that_keeps_it_out_of_headlines(
+    catalog: Catalog, ruler: Reference, headline: DensityResult
+) -> None:
+    mine = [
+        rows("Zeta-7B-chat", 0.6),
+        rows("Zeta-8x7B", 0.61, 47e9),
+        rows("zeta 7b", 0.59),
+        rows("gemma 7b", 0.6, 8.5e9),
+    ]
+    ranks = place_scores(mine, catalog, ruler, headline).ranks.set_index("model")
+    assert ranks["apart"].to_dict() == {"Zeta-7B-chat": "instruct", "Zeta-8x7B": "moe", "zeta 7b": "", "gemma 7b": ""}
+    assert ranks.loc["gemma 7b", "known_as"] == "Gemma-7B"
+    assert ranks.loc["gemma 7b", "of"] == ranks.loc["zeta 7b", "of"] - 1 == len(headline)
+
+
 def test_neighbours_are_the_nearest_in_density(placed: Placed, headline: DensityResult) -> None:
     row = placed.ranks.iloc[0]
     near = row["neighbours"].split(", ")
