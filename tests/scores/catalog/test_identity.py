@@ -262,7 +262,9 @@ def test_generations_are_families_and_versions_of_weights_are_not() -> None:
     assert list(read.family.values()) == ["Zeta-1-7B", *["Zeta-2"] * 4]
     assert set(read.organisation.values()) == {"Zeta"}
     assert infer_families(["Pythia-1.4B-deduped"], CATALOG).family == {"Pythia-1.4B-deduped": "Pythia"}
-    assert infer_families(["Llama-9-7B"], CATALOG).family == {"Llama-9-7B": "Llama-9-7B"}, "another generation"
+    begins = infer_families(["Gemma-9-7B", "Mistral-7B-OpenOrca"], CATALOG)
+    assert list(begins.family.values()) == ["Gemma-9-7B", "Mistral"], "a number behind a family is another generation"
+    assert list(begins.how.values()) == ["alone", "beginning"]
 
 
 def test_without_its_columns_the_shipped_example_has_its_families_and_says_so() -> None:
