@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 # The interval before the rest: a narrow terminal leaves out columns from the end.
 SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released",
-         "stratum", "params_basis", "interval", "density_lo_recipe", "density_hi_recipe"]  # fmt: skip
+         "stratum", "known_as", "family", "params_basis", "interval", "density_lo_recipe",
+         "density_hi_recipe"]  # fmt: skip
 
 SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status",
-                 "score", "n_eff", "n_params", "size_from", "interval", "density_lo_recipe",
+                 "score", "n_eff", "n_params", "size_from", "known_as", "interval", "density_lo_recipe",
                  "density_hi_recipe"]  # fmt: skip
 HOW_TO_READ = (
     "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`).\n"
@@ -208,7 +209,8 @@ def density(
                     merged, (reference, benchmark), combine=combine, pool=pool, selection=selection, **options
                 )
         table, notes, spread = result.table, result.notes, result.spread
-        columns, title = [column for column in SHOWN if column in table], o.curve_name(benchmark, combine)
+        columns = [name for name in SHOWN if name in table and (name != "known_as" or table[name].notna().any())]
+        title = o.curve_name(benchmark, combine)
     hits = check_densities(table, fail_if) if fail_if else {}
     save(table, table, out)
     show_notes(notes)

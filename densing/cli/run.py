@@ -139,7 +139,8 @@ def _headline(study: Study, verbose: bool) -> list[str]:
         lines.append(" ".join([f"{study.beside.name} ({ruler}): {trend.title}.", *caveats]))
     if study.placed is not None:
         lines += [
-            f"Yours: {row.model}: density {row.density:.2g} (measured {row.density_lo:.2g} to {row.density_hi:.2g}), "
+            f"Yours: {row.model}{row.apart and f' ({row.apart}, no headline model)'}: density {row.density:.2g} "
+            f"(measured {row.density_lo:.2g} to {row.density_hi:.2g}), "
             f"{row.rank} of {row.of} models, {row.size_rank} of {row.size_of} of its size; next to {row.neighbours}."
             for row in study.placed.ranks.itertuples()
         ]

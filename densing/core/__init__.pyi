@@ -73,6 +73,7 @@ from .sheets import on_sheet as on_sheet
 from .sheets import read_cells as read_cells
 from .sheets import read_sheet as read_sheet
 from .sheets import text_cells as text_cells
+from .spelling import NOTHING as NOTHING
 from .spelling import as_declared as as_declared
 from .spelling import as_table as as_table
 from .spelling import check_sheet as check_sheet

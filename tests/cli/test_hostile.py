@@ -125,7 +125,8 @@ def test_narrow_tables_keep_whole_figures_and_name_what_is_hidden(
     assert "…" not in out
     hidden = err.split("No room for ")[1].split(":")[0].split(", ")
     shown = next(line for line in out.splitlines() if "density" in line and "model" in line).split()
-    assert shown + hidden == SHOWN
+    # None of these is a model that the catalog knows.
+    assert shown + hidden == [column for column in SHOWN if column != "known_as"]
 
 
 def test_sizes_are_readable(densing: Call) -> None:

@@ -13,6 +13,13 @@ from .erratic import erratic_cells as erratic_cells
 from .erratic import erratic_flags as erratic_flags
 from .erratic import erratic_models as erratic_models
 from .erratic import write_flags as write_flags
+from .identity import Families as Families
+from .identity import Identity as Identity
+from .identity import identify as identify
+from .identity import infer_families as infer_families
+from .identity import kind_of as kind_of
+from .identity import same_size as same_size
+from .identity import verified_dates as verified_dates
 from .names import with_sizes as with_sizes
 from .protocols import DIFFERS as DIFFERS
 from .protocols import SAME as SAME
@@ -47,6 +54,7 @@ from .scores import score_table as score_table
 from .scores import series_list as series_list
 from .tables import IN_MEMORY as IN_MEMORY
 from .tables import MAX_MODELS as MAX_MODELS
+from .tables import Part as Part
 from .tables import add_model as add_model
 from .tables import add_score as add_score
 from .tables import load_catalog as load_catalog

@@ -2,96 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import pandas as pd
 
-from densing.core import InputError, Note, nearest, once
+from densing.core import InputError, Note, nearest, once, words
 from densing.scores.catalog.catalog import Catalog
+from densing.scores.catalog.identity import AGREEMENT, find_model, identify, kind_of, words_of
 from densing.scores.catalog.tables import load_catalog
 
-# Names on the hub (and in harnesses' tables) that spell a model of the catalog otherwise, normalised.
-_ALIASES = {
-    "amber": "Amber-7B",
-    "bloom": "BLOOM-176B",
-    "bloom-1b1": "BLOOM-1.1B",
-    "bloom-1b7": "BLOOM-1.7B",
-    "bloom-3b": "BLOOM-3B",
-    "bloom-7b1": "BLOOM-7.1B",
-    "deepseek-llm-7b-base": "DeepSeek-LLM-7B",
-    "deepseek-llm-67b-base": "DeepSeek-LLM-67B",
-    "gemma-3-1b-pt": "Gemma-3-1B",
-    "gemma-3-4b-pt": "Gemma-3-4B",
-    "gemma-3-12b-pt": "Gemma-3-12B",
-    "gemma-3-27b-pt": "Gemma-3-27B",
-    "gpt2": "GPT-2-124M",
-    "gpt2-medium": "GPT-2-355M",
-    "gpt2-large": "GPT-2-774M",
-    "gpt2-xl": "GPT-2-1.5B",
-    "llama-7b": "Llama-1-7B",
-    "llama-13b": "Llama-1-13B",
-    "llama-30b": "Llama-1-33B",
-    "llama-65b": "Llama-1-65B",
-    "mixtral-8x7b-v0.1": "Mixtral-8x7B",
-    "mixtral-8x22b-v0.1": "Mixtral-8x22B",
-    "open-llama-3b": "OpenLLaMA-3B",
-    "open-llama-3b-v2": "OpenLLaMA-3B-v2",
-    "open-llama-7b": "OpenLLaMA-7B",
-    "open-llama-7b-v2": "OpenLLaMA-7B-v2",
-    "open-llama-13b": "OpenLLaMA-13B",
-    "phi-1-5": "Phi-1.5",
-    "stablelm-2-1-6b": "StableLM-2-1.6B",
-}
-# What converters and harnesses add to a name: the weights are the same.
-_ADDED = re.compile(r"^meta-|-(?:hf|turbomind|vllm)$|(?<=^pythia)-v1\.1")
 _SIZES = ("params_total", "params_active", "params_non_embedding")
-# A file's own count may leave out a part; beyond this it is another model of the same name.
-AGREEMENT = 0.1
-
-
-def find_model(catalog: Catalog, name: str) -> tuple[str, str] | None:
-    """Return the model of the catalog that a name means, and how it was matched; None where none does.
-
-    Nothing is guessed: ``exact`` is the catalog's own name; ``normalised`` differs in case, separators, the
-    organisation before it or the revision behind it; ``alias`` is a spelling known from the hub, or what a converter
-    adds (``-hf``).
-
-    Parameters
-    ----------
-    catalog : Catalog
-        Where the models are.
-    name : str
-        Name in the results: a path, a hub id, or a label.
-
-    Examples
-    --------
-    >>> from densing.scores.catalog import load_catalog
-    >>> catalog = load_catalog()
-    >>> find_model(catalog, "Qwen2.5-7B"), find_model(catalog, "Qwen/qwen2.5_7b@main")
-    (('Qwen2.5-7B', 'exact'), ('Qwen2.5-7B', 'normalised'))
-    >>> find_model(catalog, "meta-llama/Llama-2-13b-hf"), find_model(catalog, "Qwen/Qwen2.5-7B-Instruct")
-    (('Llama-2-13B', 'alias'), None)
-    """
-    models = catalog.models["model"].astype(str)
-    if name in set(models):
-        return name, "exact"
-    rows: dict[str, list[str]] = {}
-    for model in models:
-        rows.setdefault(_normalised(model), []).append(model)
-    short = _normalised(name)
-    stripped = _ADDED.sub("", short)
-    for key, spelling in ((short, "normalised"), (stripped, "alias")):
-        if len(rows.get(key, ())) == 1:
-            return rows[key][0], spelling
-        if _ALIASES.get(key) in set(models):
-            return _ALIASES[key], "alias"
-    return None
-
-
-def _normalised(name: str) -> str:
-    last = name.rstrip("/").rpartition("/")[2].partition("@")[0]
-    return re.sub(r"[^a-z0-9.]+", "-", last.lower()).strip("-")
+_ABOUT = ("known_as", "family", "organisation", "kind", "architecture")
 
 
 def with_sizes(
@@ -111,7 +32,9 @@ def with_sizes(
     Returns
     -------
     models : pandas.DataFrame
-        With ``params_active`` and ``size_from`` (``--params``, ``results``, ``catalog: ROW (how)`` or empty).
+        With ``params_active`` and ``size_from`` (``--params``, ``results``, ``catalog: ROW (how)`` or empty), and what
+        the name says where the results do not: ``known_as`` (the catalog's model that was measured again), ``family``,
+        ``organisation``, ``kind`` and ``architecture``.
     notes : list of Note
         Which row was taken for which model, and which models have no size.
 
@@ -122,7 +45,7 @@ def with_sizes(
     """
     known = catalog if catalog is not None else load_catalog()
     measured = list(dict.fromkeys(models["model"].astype(str)))
-    stated = {}
+    given: dict[str, float] = {}
     for name, size in (params or {}).items():
         matches = [name] if name in measured else [model for model in measured if model.rpartition("/")[2] == name]
         if len(matches) != 1:
@@ -130,15 +53,15 @@ def with_sizes(
             raise InputError(
                 f"--params {name}={size:g}: {problem} in the results; they hold {', '.join(measured[:20])}"
             )
-        stated[matches[0]] = float(size)
+        given[matches[0]] = float(size)
     sizes = known.models.set_index("model")
-    rows, notes = [], []
+    rows, again, notes = [], [], []
     for row in models.to_dict("records"):
         name = str(row["model"])
         stored = {column: _count(row.get(column)) for column in _SIZES}
         origin = "results" if stored["params_total"] else ""
-        if name in stated:
-            stored["params_total"], origin = stated[name], "--params"
+        if name in given:
+            stored["params_total"], origin = given[name], "--params"
         match = find_model(known, name)
         if match is not None:
             listed = {column: _count(sizes.loc[match[0], f"{column}_b"], 1e9) for column in _SIZES}
@@ -155,8 +78,26 @@ def with_sizes(
                 notes.append(Note("size-by-name", "info", message, {"model": name, "row": match[0], "how": match[1]}))
         if not any(stored.values()):
             notes.append(_unsized(name, sizes.index))
-        rows.append({**row, **stored, "size_from": origin})
-    table = pd.DataFrame(rows, columns=[*dict.fromkeys([*models.columns, *_SIZES, "size_from"])])
+        identity = identify(known, name, params_b=(stored["params_total"] or 0.0) / 1e9 or None)
+        if identity.near and any(stored.values()):
+            message = (
+                f"model {name}: taken as a model of its own, though the catalog has {' and '.join(identity.near[:3])}; "
+                "where it is that one, it may count twice"
+            )
+            notes.append(Note("near-names", "warning", message, {"models": {name: list(identity.near)}}))
+        same = identity.model
+        about = {column: sizes.loc[same, column] for column in _ABOUT[1:]} if same else kind_of(name)
+        told = {column: about.get(column) for column in _ABOUT[1:]} | {"known_as": same}
+        stated = {column: row[column] for column in _ABOUT if isinstance(row.get(column), str)}
+        rows.append({**row, **stored, "size_from": origin, **told, **stated})
+        again += [name] if same else []
+    if again:
+        message = (
+            f"{words.listed(again, 8)}: known to the catalog, taken as your own "
+            f"{'measurement of it' if len(again) == 1 else 'measurements of them'}"
+        )
+        notes.append(Note("known-models", "info", message, {"models": again}))
+    table = pd.DataFrame(rows, columns=[*dict.fromkeys([*models.columns, *_SIZES, "size_from", *_ABOUT])])
     return table.astype(dict.fromkeys(_SIZES, "float64")), once(notes)
 
 
@@ -166,7 +107,7 @@ def _count(value: object, unit: float = 1.0) -> float | None:
 
 
 def _unsized(name: str, rows: pd.Index) -> Note:
-    near = nearest(_normalised(name), map(str, rows))
+    near = nearest("-".join(words_of(name)), map(str, rows))
     hint = f" (its names near this one: {', '.join(near)})" if near else ""
     message = (
         f"model {name}: the results state no size and no name in the catalog is this one{hint}; "

@@ -7,7 +7,9 @@ leave out is filled in (source, series, family, active size of dense models); re
 refused or taken instead; and everything that a row refers to must exist. A release date may name a month (``2026-03``):
 the month's middle stands for it, and ``released_precision`` says so. Scores may stand in one column per benchmark
 (``model, params, MMLU, GSM8K``), and headers, benchmarks, numbers and dates be spelled as people do
-(:data:`densing.scores.catalog.schema.ALSO`, :func:`densing.core.as_declared`); notes say what was read as what.
+(:data:`densing.scores.catalog.schema.ALSO`, :func:`densing.core.as_declared`); notes say what was read as what. What
+the names of models say (:mod:`densing.scores.catalog.identity`) fills blank cells, and a model has one row however it
+is spelled.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,7 @@ from densing.core import (
     write_csv,
 )
 from densing.scores.catalog.catalog import DATA, FRAMES, Catalog
+from densing.scores.catalog.identity import identify, same_size, told_by_names
 from densing.scores.catalog.schema import (
     ALSO,
     BENCHMARKS,
@@ -364,12 +367,17 @@ def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str],
 
 @dataclass(frozen=True)
 class Part:
-    """One table of a user: rows indexed by row number, the columns that the file states, and how it was read."""
+    """One table of a user: rows indexed by row number, the columns that the file states, and how it was read.
+
+    ``known`` holds the embedded catalog's name of every model that it knows, ``titles`` what the file calls a column.
+    """
 
     title: str
     rows: pd.DataFrame
     stated: tuple[str, ...]
     notes: tuple[Note, ...] = ()
+    known: Mapping[str, str] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_extra(source: TableLike) -> dict[str, Part]:
@@ -579,16 +587,20 @@ def _models_part(sheet: Sheet, repeated: bool) -> Part:
     if repeated:
         table = dataclasses.replace(table, key=())
         own = own.drop_duplicates()
+    size = next((column for column in _SIZE_COLUMNS if column in own), "params_total_b")
+    titles = {**sheet.titles, "params_total_b": sheet.titles.get(size, size)}
     problems = dict(sheet.problems)
     for column, step in (("params_total_b", _with_total), ("released", _with_days)):
         try:
             own = step(own, sheet)
         except TableError as error:
             problems[column] = error.problems
-    rows = _checked(dataclasses.replace(sheet, problems=problems), table, own)
     stated = tuple(map(str, own.columns))
-    # Of a combined table the scores bring the notes.
-    return Part(title, _one_per_model(rows, title), stated) if repeated else Part(title, rows, stated, sheet.notes)
+    told = told_by_names(own, _embedded(), title, sheet.titles)
+    rows = _checked(dataclasses.replace(sheet, problems=problems), table, told.cells)
+    # Of a combined table the scores bring the notes on how it was read.
+    notes = told.notes if repeated else (*sheet.notes, *told.notes)
+    return Part(title, _one_per_model(rows, title, titles) if repeated else rows, stated, notes, told.known, titles)
 
 
 def _with_total(raw: pd.DataFrame, sheet: Sheet) -> pd.DataFrame:
@@ -631,7 +643,7 @@ def _with_days(raw: pd.DataFrame, sheet: Sheet) -> pd.DataFrame:
     )
 
 
-def _one_per_model(rows: pd.DataFrame, title: str) -> pd.DataFrame:
+def _one_per_model(rows: pd.DataFrame, title: str, titles: Mapping[str, str]) -> pd.DataFrame:
     facts = [column for column in rows.columns if column != "model"]
     counts = rows.groupby("model")[facts].nunique()
     problems = []
@@ -639,7 +651,8 @@ def _one_per_model(rows: pd.DataFrame, title: str) -> pd.DataFrame:
         for column in row.index[row > 1]:
             cells = rows.loc[rows["model"] == model, column].dropna().drop_duplicates()
             values = " and ".join(f"{cell_text(value)} (row {number})" for number, value in cells.items())
-            problems.append(f"column {column}: model {model} has {values}; give one value per model")
+            shown = titles.get(column, column)
+            problems.append(f"column {shown}: model {model} has {values}; give one value per model")
     if problems:
         raise TableError(title, problems)
     # `first` takes the first filled cell of each column, so later rows of a model may leave its facts blank.
@@ -680,6 +693,8 @@ def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Ca
     for name in ("sources", "evaluators", "benchmarks"):
         if name in parts:
             catalog = _join(catalog, name, parts[name], replace)
+    parts, matched = _by_known_names(parts, catalog)
+    catalog = dataclasses.replace(catalog, notes=(*catalog.notes, *matched))
     completers = {"models": complete_models, "scores": complete_scores}
     completed = {name: fill(parts[name], catalog) for name, fill in completers.items() if name in parts}
     catalog = _register(catalog, completed)
@@ -695,6 +710,51 @@ def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Ca
     for title, steps in by_title.items():
         gathered(title, *steps)
     return catalog
+
+
+def _by_known_names(parts: dict[str, Part], catalog: Catalog) -> tuple[dict[str, Part], list[Note]]:
+    """Call every model as the catalog does where it is there already, whatever its spelling, so that it counts once."""
+    names: dict[str, str] = {}
+    ours = set(catalog.models["model"])
+    for name in ("models", "scores"):
+        if name not in parts:
+            continue
+        rows, known = parts[name].rows, parts[name].known
+        sizes = rows.get("params_total_b", pd.Series(np.nan, index=rows.index))
+        for model, size in zip(rows["model"], sizes, strict=True):
+            if model in names:
+                continue
+            there = known.get(model)
+            if there not in ours:
+                there = identify(catalog, model, params_b=size if size > 0 else None, ask=False).model
+            names[model] = there or model
+    renamed = {name: known for name, known in names.items() if known != name}
+    if not renamed:
+        return parts, []
+    result, problems = dict(parts), []
+    for name in ("models", "scores"):
+        if name not in parts:
+            continue
+        part = parts[name]
+        rows = part.rows.assign(model=each_once(part.rows["model"], lambda model: names[model]))
+        key = list(_TABLES[name].key)
+        first = rows.drop_duplicates(key).reset_index(names="_row").set_index(key)["_row"]
+        for number, row in rows[rows.duplicated(key)].iterrows():
+            before = first.loc[tuple(row[key]) if len(key) > 1 else row["model"]]
+            one, two = part.rows.loc[number, "model"], part.rows.loc[before, "model"]
+            problems.append(
+                f"row {number}, column model: {one!r} is {row['model']}, which stands in row {before} "
+                f"as {two!r} already; delete one"
+            )
+        result[name] = dataclasses.replace(part, rows=rows)
+    if problems:
+        raise TableError(next(iter(parts.values())).title, problems)
+    said = {name for part in parts.values() for name in part.known}
+    if new := {name: known for name, known in renamed.items() if name not in said}:
+        title = next(part.title for part in result.values() if part.title)
+        shown = words.listed((f"{name} as {known}" for name, known in new.items()), 8)
+        return result, [Note("names-matched", "info", f"{title}: models read by known names: {shown}", {"models": new})]
+    return result, []
 
 
 def _register(catalog: Catalog, parts: dict[str, Part]) -> Catalog:
@@ -732,6 +792,8 @@ def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
     differs = pd.DataFrame({column: _differs(before, mine, column) for column in facts}, index=mine.index)
     changed = differs.any(axis="columns").to_numpy(dtype=bool)
     labels = mine[key[0]].astype(str).str.cat([mine[column].astype(str) for column in key[1:]], sep=" ")
+    if name == "models" and (rounded := _rounded(before, mine, part)):
+        catalog = dataclasses.replace(catalog, notes=(*catalog.notes, *rounded))
     changes = [
         (number, label, row, one, [column for column, differing in cells.items() if differing])
         for number, label, row, one, cells in zip(
@@ -745,7 +807,7 @@ def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
         raise TableError(
             part.title,
             [
-                _refusal(number, column, row, one, label, name)
+                _refusal(number, column, row, one, label, name, part.titles)
                 for number, label, row, one, columns in changes
                 for column in columns
             ],
@@ -770,7 +832,13 @@ def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
 def _differs(before: pd.DataFrame, mine: pd.DataFrame, column: str) -> pd.Series:
     """Return in which rows both sides state a fact, and not the same."""
     one, two = before[column], mine[column]
-    if one.dtype.kind == "f" and two.dtype.kind == "f":
+    if column.startswith("params_"):
+        labels = before["params_label_b"] if column == "params_total_b" else one
+        pairs = zip(one, labels, two, strict=True)
+        same = pd.Series(
+            [same_size(b, a) or same_size(b, label) for a, label, b in pairs], index=mine.index, dtype=bool
+        )
+    elif one.dtype.kind == "f" and two.dtype.kind == "f":
         same = pd.Series(np.isclose(one, two, rtol=1e-9, atol=0.0), index=mine.index)
     else:
         same = one.eq(two)
@@ -779,6 +847,22 @@ def _differs(before: pd.DataFrame, mine: pd.DataFrame, column: str) -> pd.Series
         by_month = before["released_precision"].eq("month") | mine["released_precision"].eq("month")
         same |= by_month & one.dt.to_period("M").eq(two.dt.to_period("M"))
     return one.notna() & two.notna() & ~same
+
+
+def _rounded(before: pd.DataFrame, mine: pd.DataFrame, part: Part) -> list[Note]:
+    """Say which sizes of a user are the catalog's, rounded or counted otherwise, and that its own ones stand."""
+    size = "params_total_b"
+    both = before[size].notna() & mine[size].notna() & ~np.isclose(before[size], mine[size], rtol=1e-9, atol=0.0)
+    both &= ~_differs(before, mine, size)
+    if size not in part.stated or not both.any():
+        return []
+    pairs = zip(mine.loc[both, "model"], mine.loc[both, size], before.loc[both, size], strict=True)
+    shown = words.listed((f"{model} ({own:g} B, there {listed:g} B)" for model, own, listed in pairs), 8)
+    message = (
+        f"{part.title}, column {part.titles.get(size, size)}: sizes that are the catalog's, rounded, as labels are or "
+        f"counted otherwise: {shown}; the catalog's stand"
+    )
+    return [Note("sizes-agree", "info", message, {"models": mine.loc[both, "model"].tolist()})]
 
 
 def _updated(
@@ -796,7 +880,9 @@ def _updated(
     return result
 
 
-def _refusal(number: int, column: str, row: dict[Any, Any], old: dict[Any, Any], label: str, name: str) -> str:
+def _refusal(
+    number: int, column: str, row: dict[Any, Any], old: dict[Any, Any], label: str, name: str, titles: Mapping[str, str]
+) -> str:
     source = str(old.get("source") or old.get("params_source") or "")
     origin = source_id(source).removeprefix("user:") if source.startswith("user:") else "the embedded catalog"
     remedies = {
@@ -804,9 +890,10 @@ def _refusal(number: int, column: str, row: dict[Any, Any], old: dict[Any, Any],
         "models": "leave the cell blank or rename it",
     }
     remedy = remedies.get(name, "drop the row or rename it")
+    unit = " B" if column.startswith("params_") else ""
     return (
-        f"row {number}, column {column}: {cell_text(row[column])} for {label}, "
-        f"where {origin} has {cell_text(old[column])}; {remedy}"
+        f"row {number}, column {titles.get(column, column)}: {cell_text(row[column])}{unit} for {label}, "
+        f"where {origin} has {cell_text(old[column])}{unit}; {remedy}"
     )
 
 

@@ -21,6 +21,8 @@ from .served import served_densities as served_densities
 from .stopping import StoppingRule as StoppingRule
 from .stopping import rule_for as rule_for
 from .targets import catalog_densities as catalog_densities
+from .targets import marked_known as marked_known
+from .targets import own_measurements as own_measurements
 from .targets import skill_densities as skill_densities
 from .targets import skill_results as skill_results
 from .targets import skill_table as skill_table

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core import Array, InputError, Note, named_stream, words
-from densing.scores.catalog import HEADLINE, MAKERS_OWN, Catalog, Selection, own_figures, strata
+from densing.scores.catalog import HEADLINE, MAKERS_OWN, Catalog, Selection, own_figures, strata, verified_dates
 from densing.scores.density.inversion import (
     UNGUARDED,
     DensityResult,
@@ -95,7 +95,7 @@ def joint_densities(
             **{
                 name: models[name].to_numpy() for name in ("family", "organisation", "released", "kind", "architecture")
             },
-            "verified": (models["released_basis"].notna() & models["released_basis"].ne("unverified")).to_numpy(),
+            "verified": verified_dates(models).to_numpy(),
             "stratum": np.where(apart & (labels == HEADLINE), MAKERS_OWN, labels),
             "n_params": models[f"params_{denominator}_b"].astype(float).to_numpy() * 1e9,
             **sizes_of(models.reset_index(), denominator).to_dict("list"),

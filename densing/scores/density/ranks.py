@@ -126,7 +126,8 @@ def rank(
     my : DensityResult, path, DataFrame or records
         The models; a table as for :func:`table_densities`.
     among : Catalog or DensityResult, optional
-        Whom they are placed among; the embedded catalog by default. Models of the same name are left out.
+        Whom they are placed among; the embedded catalog by default. Models of the same name are left out, and those
+        that were measured again (``known_as``).
     reference : Reference or str
         The ruler, where ``my`` and ``among`` do not bring one.
     level : float
@@ -169,7 +170,8 @@ def rank(
             f"densities on different rulers cannot be ranked: {mine.reference.name}, {mine.reference.benchmark} and "
             f"{among.reference.name}, {among.reference.benchmark}; measure both on one"
         )
-    others = among.subset((~among.table["model"].isin(mine.table["model"])).to_numpy())
+    measured = {*mine.table["model"], *mine.table.get("known_as", pd.Series(dtype=object)).dropna()}
+    others = among.subset((~among.table["model"].isin(measured)).to_numpy())
     if not len(others):
         raise InputError("there is no other model to be ranked among")
     low, high = _ends(mine)

@@ -174,8 +174,9 @@ def run_densities(
             remedy = "divide by all parameters: --denominator total, with --params NAME=COUNT where that is unknown"
         raise InputError(f"no measured model has a {divisor} parameter count ({names}); {remedy}")
     table = pd.concat([part.table for part in parts], ignore_index=True)
-    if "size_from" in sizes:
-        table["size_from"] = table["model"].map(sizes.set_index("model")["size_from"])
+    for column in ("size_from", "known_as"):
+        if column in sizes:
+            table[column] = table["model"].map(sizes.set_index("model")[column])
     single = table[table["benchmark"].ne(COMBINED)]
     every = (
         *notes,

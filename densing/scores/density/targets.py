@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from densing.scores.catalog import (
     UNKNOWN,
     WRONG,
     Catalog,
+    Part,
     Selection,
     explain,
     has_flag,
@@ -29,9 +30,11 @@ from densing.scores.catalog import (
     merge,
     own_figures,
     read_extra,
+    same_size,
     stated,
     strata,
     verdict,
+    verified_dates,
     worst,
 )
 from densing.scores.catalog import compare as compare_protocols
@@ -124,18 +127,74 @@ def catalog_densities(
             adopted, more = _pool(adopted, reference)
             notes += more
         result = _densities(adopted, catalog, reference, selection, notes, **options)
-    # The user's models that the headline does not use, with the reason.
     of_user = set(catalog.scores.loc[_from_user(catalog.scores), "model"])
     if of_user and isinstance(reference, JointRuler):
         result = held_densities(result, of_user)
-    outside = result.table[result.table["model"].isin(of_user) & result.table["stratum"].ne("headline")]
+    return dataclasses.replace(result, notes=(*result.notes, *_apart(result, of_user)))
+
+
+def _apart(result: DensityResult, of_user: Collection[str]) -> list[Note]:
+    """Name the user's models that the headline does not use, with the reason."""
+    outside = result.table[result.table["model"].isin(of_user) & result.table["stratum"].ne(HEADLINE)]
     if outside.empty:
-        return result
+        return []
     reasons = dict(zip(outside["model"], outside["stratum"], strict=True))
     examples = words.listed((f"{model} ({reason})" for model, reason in reasons.items()), NAMED)
     message = f"{len(reasons)} of your models stay out of the headline: {examples}"
-    note = Note("user-apart", "warning", message, {"models": reasons})
-    return dataclasses.replace(result, notes=(*result.notes, note))
+    return [Note("user-apart", "warning", message, {"models": reasons})]
+
+
+def own_measurements(parts: dict[str, Part]) -> tuple[dict[str, Part], dict[str, str]]:
+    """Give models that the catalog knows names of their own, so that a user's measurement stands beside the catalog's.
+
+    Parameters
+    ----------
+    parts : dict of str to Part
+        Of :func:`densing.scores.catalog.read_extra`.
+
+    Returns
+    -------
+    parts : dict of str to Part
+        To be merged with the catalog.
+    names : dict of str to str
+        The user's name by the one that stands there now.
+
+    See Also
+    --------
+    marked_known
+    """
+    known = parts["models"].known if "models" in parts else {}
+    own = {name: f"{name} ({USER})" for name in known}
+    renamed = {
+        table: dataclasses.replace(part, rows=part.rows.assign(model=part.rows["model"].map(lambda m: own.get(m, m))))
+        if table in ("models", "scores")
+        else part
+        for table, part in parts.items()
+    }
+    return renamed, {own_name: name for name, own_name in own.items()}
+
+
+def marked_known(
+    result: DensityResult, parts: Mapping[str, Part], names: Mapping[str, str] | None = None
+) -> DensityResult:
+    """Return the densities of a user's table with the column ``known_as``: the catalog's model that was measured again.
+
+    Parameters
+    ----------
+    result : DensityResult
+        Of the user's models.
+    parts : mapping of str to Part
+        The table that they stand in.
+    names : mapping of str to str, optional
+        The user's name by the result's, where they differ.
+
+    See Also
+    --------
+    own_measurements
+    """
+    known = parts["models"].known if "models" in parts else {}
+    models = result.table["model"].map(lambda model: (names or {}).get(model, model))
+    return dataclasses.replace(result, table=result.table.assign(model=models, known_as=models.map(known)))
 
 
 def table_densities(
@@ -189,7 +248,12 @@ def table_densities(
         result = everyone.subset(everyone.table["model"].isin(mine).to_numpy(dtype=bool))
         if len(result):
             read = (note for part in parts.values() for note in part.notes)
-            return dataclasses.replace(result, notes=tuple(once((*result.notes, *read))))
+            # One ability of a known model: from these scores and the catalog's, which also tie the two together.
+            known = parts["models"].known if "models" in parts else {}
+            result = marked_known(result, parts, {model: name for name, model in known.items()})
+            return dataclasses.replace(
+                result, notes=tuple(once((*result.notes, *read, *_apart(result, set(result.table["model"])))))
+            )
         raise InputError(next(note.message for note in result.notes if note.code == "not-placed"))
     parts, source = read_extra(table), table if isinstance(table, (str, Path)) else IN_MEMORY
     if "models" not in parts:
@@ -208,10 +272,12 @@ def table_densities(
             f"needs; the table has {have}. Choose --benchmark among those, or add the scores{unread}"
         )
     adopted, notes = _adopt(catalog, reference, every=True)
-    notes += _namesakes(catalog.models)
-    return _densities(
+    notes += _namesakes(catalog.models, parts["models"].known)
+    result = _densities(
         adopted, catalog, reference, None, notes, denominator=denominator, guard=guard, level=level, seed=seed
     )
+    result = marked_known(result, parts)
+    return dataclasses.replace(result, notes=(*result.notes, *_apart(result, set(result.table["model"]))))
 
 
 def skill_densities(
@@ -316,11 +382,12 @@ def _densities(
     scores = scores.assign(evaluator=scores["evaluator"].where(~scores["model"].isin(of_user), USER))
     models = catalog.models[["model", *_CARRIED]].assign(
         **{f"params_{name}": catalog.models[f"params_{name}_b"].astype(float) * 1e9 for name in DENOMINATORS},
-        verified=catalog.models["released_basis"].notna() & catalog.models["released_basis"].ne("unverified"),
+        verified=verified_dates(catalog.models),
     )
     models = models.join(sizes_of(catalog.models, options["denominator"]))
     models = models.merge(strata(catalog, selection)[["model", "stratum"]], on="model")
     rows = scores.merge(models, on="model", how="inner")
+    rows["verified"] &= rows["evaluator"].ne(USER)
     if selection is None or not selection.vendors:
         rows["stratum"] = rows["stratum"].mask(rows["own"] & rows["stratum"].eq(HEADLINE), MAKERS_OWN)
     if rows.empty:
@@ -462,8 +529,29 @@ def _adopt(catalog: Catalog, reference: Reference, every: bool) -> tuple[Catalog
     notes = []
     if every and len(ordered) > len(first):
         notes.append(_second_evaluators(first, ordered.drop(index=first.index)))
+    if not every and not (beside := ordered[ordered["evaluator"].eq(USER) & ~ordered.index.isin(first.index)]).empty:
+        notes.append(_measured_already(first, beside, reference))
     joined = pd.concat([scores.drop(index=ordered.index), adopted], ignore_index=True)
     return dataclasses.replace(catalog, scores=joined), notes
+
+
+def _measured_already(used: pd.DataFrame, own: pd.DataFrame, reference: Reference) -> Note:
+    """Say which scores of a user stand beside one of the ruler's own evaluator, so that a model counts once."""
+    cell = ["model", "benchmark"]
+    pairs = own.merge(used[[*cell, "score"]], on=cell, suffixes=("", "_used"))
+    pairs = pairs.assign(gap=pairs["score"] - pairs["score_used"])
+    pairs = pairs.sort_values("gap", key=lambda gap: -gap.abs(), kind="stable")
+    shown = words.listed(
+        (f"{row.model} on {row.benchmark} ({row.score:g}, there {row.score_used:g})" for row in pairs.itertuples()),
+        NAMED,
+    )
+    message = (
+        f"your {words.plural(len(pairs), 'score')} of models that the ruler's own evaluator measured "
+        f"({reference.evaluator}) {'is' if len(pairs) == 1 else 'are'} not read, so that none counts twice: {shown}; "
+        "--scores gives the densities of yours"
+    )
+    details = pairs[[*cell, "score", "score_used", "gap"]].to_dict("records")
+    return Note("measured-already", "info", message, {"rows": details})
 
 
 def _second_evaluators(used: pd.DataFrame, spare: pd.DataFrame) -> Note:
@@ -483,15 +571,15 @@ def _second_evaluators(used: pd.DataFrame, spare: pd.DataFrame) -> Note:
     return Note("second-evaluator", "warning", message, {"rows": len(pairs), "gaps": details})
 
 
-def _namesakes(models: pd.DataFrame) -> list[Note]:
+def _namesakes(models: pd.DataFrame, names: Mapping[str, str]) -> list[Note]:
     """Name the models of a table of its own that the embedded catalog knows with another size or date."""
     known = load_catalog().models.set_index("model")
     differing = []
-    for row in models[models["model"].isin(known.index)].itertuples():
-        entry = known.loc[row.model]
+    for row in models[models["model"].isin(names)].itertuples():
+        entry = known.loc[names[row.model]]
         size, catalog_size = float(row.params_total_b), float(entry["params_total_b"])
         facts = []
-        if abs(size - catalog_size) > 0.01 * catalog_size:
+        if size > 0 and catalog_size > 0 and not same_size(size, catalog_size):
             facts.append(f"{size:g} B parameters instead of {catalog_size:g} B")
         if pd.notna(row.released) and pd.notna(entry["released"]) and row.released != entry["released"]:
             facts.append(f"released {row.released.date()} instead of {entry['released'].date()}")

@@ -12,8 +12,15 @@ import numpy as np
 import pandas as pd
 
 from densing.core import InputError, Note, TableLike, once, words
-from densing.scores.catalog import Catalog, merge, read_extra
-from densing.scores.density import DensityResult, catalog_densities, rank, table_densities
+from densing.scores.catalog import HEADLINE, Catalog, merge, read_extra
+from densing.scores.density import (
+    DensityResult,
+    catalog_densities,
+    marked_known,
+    own_measurements,
+    rank,
+    table_densities,
+)
 from densing.scores.joint import evaluator_links, joint_cells, place
 from densing.scores.references import JointRuler, Reference
 
@@ -39,6 +46,8 @@ COLUMNS = [
     "year_of",
     "neighbours",
     "status",
+    "known_as",
+    "apart",
 ]
 
 
@@ -53,7 +62,9 @@ class Placed:
     ranks : pandas.DataFrame
         Columns :data:`COLUMNS`, densest first: rank 1 is the densest of ``of`` (itself included), among all headline
         models, those of its size (up to twice as small or large), and those released in the same calendar year; 0 of
-        0 where there are none or its date is not known. ``neighbours`` are the headline models next to it in density.
+        0 where there are none or its date is not known. ``neighbours`` are the headline models next to it in density,
+        ``known_as`` is the catalog's model that was measured again (it is not among them), and ``apart`` why a headline
+        would not hold a model: ``instruct``, ``moe``, empty where it would.
     notes : tuple of Note
 
     See Also
@@ -118,12 +129,13 @@ def place_scores(
         result = table_densities(scores, ruler, **options)
     if len(result) > MAX_PLACED:
         raise InputError(f"{len(result)} models are more than the {MAX_PLACED} placed at once; split the table")
-    result = replace(result, table=result.table.assign(stratum=YOURS))
+    apart = result.table["stratum"].where(result.table["stratum"].ne(HEADLINE), "")
+    result = replace(result, table=result.table.assign(stratum=YOURS, apart=apart))
     return Placed(result, _ranks(result, among), tuple(once(result.notes)))
 
 
 def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: dict[str, Any]) -> DensityResult:
-    parts = read_extra(scores)
+    parts, names = own_measurements(read_extra(scores))
     merged = merge(catalog, parts)
     keys = ["model", "benchmark", "evaluator"]
     known = pd.MultiIndex.from_frame(catalog.scores[keys])
@@ -135,8 +147,8 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
     twice = sorted(set(mine) & set(ruler.scale.models))
     if twice:
         raise InputError(
-            f"{source}: {words.listed(twice)} {'is' if len(twice) == 1 else 'are'} in the catalog and on the joint "
-            "scale already; give your model another name, or add its scores with --catalog"
+            f"{source}: {words.listed(twice)} {'is' if len(twice) == 1 else 'are'} in --catalog and on the joint scale "
+            "already; state a model in one of the two"
         )
     cells = joint_cells(merged)
     own = cells.table["model"].isin(mine).to_numpy(dtype=bool)
@@ -153,13 +165,15 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
     scale = place(ruler.scale, cells, seed=options["seed"])
     result = catalog_densities(merged, replace(ruler, scale=scale, notes=scale.notes), **options)
     result = result.subset(result.table["model"].isin(mine).to_numpy(dtype=bool))
+    result = marked_known(result, parts, names)
+    placed, mine = mine, sorted(names.get(name, name) for name in mine)
     sizeless = sorted(set(mine) - set(result.table["model"]))
     if not len(result):
         raise InputError(f"{source}: {words.listed(sizeless)}: no size; fill in the column params")
     # What is true of the whole scale is said with the ruler.
     general = {"user-apart", "few-cells", "no-size", *(note.code for note in ruler.notes)}
     notes = [note for note in result.notes if note.code not in general]
-    notes += evaluator_links(scale.cells, mine).notes
+    notes += evaluator_links(scale.cells, placed).notes
     few = result.table.loc[result.table["cells"].lt(3), "model"].tolist()
     if few:
         message = f"{words.listed(few)}: fewer than 3 scores, so the interval is wide"
@@ -182,7 +196,8 @@ def _ranks(result: DensityResult, among: DensityResult) -> pd.DataFrame:
         same_year = year.eq(released.year) if pd.notna(released) else pd.Series(False, others.index)
         places: dict[str, Any] = {"neighbours": ""}
         for label, mask in (("", np.ones(len(others), bool)), ("size_", size), ("year_", same_year)):
-            group = among.subset(np.asarray(mask, dtype=bool) & others["model"].ne(row["model"]).to_numpy(dtype=bool))
+            other = ~others["model"].isin([row["model"], row.get("known_as")]).to_numpy(dtype=bool)
+            group = among.subset(np.asarray(mask, dtype=bool) & other)
             places |= {f"{label}rank": 0, f"{label}of": 0}
             if len(group):
                 ranking = rank(one, group)

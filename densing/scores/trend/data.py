@@ -184,11 +184,19 @@ class TrendData(Readable):
             draws=_columns(result.draws, keep),
             organisation=None if makers is None else makers.to_numpy(dtype=str),
         )
-        if keep.all():
-            return data
-        models = table.loc[~keep, "model"].tolist()
-        message = f"not part of the trend, because without a date or a density: {words.listed(models, 20)}"
-        return data.replace(notes=(Note("undated-rows", "info", message, {"models": models}),))
+        notes = []
+        if not keep.all():
+            models = table.loc[~keep, "model"].tolist()
+            message = f"not part of the trend, because without a date or a density: {words.listed(models, 20)}"
+            notes.append(Note("undated-rows", "info", message, {"models": models}))
+        if len(apart := rows[rows.get("kind", pd.Series("base", rows.index)).eq("instruct")]):
+            models = apart["model"].tolist()
+            message = (
+                f"models of this trend that were tuned to follow instructions, as no headline has them: "
+                f"{words.listed(models, 8)}; TrendData.from_density(densities.headline) leaves them out"
+            )
+            notes.append(Note("tuned-rows", "warning", message, {"models": models}))
+        return data.replace(notes=tuple(notes)) if notes else data
 
     def replace(self, **changes: Any) -> TrendData:
         """Return a copy with some fields changed."""

@@ -9,7 +9,8 @@ import pytest
 
 from densing.core.errors import InputError
 from densing.scores.catalog import load_catalog
-from densing.scores.catalog.names import _ALIASES, find_model, with_sizes
+from densing.scores.catalog.identity import _ALIASES, find_model
+from densing.scores.catalog.names import with_sizes
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_a_size_is_the_one_given_then_the_stored_one_then_the_catalogs() -> None
     table, notes = sizes_of(rows, {"mine": 1e9})
     assert table["params_total"].tolist() == [13e9, 1e9, 5e8]
     assert table["size_from"].tolist() == ["catalog: Llama-2-13B (alias)", "--params", "results"]
-    assert len(notes) == 1
+    assert notes[1:] == ["meta-llama/Llama-2-13b-hf: known to the catalog, taken as your own measurement of it"]
     assert "is that of Llama-2-13B in the catalog (alias name)" in notes[0]
 
 

@@ -109,7 +109,7 @@ def test_a_new_evaluator_is_told(tmp_path: Path) -> None:
         ),
         (
             COMBINED + "T,7e9,2024-05-01,mmlu,0.3\nT,8e9,2024-05-01,math,0.3\n",
-            ["column params_total_b", "T has 7.0 (row 2) and 8.0 (row 3)", "one value per model"],
+            ["column params:", "T has 7.0 (row 2) and 8.0 (row 3)", "one value per model"],
         ),
         (
             COMBINED + "T,7e9,2024-05-01,mmlu,0.3\nT,7e9,2024-05-01,mmlu,0.4\n",
@@ -118,9 +118,9 @@ def test_a_new_evaluator_is_told(tmp_path: Path) -> None:
         (
             COMBINED + "Llama-3-8B,9e9,2024-04-18,mmlu,0.6\n",
             [
-                "row 2, column params_total_b",
-                "9.0 for Llama-3-8B",
-                "the embedded catalog has 8.03",
+                "row 2, column params:",
+                "9.0 B for Llama-3-8B",
+                "the embedded catalog has 8.03 B",
                 "leave the cell blank",
             ],
         ),
@@ -137,10 +137,10 @@ def test_a_new_evaluator_is_told(tmp_path: Path) -> None:
             ],
         ),
         (
-            "model,benchmark,score\nLlama-3-8b,mmlu,0.1\n",
+            "model,benchmark,score\nLlama-3-8c,mmlu,0.1\n",
             [
                 "column model",
-                "'Llama-3-8b' is not in the catalog",
+                "'Llama-3-8c' is not in the catalog",
                 "nearest: 'Llama-3-8B'",
                 "table of models",
             ],

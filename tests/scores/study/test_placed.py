@@ -57,6 +57,21 @@ def test_ranks_are_counted_among_all_of_its_size_and_of_its_year(placed: Placed,
             assert (row[f"{label}rank"], row[f"{label}of"]) == ((denser + 1, size + 1) if size else (0, 0))
 
 
+def test_a_tuned_model_is_placed_with_the_reason_that_keeps_it_out_of_headlines(
+    catalog: Catalog, ruler: Reference, headline: DensityResult
+) -> None:
+    mine = [
+        rows("Zeta-7B-chat", 0.6),
+        rows("Zeta-8x7B", 0.61, 47e9),
+        rows("zeta 7b", 0.59),
+        rows("gemma 7b", 0.6, 8.5e9),
+    ]
+    ranks = place_scores(mine, catalog, ruler, headline).ranks.set_index("model")
+    assert ranks["apart"].to_dict() == {"Zeta-7B-chat": "instruct", "Zeta-8x7B": "moe", "zeta 7b": "", "gemma 7b": ""}
+    assert ranks.loc["gemma 7b", "known_as"] == "Gemma-7B"
+    assert ranks.loc["gemma 7b", "of"] == ranks.loc["zeta 7b", "of"] - 1 == len(headline)
+
+
 def test_neighbours_are_the_nearest_in_density(placed: Placed, headline: DensityResult) -> None:
     row = placed.ranks.iloc[0]
     near = row["neighbours"].split(", ")
@@ -100,8 +115,12 @@ def test_the_joint_scale_reads_whatever_benchmarks_a_table_holds(catalog: Catalo
     # From a few of its scores, so with a wider interval, which holds what all of them say.
     assert twin["density_lo"] < original["density"] < twin["density_hi"]
     assert abs(math.log(twin["density"] / original["density"])) < 1.0
-    with pytest.raises(InputError, match=r"Qwen2\.5-7B is in the catalog"):
-        place_scores([rows("Qwen2.5-7B", 0.7, 7.61e9, "2024-09-19")], catalog, joint, headline)
+    # The same scores under its own name are a measurement of it, ranked among the others.
+    again = place_scores([{**row, "model": "qwen2.5 7b"} for row in mine], catalog, joint, headline)
+    known = again.densities.table.iloc[0]
+    assert (known["model"], known["known_as"], known["verified"]) == ("qwen2.5 7b", "Qwen2.5-7B", False)
+    assert known["density"] == pytest.approx(twin["density"], rel=0.02)
+    assert again.ranks["of"].item() == placed.ranks["of"].item() - 1 == len(headline)
     with pytest.raises(InputError, match=r"no score can be placed on the joint scale: olmo3_eval_math \(no scale\)"):
         place_scores([rows("mine", 0.7) | {"benchmark": "olmo3_eval_math"}], catalog, joint, headline)
     with pytest.raises(TableError, match="row 2, column benchmark: 'nobody_knows'"):
