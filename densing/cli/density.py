@@ -105,8 +105,9 @@ def density(
             "--fail-if",
             help="'METRIC < NUMBER', e.g. 'density<0.8', for models of --scores or --results: exit code 4 if it holds "
             "for all of a model's interval, or for a part of it (cannot be decided); may be repeated. METRIC: density "
-            "or n_eff; an end of the interval, e.g. density_hi, which is a plain number; of one benchmark or quantity "
-            "as in piqa.score.density.",
+            "or n_eff; an end of the interval, e.g. density_hi, which is a plain number; with the benchmark before it "
+            "that of one benchmark, as in mmlu.density. On a ladder, where losses are read, too: loss.density, "
+            "piqa.score.density.",
         ),
     ] = None,
     seed: o.Seed = 0,
@@ -140,8 +141,9 @@ def density(
 
     With --fail-if 'density<0.8' a model passes when the lower end of its interval is 0.8 or more: what cannot be
     decided fails too. 'density_hi<0.8' fails only what is surely below. A condition reads the combined row of
-    --results, its loss where that was measured; --json then says under `fail_if` what failed each model, and exit
-    code 3 speaks of what the condition reads alone.
+    --results, its loss where that was measured. Ladders combine what was measured; another ruler does so only where all
+    benchmarks of its mean were, and else a condition names one: 'arc_challenge.density<0.8'. --json then says under
+    `fail_if` what failed each model, and exit code 3 speaks of what the condition reads alone.
     """
     if fail_if and scores is None and not results:
         raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")

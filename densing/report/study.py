@@ -151,10 +151,17 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
     front, earlier = front_table(study.trend.front), vintages_table(study.vintages)
     parts = {"answers": answers, "front": front, "vintages": earlier, "measured": measured, "yours": study.placed,
              "beside": study.beside, "frontier": against, "gains": ladders or None}  # fmt: skip
+    # Where a part was to stand, the page says why there is none.
+    missing = {
+        note.details["part"]: words.sentence(note.message) for note in study.notes if note.code == "part-missing"
+    }
     context = {
         "headline": replace(headline(study), figure=shown.pop("density")),
         "figures": shown,
-        "sections": [(name, title) for name, title in SECTIONS if name not in parts or parts[name] is not None],
+        "sections": [
+            (name, title) for name, title in SECTIONS if name not in parts or parts[name] is not None or name in missing
+        ],
+        "missing": missing,
         "front": front,
         "front_words": "" if study.trend.front is None else study.trend.front.sentence,
         "priors": priors_table(study.trend),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import folders
 from tests.support.command import densing
 from tests.support.eval_files import choice_sample, write_results
 
@@ -74,6 +75,17 @@ def test_stored_results_pass_a_gate_that_their_interval_decides(tmp_path: Path) 
     undecided = densing(*given, "--fail-if", f"density<{(low + high) / 2}")
     assert undecided.returncode == 4 and "cannot be decided" in undecided.stderr
     assert densing(*given, "--fail-if", f"loss.density<{high * 1.01}").returncode == 4
+
+
+def test_a_ruler_that_combines_nothing_says_which_metrics_there_are() -> None:
+    """Without a combined row 'density<0.8', as documented, once named a metric that was not there."""
+    given = ("density", "--results", folders.DATA / "lm_eval", "-r", "qwen1.5", "--fail-if")
+    done = densing(*given, "density<0.8")
+    assert done.returncode == 1
+    assert "no density of all benchmarks together" in done.stderr
+    assert "Name one of them: arc_challenge.density, winogrande.density\n" in done.stderr
+    assert densing(*given, "score.density<0.8").returncode == 1
+    assert densing(*given, "winogrande.density<0.01").returncode == 4
 
 
 def test_a_gate_comes_before_an_error_note(tmp_path: Path) -> None:
