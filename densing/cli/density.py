@@ -203,10 +203,10 @@ def density(
         table, notes, spread = result.table, result.notes, result.spread
         columns, title = [column for column in SHOWN if column in table], o.curve_name(benchmark, combine)
     hits = check_densities(table, fail_if) if fail_if else {}
-    save(table, table, out)
+    save(table, table, out, notes)
     show_notes(notes)
     if json:
-        emit_json(_with_hits(table, hits))
+        emit_json(_with_hits(table, hits), notes)
     else:
         emit_table(_limited(table)[columns], f"Density against {reference}, {title}", table["bound"])
         say("\n".join(filter(None, [HOW_TO_READ.format(reference=reference), spread])))
@@ -297,10 +297,10 @@ def _of_runs(
     show_notes(notes)
     result = run_densities(measurements, models, reference, **options)
     hits = check_densities(result.table, fail_if) if fail_if else {}
-    save(result.table, result.table, out)
+    save(result.table, result.table, out, (*notes, *result.notes))
     show_notes(result.notes)
     if json:
-        emit_json(_with_hits(result.table, hits))
+        emit_json(_with_hits(result.table, hits), (*notes, *result.notes))
     else:
         columns = [column for column in SHOWN_OF_RUNS if column in result.table]
         emit_table(_limited(result.table)[columns], f"Density against {reference}, measured", result.table["bound"])

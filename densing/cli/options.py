@@ -42,8 +42,9 @@ JsonFlag = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print one JSON document to stdout and nothing else; where the command fails, what went wrong: "
-        '{"error": {"kind", "message", ...}, "exit_code"}.',
+        help="Print one JSON document to stdout and nothing else: "
+        '{"schema", "version", "command", "notes", "data"}, and where the command fails "error" and "exit_code". '
+        "--json=v0 prints what 0.2 printed, for one more version.",
     ),
 ]
 Verbose = Annotated[

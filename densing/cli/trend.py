@@ -201,9 +201,9 @@ def _answer(by: str, catalog: o.CatalogFiles, *, seed: int, out: o.Out, json: bo
     with progress(quiet=json) as step:
         answers = answer_questions(load_catalog(*(catalog or [])), names, seed=seed, step=step)
     payload = {"level": answers.level, "answers": [answer.to_dict() for answer in answers]}
-    save(answers.table, payload, out)
+    save(answers.table, payload, out, answers.notes)
     if json:
-        emit_json(payload)
+        emit_json(payload, answers.notes)
     else:
         for answer in answers:
             _show(answer)

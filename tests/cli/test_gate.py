@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.support import folders
-from tests.support.command import densing
+from tests.support.command import densing, printed
 from tests.support.eval_files import choice_sample, write_results
 
 
@@ -48,13 +47,13 @@ def test_a_gate_ends_with_its_exit_code(scores: Path, condition: str, code: int,
 def test_json_says_what_failed_each_model(scores: Path) -> None:
     done = densing("density", "-r", "qwen1.5", "-b", "mmlu", "--scores", scores, "--fail-if", "density<0.8", "--json")
     assert done.returncode == 4
-    rows = {row["model"]: row for row in json.loads(done.stdout)}
+    rows = {row["model"]: row for row in printed(done.stdout)}
     assert rows["Mine-3B"]["fail_if"] == []
     [hit] = rows["Floor-3B"]["fail_if"]
     assert (hit["text"], hit["verdict"]) == ("density<0.8", "met")
     assert hit["values"]["density"]["high"] == rows["Floor-3B"]["density_hi"]
     plain = densing("density", "-r", "qwen1.5", "-b", "mmlu", "--scores", scores, "--json")
-    assert plain.returncode == 0 and "fail_if" not in json.loads(plain.stdout)[0]
+    assert plain.returncode == 0 and "fail_if" not in printed(plain.stdout)[0]
 
 
 def test_stored_results_pass_a_gate_that_their_interval_decides(tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ def test_stored_results_pass_a_gate_that_their_interval_decides(tmp_path: Path) 
     write_results(tmp_path, {"hellaswag": samples}, config=config)
     given = ("density", "--results", tmp_path, "-r", "olmo-ladder", "--denominator", "total")
     plain = densing(*given, "--json")
-    rows = {row["quantity"]: row for row in json.loads(plain.stdout)}
+    rows = {row["quantity"]: row for row in printed(plain.stdout)}
     low, high = rows["loss"]["density_lo"], rows["loss"]["density_hi"]
     assert 0 < low < high
     # Stock prompts are none of the ruler's, and that stays what a passed gate ends with.
