@@ -25,6 +25,7 @@ SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "
 SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status",
                  "score", "n_eff", "n_params", "size_from", "interval", "density_lo_recipe",
                  "density_hi_recipe"]  # fmt: skip
+TO_QUOTE = "To quote:"
 HOW_TO_READ = (
     "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`).\n"
     "density_lo and density_hi are measured: they hold the error of the model's ability and of the ruler. Those that "
@@ -158,7 +159,14 @@ def density(
     if params:
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
     from densing.scores.catalog import load_catalog, selection_of
-    from densing.scores.density import check_densities, ruler_by_families, skill_results, skill_table, table_densities
+    from densing.scores.density import (
+        check_densities,
+        density_sentences,
+        ruler_by_families,
+        skill_results,
+        skill_table,
+        table_densities,
+    )
     from densing.scores.references import JOINT, load_reference
 
     benchmark, guard = benchmark or "mean", 3.0 if guard is None else guard
@@ -203,13 +211,15 @@ def density(
         table, notes, spread = result.table, result.notes, result.spread
         columns, title = [column for column in SHOWN if column in table], o.curve_name(benchmark, combine)
     hits = check_densities(table, fail_if) if fail_if else {}
-    save(table, table, out, notes)
+    payload = _with_hits(_with_sentences(table, level), hits)
+    save(table, payload, out, notes)
     show_notes(notes)
     if json:
-        emit_json(_with_hits(table, hits), notes)
+        emit_json(payload, notes)
     else:
         emit_table(_limited(table)[columns], f"Density against {reference}, {title}", table["bound"])
-        say("\n".join(filter(None, [HOW_TO_READ.format(reference=reference), spread])))
+        told = [TO_QUOTE, *density_sentences(table, level)] if scores is not None else []
+        say("\n".join(filter(None, [HOW_TO_READ.format(reference=reference), spread, *told])))
         if verbose and reference == JOINT and scores is None and not skills:
             title = "The ruler's part of the variance of densities, by how many families the ruler is made from"
             emit_table(ruler_by_families(merged, result), title)
@@ -277,6 +287,15 @@ def _limited(table: pd.DataFrame) -> pd.DataFrame:
     return limited
 
 
+def _with_sentences(table: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Add to each row of a table of densities the sentence to quote it by; a density per skill has none."""
+    from densing.scores.density import density_sentence
+
+    if "benchmark" not in table:
+        return table
+    return table.assign(sentence=[density_sentence(row, level) for row in table.to_dict("records")])
+
+
 def _with_hits(table: pd.DataFrame, hits: dict[str, tuple[Hit, ...]]) -> pd.DataFrame:
     return table.assign(fail_if=table["model"].astype(str).map(hits)) if hits else table
 
@@ -297,12 +316,13 @@ def _of_runs(
     show_notes(notes)
     result = run_densities(measurements, models, reference, **options)
     hits = check_densities(result.table, fail_if) if fail_if else {}
-    save(result.table, result.table, out, (*notes, *result.notes))
+    payload, told = _with_hits(_with_sentences(result.table, options["level"]), hits), (*notes, *result.notes)
+    save(result.table, payload, out, told)
     show_notes(result.notes)
     if json:
-        emit_json(_with_hits(result.table, hits), (*notes, *result.notes))
+        emit_json(payload, told)
     else:
         columns = [column for column in SHOWN_OF_RUNS if column in result.table]
         emit_table(_limited(result.table)[columns], f"Density against {reference}, measured", result.table["bound"])
-        say(HOW_TO_READ.format(reference=reference))
+        say("\n".join([HOW_TO_READ.format(reference=reference), TO_QUOTE, *result.sentences()]))
     finish((*notes, *(notes_on(result, fail_if) if fail_if else result.notes)), chain.from_iterable(hits.values()))

@@ -113,6 +113,7 @@ def trend(
     choices = (
         other_choices(merged, densities, window=(since, until), selection=selection, seed=seed) if sensitivity else None
     )
+    quoted = result.quoted(ruler.name, o.curve_name(benchmark, combine))
     payload = {
         "reference": ruler.describe(),
         "selection": selection.describe(),
@@ -120,6 +121,7 @@ def trend(
         "denominator": denominator,
         "combine": combine,
         **result.to_dict(),
+        "sentence": quoted,
         "when": [{"score": score, "params": params, **answer.to_dict()} for score, params, answer in answers],
         **({"front": told and told.to_dict()} if front else {}),
         **({} if choices is None else {"sensitivity": choices}),
@@ -135,7 +137,8 @@ def trend(
         say(
             "\n".join(
                 [
-                    *([result.now] if result.now else []),
+                    "To quote:",
+                    quoted,
                     f"Models: {selection.describe()}.",
                     result.why,
                     *result.sentences(),

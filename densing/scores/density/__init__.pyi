@@ -12,11 +12,13 @@ from .ranks import Ranking as Ranking
 from .ranks import RulerComparison as RulerComparison
 from .ranks import compare_rulers as compare_rulers
 from .ranks import rank as rank
-from .runs import COMBINED as COMBINED
 from .runs import RUN_GUARD as RUN_GUARD
 from .runs import RunDensities as RunDensities
 from .runs import read_on as read_on
 from .runs import run_densities as run_densities
+from .sentences import COMBINED as COMBINED
+from .sentences import density_sentence as density_sentence
+from .sentences import density_sentences as density_sentences
 from .served import served_densities as served_densities
 from .stopping import StoppingRule as StoppingRule
 from .stopping import rule_for as rule_for

@@ -17,7 +17,8 @@ from typing import Any
 import pandas as pd
 
 from densing.core import Hit, InputError, Interval, Note, check_conditions, parse_condition, words
-from densing.scores.density.runs import COMBINED, RunDensities
+from densing.scores.density.runs import RunDensities
+from densing.scores.density.sentences import COMBINED
 
 WITH_INTERVAL = ("density", "n_eff")
 SHOWN = 6

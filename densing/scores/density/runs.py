@@ -14,6 +14,7 @@ import pandas as pd
 from densing.core import Card, InputError, Note, Readable, UnavailableError, UnknownNameError, words
 from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, worst
 from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
+from densing.scores.density.sentences import COMBINED, density_sentences
 from densing.scores.density.targets import protocol_notes
 from densing.scores.laws import TwoStep
 from densing.scores.references import (
@@ -32,7 +33,6 @@ METRICS = {
     "score": ("accuracy", "acc_norm", "acc", "exact_match", "pass@1", "em", "score", "naive_average"),
 }
 SUITES = {"olmo-ladder": "olmo_ladder_", "densing-cpu": "densing_ladder_"}
-COMBINED = "combined"
 # Measured models are small as a rule and ladders begin late: a decade on either side instead of the usual factor three.
 RUN_GUARD = 10.0
 
@@ -72,6 +72,11 @@ class RunDensities(Readable):
     table: pd.DataFrame
     results: tuple[DensityResult, ...]
     notes: tuple[Note, ...] = ()
+
+    def sentences(self) -> list[str]:
+        """Return a sentence per model, made to be copied: density, interval, ruler, what not to compare it with."""
+        level = next((float(result.options["level"]) for result in self.results), 0.95)
+        return density_sentences(self.table, level)
 
     def card(self) -> Card:
         """Return what is shown: each model's density on each ruler."""

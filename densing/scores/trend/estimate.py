@@ -156,6 +156,13 @@ class TrendResult(Readable):
         """The headline in words, with its window and its interval."""
         return sentences.title(self.headline, self.data.released, float(self.options["level"]))
 
+    def quoted(self, ruler: str, benchmark: str) -> str:
+        """Return the trend in one paragraph, made to be copied: both paces, the models, and the ruler that is named."""
+        families = len(set(map(str, self.data.family)))
+        return sentences.quoted(
+            self.title, self.now, models=len(self.data), families=families, ruler=ruler, benchmark=benchmark
+        )
+
     @property
     def record(self) -> str:
         """How the estimators did where the answer was known, in words."""
