@@ -26,12 +26,6 @@ SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "densi
                  "score", "n_eff", "n_params", "size_from", "interval", "density_lo_recipe",
                  "density_hi_recipe"]  # fmt: skip
 TO_QUOTE = "To quote:"
-HOW_TO_READ = (
-    "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`).\n"
-    "density_lo and density_hi are measured: they hold the error of the model's ability and of the ruler. Those that "
-    "end in _recipe hold how far models of one making scatter too: for comparing or predicting recipes.\n"
-    "≤ and ≥ stand before the interval's end where the ruler gives no more than a limit."
-)
 
 
 def density(
@@ -113,6 +107,9 @@ def density(
     ] = None,
     seed: o.Seed = 0,
     out: o.Out = None,
+    html: o.Html = None,
+    png: o.Png = None,
+    svg: o.Svg = None,
     verbose: Annotated[
         bool,
         typer.Option(
@@ -128,6 +125,8 @@ def density(
     far models of one making scatter too: where another model of the same recipe may lie.
 
     Example: densing density --reference qwen1.5 --benchmark mmlu --scores my_scores.csv --json
+
+    Example: densing density --benchmark mmlu --scores my_scores.csv --html densities.html
 
     Example: densing density --rulers all --benchmark mmlu
 
@@ -148,6 +147,12 @@ def density(
     """
     if fail_if and scores is None and not results:
         raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")
+    drawn = any((html, png, svg))
+    if drawn and (results or rulers is not None or skills):
+        raise typer.BadParameter(
+            "a figure is of one ruler: it goes with --scores or the catalog, not with --results, --rulers, --skills",
+            param_hint="--html, --png, --svg",
+        )
     options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
     if results:
         if scores is not None or catalog or skills or rulers is not None:
@@ -160,6 +165,8 @@ def density(
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.density import (
+        HOW_TO_READ,
+        catalog_densities,
         check_densities,
         density_sentences,
         ruler_by_families,
@@ -210,6 +217,20 @@ def density(
                 )
         table, notes, spread = result.table, result.notes, result.spread
         columns, title = [column for column in SHOWN if column in table], o.curve_name(benchmark, combine)
+    if drawn:
+        from densing.cli.figures import write_pictures
+        from densing.plots import density_points
+        from densing.report import build_density, density_figure
+
+        mine = None
+        if scores is not None:
+            # A user's models stand among the catalog's, on the same ruler.
+            mine, result = result, catalog_densities(merged, ruler, selection=selection, **options)
+            result = result.subset(~result.table["model"].isin(mine.table["model"]).to_numpy(dtype=bool))
+        if html is not None:
+            say(f"wrote {build_density(result, html, yours=mine)}")
+        points = density_points(result, mine)
+        write_pictures(density_figure(result, mine) if png or svg else None, points, png, svg, page=html)
     hits = check_densities(table, fail_if) if fail_if else {}
     payload = _with_hits(_with_sentences(table, level), hits)
     save(table, payload, out, notes)
@@ -309,7 +330,7 @@ def _of_runs(
     out: Path | None,
     json: bool,
 ) -> None:
-    from densing.scores.density import check_densities, notes_on, run_densities
+    from densing.scores.density import HOW_TO_READ, check_densities, notes_on, run_densities
 
     measurements, models, notes = o.read_measured(paths, o.parse_params(params))
     # Before what may fail: they say what was left out, and why a size is missing.

@@ -145,6 +145,21 @@ Html = Annotated[
     ),
 ]
 
+Png = Annotated[
+    Path | None,
+    typer.Option(
+        "--png",
+        dir_okay=False,
+        help="Also write the figure as a picture (.png; needs densing[png]), and its points as a table beside it "
+        "(NAME-points.csv), as Datawrapper reads them.",
+        callback=_file_named(".png"),
+    ),
+]
+Svg = Annotated[
+    Path | None,
+    typer.Option("--svg", dir_okay=False, help="The same as a drawing (.svg).", callback=_file_named(".svg")),
+]
+
 
 def parse_date(text: str | None, option: str) -> pd.Timestamp | None:
     """Parse an ISO date given on the command line."""

@@ -416,13 +416,14 @@ def rehearsed_figures(tested: WinningForecast | None) -> dict[str, tuple[go.Figu
     return {"tested": (plot_rehearsal(tested.rehearsal, winner), caption)}
 
 
-def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False) -> str:
+def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False, curve: bool = True) -> str:
     """Return what a density figure shows, for readers who cannot see it."""
     bounds = table["bound"].fillna("").astype(str) if "bound" in table else pd.Series("", table.index)
     limited = int((bounds != "").sum())
     caption = (
-        f"Density ρ of {words.plural(len(table), 'model')} against release date, with the frontier (steps), "
-        f"the fitted curve and its 95 % band{', and the forecast fan (50 % dashed, 90 % dotted)' if fan else ''}."
+        f"Density ρ of {words.plural(len(table), 'model')} against release date, with the frontier (steps)"
+        f"{', the fitted curve and its 95 % band' if curve else ''}"
+        f"{', and the forecast fan (50 % dashed, 90 % dotted)' if fan else ''}."
     )
     if limited:
         caption += f" {words.plural(limited, 'model')} known only as a limit: the triangle points to the true value."

@@ -17,11 +17,13 @@ from .runs import RunDensities as RunDensities
 from .runs import read_on as read_on
 from .runs import run_densities as run_densities
 from .sentences import COMBINED as COMBINED
+from .sentences import HOW_TO_READ as HOW_TO_READ
 from .sentences import density_sentence as density_sentence
 from .sentences import density_sentences as density_sentences
 from .served import served_densities as served_densities
 from .stopping import StoppingRule as StoppingRule
 from .stopping import rule_for as rule_for
+from .targets import USER as USER
 from .targets import catalog_densities as catalog_densities
 from .targets import skill_densities as skill_densities
 from .targets import skill_results as skill_results

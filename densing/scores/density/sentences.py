@@ -12,6 +12,13 @@ from densing.core import words
 
 COMBINED = "combined"
 """The benchmark of a row that stands for all that were measured."""
+HOW_TO_READ = (
+    "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`).\n"
+    "density_lo and density_hi are measured: they hold the error of the model's ability and of the ruler. Those that "
+    "end in _recipe hold how far models of one making scatter too: for comparing or predicting recipes.\n"
+    "≤ and ≥ stand before the interval's end where the ruler gives no more than a limit."
+)
+"""What the columns of a table of densities say; ``reference`` is the ruler's name."""
 _OVER = {"active": "active parameters", "non_embedding": "parameters without embeddings"}
 
 
