@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,6 +106,14 @@ def density(
             "piqa.score.density.",
         ),
     ] = None,
+    by_step: Annotated[
+        bool,
+        typer.Option(
+            "--by-step",
+            help="Checkpoints of --scores or --results by run and training step, which their names tell (step500, "
+            "checkpoint-500, iter_500); with --html, --png or --svg density against step.",
+        ),
+    ] = False,
     seed: o.Seed = 0,
     out: o.Out = None,
     html: o.Html = None,
@@ -134,6 +143,8 @@ def density(
 
     Example: densing density --results lm_eval_out --params org/my-model=13e9
 
+    Example: densing density --results results/run --reference olmo-ladder --by-step --html run.html
+
     Example: densing density --results results/mine --reference olmo-ladder --fail-if 'density<0.8'
 
     The column `protocol` says whether a score was measured as the ruler was (shots, form of the answer, metric,
@@ -148,18 +159,24 @@ def density(
     if fail_if and scores is None and not results:
         raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")
     drawn = any((html, png, svg))
-    if drawn and (results or rulers is not None or skills):
+    if by_step and (rulers is not None or skills or (scores is None and not results)):
+        raise typer.BadParameter("checkpoints of --scores or --results, on one ruler", param_hint="--by-step")
+    if drawn and ((results and not by_step) or rulers is not None or skills):
         raise typer.BadParameter(
-            "a figure is of one ruler: it goes with --scores or the catalog, not with --results, --rulers, --skills",
+            "a figure is of one ruler: it goes with --scores or the catalog, and with --results only --by-step, not "
+            "with --rulers or --skills",
             param_hint="--html, --png, --svg",
         )
+    pictures = Pictures(by_step, html, png, svg)
     options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
     if results:
         if scores is not None or catalog or skills or rulers is not None:
             raise typer.BadParameter("--results stands alone", param_hint="--results")
         if guard is not None:
             options["guard"] = guard
-        _of_runs(results, params or [], reference, {**options, "benchmark": benchmark}, fail_if or [], out, json)
+        _of_runs(
+            results, params or [], reference, {**options, "benchmark": benchmark}, fail_if or [], pictures, out, json
+        )
         return
     if params:
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
@@ -168,11 +185,15 @@ def density(
         HOW_TO_READ,
         catalog_densities,
         check_densities,
+        densities_by_step,
         density_sentences,
         ruler_by_families,
         skill_results,
         skill_table,
         table_densities,
+    )
+    from densing.scores.density import (
+        by_step as by_step_order,
     )
     from densing.scores.references import JOINT, load_reference
 
@@ -215,28 +236,33 @@ def density(
                 _, result = o.read_densities(
                     merged, (reference, benchmark), combine=combine, pool=pool, selection=selection, **options
                 )
-        table, notes, spread = result.table, result.notes, result.spread
+        table, notes, spread = by_step_order(result.table), result.notes, result.spread
         columns, title = [column for column in SHOWN if column in table], o.curve_name(benchmark, combine)
-    if drawn:
+    hits = check_densities(table, fail_if) if fail_if else {}
+    steps = densities_by_step(table) if by_step else None
+    if drawn and steps is not None:
+        pictures.of_steps(steps, notes)
+    elif drawn:
         from densing.cli.figures import write_pictures
         from densing.plots import density_points
         from densing.report import build_density, density_figure
 
-        mine = None
+        mine, others = None, result
         if scores is not None:
             # A user's models stand among the catalog's, on the same ruler.
-            mine, result = result, catalog_densities(merged, ruler, selection=selection, **options)
-            result = result.subset(~result.table["model"].isin(mine.table["model"]).to_numpy(dtype=bool))
+            mine, others = result, catalog_densities(merged, ruler, selection=selection, **options)
+            others = others.subset(~others.table["model"].isin(mine.table["model"]).to_numpy(dtype=bool))
         if html is not None:
-            say(f"wrote {build_density(result, html, yours=mine)}")
-        points = density_points(result, mine)
-        write_pictures(density_figure(result, mine) if png or svg else None, points, png, svg, page=html)
-    hits = check_densities(table, fail_if) if fail_if else {}
+            say(f"wrote {build_density(others, html, yours=mine)}")
+        points = density_points(others, mine)
+        write_pictures(density_figure(others, mine) if png or svg else None, points, png, svg, page=html)
     payload = _with_hits(_with_sentences(table, level), hits)
     save(table, payload, out, notes)
     show_notes(notes)
     if json:
-        emit_json(payload, notes)
+        emit_json(payload if steps is None else _with_steps(payload), notes)
+    elif steps is not None:
+        _show_steps(steps, reference)
     else:
         emit_table(_limited(table)[columns], f"Density against {reference}, {title}", table["bound"])
         told = [TO_QUOTE, *density_sentences(table, level)] if scores is not None else []
@@ -245,6 +271,44 @@ def density(
             title = "The ruler's part of the variance of densities, by how many families the ruler is made from"
             emit_table(ruler_by_families(merged, result), title)
     finish(notes, chain.from_iterable(hits.values()))
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What is drawn of checkpoints, and where it goes."""
+
+    by_step: bool
+    html: Path | None
+    png: Path | None
+    svg: Path | None
+
+    def of_steps(self, steps: pd.DataFrame, notes: Iterable[Note]) -> None:
+        """Write density against step where the options say."""
+        from densing.cli.figures import write_pictures
+        from densing.plots import plot_checkpoints
+        from densing.report import build_checkpoints
+
+        if self.html is not None:
+            say(f"wrote {build_checkpoints(steps, self.html, notes=notes)}")
+        if self.html or self.png or self.svg:
+            figure = plot_checkpoints(steps) if self.png or self.svg else None
+            write_pictures(figure, steps, self.png, self.svg, page=self.html)
+
+
+def _show_steps(steps: pd.DataFrame, reference: str) -> None:
+    shown = steps.drop(columns=["model", "bound"])
+    emit_table(_limited(steps)[shown.columns.tolist()], f"Density by step against {reference}", steps["bound"])
+    from densing.scores.density import HOW_TO_READ
+
+    say(HOW_TO_READ.format(reference=reference))
+
+
+def _with_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """Add run and step of each row that a name tells."""
+    from densing.scores.density import checkpoint
+
+    told = [checkpoint(str(name)) or (None, None) for name in table["model"]]
+    return table.assign(run=[run for run, _ in told], step=[step for _, step in told])
 
 
 def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path | None, json: bool) -> None:
@@ -327,10 +391,17 @@ def _of_runs(
     reference: str,
     options: dict[str, Any],
     fail_if: list[str],
+    pictures: Pictures,
     out: Path | None,
     json: bool,
 ) -> None:
-    from densing.scores.density import HOW_TO_READ, check_densities, notes_on, run_densities
+    from densing.scores.density import (
+        HOW_TO_READ,
+        check_densities,
+        densities_by_step,
+        notes_on,
+        run_densities,
+    )
 
     measurements, models, notes = o.read_measured(paths, o.parse_params(params))
     # Before what may fail: they say what was left out, and why a size is missing.
@@ -338,10 +409,15 @@ def _of_runs(
     result = run_densities(measurements, models, reference, **options)
     hits = check_densities(result.table, fail_if) if fail_if else {}
     payload, told = _with_hits(_with_sentences(result.table, options["level"]), hits), (*notes, *result.notes)
+    steps = densities_by_step(result.table) if pictures.by_step else None
+    if steps is not None:
+        pictures.of_steps(steps, told)
     save(result.table, payload, out, told)
     show_notes(result.notes)
     if json:
-        emit_json(payload, told)
+        emit_json(payload if steps is None else _with_steps(payload), told)
+    elif steps is not None:
+        _show_steps(steps, reference)
     else:
         columns = [column for column in SHOWN_OF_RUNS if column in result.table]
         emit_table(_limited(result.table)[columns], f"Density against {reference}, measured", result.table["bound"])

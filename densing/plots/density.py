@@ -151,6 +151,42 @@ def plot_density(
     return style.axes(fig, dated, {"title": "density ρ (log scale)", **style.log_axis(low, high)})
 
 
+def plot_checkpoints(steps: pd.DataFrame) -> go.Figure:
+    """Draw density against training step, a line per run and benchmark, with the intervals of the measurement.
+
+    Parameters
+    ----------
+    steps : pandas.DataFrame
+        Of :func:`densing.scores.density.densities_by_step`. A limit stands at its end, with a triangle.
+    """
+    fig = style.figure(460)
+    rows = _placed(steps, "density").dropna(subset=["at"])
+    if rows.empty:
+        return style.empty("No checkpoint has a density.")
+    several = len(set(rows["benchmark"])) > 1
+    for index, ((run, benchmark), part) in enumerate(rows.groupby(["run", "benchmark"], sort=False)):
+        colour = style.CYCLE[index % len(style.CYCLE)]
+        symbol = style.SYMBOLS[index % len(style.SYMBOLS)]
+        symbols = [style.BOUND_SYMBOLS.get(bound, symbol) for bound in part["bound"]]
+        up, down = part["density_hi"] - part["at"], part["at"] - part["density_lo"]
+        spread = [side.where(np.isfinite(side) & (side > 0), 0.0).tolist() for side in (up, down)]
+        hovers = [
+            style.hover(style.figure_text(row["model"], 60), f"step {row['step']:,}",
+                        f"density: {_ranged(row, 'density', words.number, 'measured ')}")
+            for row in part.to_dict("records")
+        ]  # fmt: skip
+        fig.add_scatter(
+            x=part["step"].tolist(), y=part["at"].tolist(), mode="lines+markers", hoverinfo="text", hovertext=hovers,
+            name=style.figure_text(f"{run}, {benchmark}" if several else run, 60), line={"color": colour, "width": 1.5},
+            marker={"symbol": symbols, "size": 9, "color": colour}, showlegend=True,
+            error_y={"type": "data", "array": spread[0], "arrayminus": spread[1], "thickness": 1, "color": colour},
+        )  # fmt: skip
+    ends = np.concatenate([rows[name].where(np.isfinite(rows[name]) & (rows[name] > 0)).dropna().to_numpy(float)
+                           for name in ("at", "density_lo", "density_hi")])  # fmt: skip
+    low, high = style.log_range(ends)
+    return style.axes(fig, {"title": "training step"}, {"title": "density ρ (log scale)", **style.log_axis(low, high)})
+
+
 def users_own(density: DensityResult, apart: DensityResult | None = None) -> pd.DataFrame:
     """Return a user's own rows among those of a figure; none where the figure shows nothing else and they are many."""
     tables = [part.table for part in (density, apart) if part is not None and "evaluator" in part.table]

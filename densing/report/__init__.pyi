@@ -1,3 +1,4 @@
+from .density import build_checkpoints as build_checkpoints
 from .density import build_density as build_density
 from .density import build_trend as build_trend
 from .density import density_figure as density_figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pandas as pd
 
 from densing import __version__
 from densing.core import Note, words, write_text
-from densing.plots import YOURS, plot_density, plot_estimates, plot_pace
+from densing.plots import YOURS, plot_checkpoints, plot_density, plot_estimates, plot_pace
 from densing.report import page
 from densing.report.page import (
     Field,
@@ -133,6 +134,48 @@ def build_trend(
     ]
     notes = (*densities.notes, *trend.notes)
     return _write(path, "densing trend", head, [quoted, *trend.sentences()], blocks, notes)
+
+
+def build_checkpoints(steps: pd.DataFrame, path: Path | str, *, notes: Iterable[Note] = ()) -> Path:
+    """Write a page of checkpoints: density against training step, and every row.
+
+    Parameters
+    ----------
+    steps : pandas.DataFrame
+        Of :func:`densing.scores.density.densities_by_step`.
+    path : path
+    notes : iterable of Note
+        What to keep in mind of the densities.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    See Also
+    --------
+    build_density
+    """
+    runs = words.listed(words.clean(run, 60) for run in dict.fromkeys(steps["run"]))
+    caption = (
+        "Density ρ against training step with the intervals of the measurement. Neighbours are measured with the same "
+        "questions and the same ruler, so that their difference is known better than their intervals look."
+    )
+    fields = (
+        Field("Run", column("run")),
+        Field("Step", column("step", words.count), "step"),
+        DENSITY,
+        Field("Interval", ranged("density", words.number), "density_lo", hint="Measured"),
+        STATUS,
+        Field("Read on", column("benchmark")),
+        Field("Model", column("model"), minor=True),
+    )
+    table = shown_table("steps-table", "Every checkpoint, by run and step.", steps, fields, sortable=True)
+    told = tuple(notes)
+    facts = (("Runs", f"{steps['run'].nunique():,}"), ("Checkpoints", f"{steps['model'].nunique():,}"))
+    head = Headline(f"Density of checkpoints: {runs}", caption, facts, doubtful(told),
+                    shown_figure("density", plot_checkpoints(steps), caption))  # fmt: skip
+    return _write(path, "densing density --by-step", head, [], [("steps", "By step", None, table)], told)
 
 
 def _apart(densities: DensityResult) -> DensityResult:

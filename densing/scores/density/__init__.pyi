@@ -1,4 +1,7 @@
 from .abilities import ruler_by_families as ruler_by_families
+from .checkpoints import by_step as by_step
+from .checkpoints import checkpoint as checkpoint
+from .checkpoints import densities_by_step as densities_by_step
 from .combination import combined_densities as combined_densities
 from .gate import check_densities as check_densities
 from .gate import notes_on as notes_on

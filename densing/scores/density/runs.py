@@ -13,6 +13,7 @@ import pandas as pd
 
 from densing.core import Card, InputError, Note, Readable, UnavailableError, UnknownNameError, words
 from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, worst
+from densing.scores.density.checkpoints import by_step
 from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
 from densing.scores.density.sentences import COMBINED, density_sentences
 from densing.scores.density.targets import protocol_notes
@@ -189,7 +190,7 @@ def run_densities(
         *(note for part in parts for note in part.notes),
     )
     unique = {note.message: note for note in every}
-    return RunDensities(table, tuple(parts), tuple(unique.values()))
+    return RunDensities(by_step(table), tuple(parts), tuple(unique.values()))
 
 
 def read_on(

@@ -64,12 +64,16 @@ def density_sentences(table: pd.DataFrame, level: float = 0.95) -> list[str]:
     >>> density_sentences(table)[0].split(" (")[0]
     'mine has density 2.0'
     """
-    sentences: list[str] = []
+    return [density_sentence(row, level) for row in quoted_rows(table).to_dict("records")]
+
+
+def quoted_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of densities by which a model is quoted: its combined loss, its combined score, or all."""
+    parts = []
     for _, rows in table.groupby("model", sort=False):
-        whole = rows[rows["benchmark"].eq(COMBINED)] if "benchmark" in rows else rows
-        chosen = whole.sort_values("quantity").head(1) if len(whole) and "quantity" in whole else rows
-        sentences += [density_sentence(row, level) for row in chosen.to_dict("records")]
-    return sentences
+        whole = rows[rows["benchmark"].eq(COMBINED)]
+        parts.append(whole.sort_values("quantity").head(1) if len(whole) and "quantity" in whole else rows)
+    return pd.concat(parts) if parts else table
 
 
 def _value(row: Mapping[str, Any], level: float) -> str:
