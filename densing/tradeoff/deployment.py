@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -89,6 +89,8 @@ class Deployment(Readable):
     --------
     deploy : makes it.
     """
+
+    drawn_by: ClassVar[str] = "densing.plots:plot_deployment"
 
     model: str
     choices: pd.DataFrame

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -125,6 +125,8 @@ class DensityResult(Readable):
     >>> densities.draws.shape == densities.model_draws.shape == (1000, len(densities))
     True
     """
+
+    drawn_by: ClassVar[str] = "densing.plots:plot_density"
 
     table: pd.DataFrame
     draws: Array

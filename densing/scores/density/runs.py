@@ -6,17 +6,19 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from densing.core import Card, InputError, Note, Readable, UnavailableError, UnknownNameError, words
-from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, worst
+from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, with_sizes, worst
 from densing.scores.density.checkpoints import by_step
 from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
 from densing.scores.density.sentences import COMBINED, density_sentences
 from densing.scores.density.targets import protocol_notes
+from densing.scores.evals import read_results
 from densing.scores.laws import TwoStep
 from densing.scores.references import (
     Reference,
@@ -88,8 +90,8 @@ class RunDensities(Readable):
 
 
 def run_densities(
-    measurements: pd.DataFrame,
-    models: pd.DataFrame,
+    measurements: pd.DataFrame | Path | str,
+    models: pd.DataFrame | None = None,
     reference: str = "olmo-ladder",
     *,
     benchmark: str | None = None,
@@ -103,10 +105,11 @@ def run_densities(
 
     Parameters
     ----------
-    measurements : pandas.DataFrame
+    measurements : pandas.DataFrame or path
         ``model, task, benchmark, metric, value, stderr, n_items`` as
-        :meth:`densing.scores.evals.RunStore.measurements` gives them; ``n_shot, form, cot`` where known.
-    models : pandas.DataFrame
+        :meth:`densing.scores.evals.RunStore.measurements` gives them; ``n_shot, form, cot`` where known. A path is read
+        by :func:`densing.read_results`, its models with it.
+    models : pandas.DataFrame, optional
         ``model`` and the size columns ``params_total``, ``params_non_embedding``, as counts;
         :func:`densing.scores.catalog.with_sizes` fills them.
     reference : str
@@ -151,6 +154,17 @@ def run_densities(
     >>> densities.table["benchmark"].tolist()
     ['piqa', 'csqa', 'combined']
     """
+    told: tuple[Note, ...] = ()
+    if isinstance(measurements, str | Path):
+        results = read_results(Path(measurements))
+        measurements, models = results.measurements, results.models if models is None else models
+        models, of_sizes = with_sizes(models)
+        told = (*results.notes, *of_sizes)
+    if models is None:
+        raise InputError(
+            "run_densities: no models; give their sizes as a table (model, params_total), or the path of results, "
+            "which hold them"
+        )
     rows, notes = _readable(measurements, reference, benchmark, tokens)
     # A fit of one's own is taken to count as ladders do.
     without_embeddings = reference.endswith(".json") or get_family(reference).kind == "two-step"
@@ -184,6 +198,7 @@ def run_densities(
         table["size_from"] = table["model"].map(sizes.set_index("model")["size_from"])
     single = table[table["benchmark"].ne(COMBINED)]
     every = (
+        *told,
         *notes,
         *protocol_notes(table if single.empty else single, parts[0].reference),
         *_ruler_notes(table, models, parts[0].reference),

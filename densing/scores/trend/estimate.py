@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -68,6 +68,8 @@ class TrendResult(Readable):
     >>> bool(trend.headline["lo"] < trend.headline["doubling_months"])
     True
     """
+
+    drawn_by: ClassVar[str] = "densing.plots:plot_estimates"
 
     data: TrendData
     estimates: pd.DataFrame
