@@ -38,12 +38,12 @@ COMMON = ["--nproc", "2", "--trace-steps", "0", "--json"]
 
 
 def densing(*arguments: str) -> dict[str, Any]:
-    """Run a command and return its document."""
+    """Run a command and return its answer."""
     done = subprocess.run([*DENSING, *arguments], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
         raise SystemExit(f"densing {' '.join(arguments)}: exit {done.returncode}\n{done.stderr}")
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    data: dict[str, Any] = json.loads(done.stdout)["data"]
+    return data
 
 
 def calibrated(out: Path, link: str, shape: Sequence[str], mode: str = "train") -> str:

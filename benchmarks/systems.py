@@ -297,7 +297,9 @@ def main() -> None:
     parser.add_argument("--page", type=Path, required=True)
     parser.add_argument("--claims", type=Path, help="output of `densing techniques validate --json`")
     given = parser.parse_args()
-    validated = json.loads(given.claims.read_text()) if given.claims else densing("techniques", "validate", "--json")
+    validated = (
+        json.loads(given.claims.read_text())["data"] if given.claims else densing("techniques", "validate", "--json")
+    )
     own = {system.name: findings(system, validated) for system in SYSTEMS}
     overview = (
         (system.name, system.paper, system.here, f"`{system.command}`", f"[{Path(system.page).stem}]({system.page})")

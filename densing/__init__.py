@@ -15,5 +15,43 @@ import lazy_loader as lazy
 
 __version__ = "0.2.0"
 
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
+_imported, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
+
+GUESSES = {
+    "compare": "rank(density, among=everyone) places models among others, compare_rulers(models=table) sets rulers "
+    "beside each other, explain_items(paths, model=..., against=...) two models item by item; two runs of training are "
+    "compared by `densing profile A --compare B`",
+    "density": "table_densities(scores, ruler) gives densities of a table, catalog_densities(catalog, ruler) of the "
+    "catalog's models",
+    "evaluate": "run_plan(plan, out) evaluates models, read_results(path) reads what was evaluated",
+    "fit": "fit_law('chinchilla', runs) fits a law to a table of runs",
+    "load_density": "table_densities(scores, ruler) reads a table of scores",
+    "load_profile": "profile_run(path) reads the traces of a run",
+    "load_results": "read_results(path) reads results of lm-eval, lighteval, OpenCompass and densing eval; "
+    "run_densities(path) turns them into densities",
+    "load_ruler": "load_reference(name, benchmark) loads a ruler",
+    "load_scores": "load_catalog(path) joins a table of scores to the catalog, table_densities(path, ruler) reads it "
+    "alone",
+    "load_traces": "profile_run(path) profiles traces, read_timeline(paths) reads them",
+    "plot": "results draw themselves: density.plot(), trend.plot(); plot_density(density, trend) draws both",
+    "plot_trend": "plot_density(density, trend) draws a trend with its models, trend.plot() its estimates",
+    "trend": "estimate_trend(TrendData.from_density(density)) estimates a trend",
+}
+"""What people try first that does not exist, and what does."""
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use; of what is none, say what there is instead."""
+    if name in __all__ or name.startswith("_"):
+        return _imported(name)
+    try:
+        return _imported(name)
+    except AttributeError:
+        from densing.core import nearest
+
+        near = [f"densing.{other}" for other in nearest(name, __all__)]
+        hint = GUESSES.get(name) or (
+            f"did you mean {' or '.join(near)}?" if near else "dir(densing) lists what there is"
+        )
+        raise AttributeError(f"module 'densing' has no attribute {name!r}; {hint}") from None

@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +16,7 @@ gc.set_threshold(50_000)
 
 import typer  # noqa: E402
 
+from densing.cli import calls  # noqa: E402
 from densing.cli.help import NARROW, WIDE, Command, Group  # noqa: E402
 
 __all__ = ["app", "main"]
@@ -106,8 +108,19 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
+def _schema(value: bool) -> None:
+    if value:
+        from densing.cli.output import output_schema
+
+        typer.echo(output_schema(), nl=False)
+        raise typer.Exit
+
+
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    schema: bool = typer.Option(
+        False, "--json-schema", callback=_schema, is_eager=True, help="Print the JSON Schema of what --json prints."
+    ),
 ) -> None:
     """Options that belong to no command."""
 
@@ -121,6 +134,9 @@ def main() -> None:
         # A terminal that cannot show a character shows its escape instead.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    # Before there is a command a failure answers in the form that was asked for, too.
+    with suppress(ValueError):
+        calls.begin("", sys.argv[1:])
     command = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in COMMANDS else None
     # Matrices are small here: more threads of numpy's BLAS took the main job's study from 52 to 92 CPU seconds and made
     # it slower. What is large is torch's, or goes on in several processes.
@@ -146,7 +162,7 @@ def main() -> None:
 
 def _fail(error: BaseException) -> int:
     """Say what went wrong, and return the exit code."""
-    from densing.cli.output import emit_plain
+    from densing.cli.output import emit_failure
     from densing.core import DensingError, StoppedError
 
     code = 1
@@ -182,8 +198,8 @@ def _fail(error: BaseException) -> int:
         error.show()
     else:
         typer.echo(("" if code == STOPPED else "error: ") + _printable(document["message"]), err=True)
-    if "--json" in sys.argv:
-        emit_plain({"error": document, "exit_code": code})
+    if any(argument == calls.FLAG or argument.startswith(f"{calls.FLAG}=") for argument in sys.argv):
+        emit_failure(document, code)
     return code
 
 

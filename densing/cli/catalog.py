@@ -64,9 +64,9 @@ def list_models(
         if family not in known:
             raise UnknownNameError("family", family, map(str, known))
         table = table[table["family"] == family] if "family" in table.columns else table
-    save(table, table, out)
+    save(table, table, out, merged.notes)
     if json:
-        emit_json(table)
+        emit_json(table, merged.notes)
     else:
         emit_table(table[MODEL_COLUMNS] if what == "models" else table, f"{len(table)} {what}")
         show_notes(merged.notes)
@@ -93,7 +93,7 @@ def show_model(
     labels = strata(merged).set_index("model").loc[model]
     facts: dict[str, Any] = {**row.iloc[0].to_dict(), **labels.to_dict()}
     if json:
-        emit_json({"model": facts, "scores": scores})
+        emit_json({"model": facts, "scores": scores}, merged.notes)
         return
     import pandas as pd
 
@@ -116,9 +116,9 @@ def sources(
 
     merged = load_catalog(*(catalog or []))
     table = evaluator_table(merged)
-    save(table, table, out)
+    save(table, table, out, merged.notes)
     if json:
-        emit_json(table)
+        emit_json(table, merged.notes)
         return
     shown = table[SOURCE_COLUMNS].assign(languages=[_languages(cell) for cell in table["languages"]])
     emit_table(shown, f"{len(table)} evaluators")
@@ -161,9 +161,10 @@ def erratic(
         models = models[models["status"].str.startswith("erratic")]
         cells = cells[~cells["status"].isin(["ok", "too few"])]
     changed = write_flags(merged, apply) if apply is not None else None
-    save({"models": models, "cells": cells, "changed": changed}, cells, out)
+    payload = {"models": models, "cells": cells, "changed": changed}
+    save(cells, payload, out, merged.notes)
     if json:
-        emit_json({"models": models, "cells": cells, "changed": changed})
+        emit_json(payload, merged.notes)
         return
     emit_table(models, f"{len(models)} models on one evaluator")
     emit_table(cells, f"{len(cells)} single scores")

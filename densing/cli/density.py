@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,12 +27,7 @@ SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "
 SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status",
                  "score", "n_eff", "n_params", "size_from", "known_as", "interval", "density_lo_recipe",
                  "density_hi_recipe"]  # fmt: skip
-HOW_TO_READ = (
-    "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`).\n"
-    "density_lo and density_hi are measured: they hold the error of the model's ability and of the ruler. Those that "
-    "end in _recipe hold how far models of one making scatter too: for comparing or predicting recipes.\n"
-    "≤ and ≥ stand before the interval's end where the ruler gives no more than a limit."
-)
+TO_QUOTE = "To quote:"
 
 
 def density(
@@ -108,12 +104,24 @@ def density(
             "--fail-if",
             help="'METRIC < NUMBER', e.g. 'density<0.8', for models of --scores or --results: exit code 4 if it holds "
             "for all of a model's interval, or for a part of it (cannot be decided); may be repeated. METRIC: density "
-            "or n_eff; an end of the interval, e.g. density_hi, which is a plain number; of one benchmark or quantity "
-            "as in piqa.score.density.",
+            "or n_eff; an end of the interval, e.g. density_hi, which is a plain number; with the benchmark before it "
+            "that of one benchmark, as in mmlu.density. On a ladder, where losses are read, too: loss.density, "
+            "piqa.score.density.",
         ),
     ] = None,
+    by_step: Annotated[
+        bool,
+        typer.Option(
+            "--by-step",
+            help="Checkpoints of --scores or --results by run and training step, which their names tell (step500, "
+            "checkpoint-500, iter_500); with --html, --png or --svg density against step.",
+        ),
+    ] = False,
     seed: o.Seed = 0,
     out: o.Out = None,
+    html: o.Html = None,
+    png: o.Png = None,
+    svg: o.Svg = None,
     verbose: Annotated[
         bool,
         typer.Option(
@@ -134,11 +142,15 @@ def density(
 
     Example: densing density --benchmark mmlu --scores https://example.org/team.csv --fetch
 
+    Example: densing density --benchmark mmlu --scores my_scores.csv --html densities.html
+
     Example: densing density --rulers all --benchmark mmlu
 
     Example: densing density --results results/mine --reference olmo-ladder
 
     Example: densing density --results lm_eval_out --params org/my-model=13e9
+
+    Example: densing density --results results/run --reference olmo-ladder --by-step --html run.html
 
     Example: densing density --results results/mine --reference olmo-ladder --fail-if 'density<0.8'
 
@@ -147,13 +159,24 @@ def density(
 
     With --fail-if 'density<0.8' a model passes when the lower end of its interval is 0.8 or more: what cannot be
     decided fails too. 'density_hi<0.8' fails only what is surely below. A condition reads the combined row of
-    --results, its loss where that was measured; --json then says under `fail_if` what failed each model, and exit
-    code 3 speaks of what the condition reads alone.
+    --results, its loss where that was measured. Ladders combine what was measured; another ruler does so only where all
+    benchmarks of its mean were, and else a condition names one: 'arc_challenge.density<0.8'. --json then says under
+    `fail_if` what failed each model, and exit code 3 speaks of what the condition reads alone.
     """
     if fail_if and scores is None and not results:
         raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")
     scores = scores and o.brought(scores, sheet, fetch)
     catalog = [o.brought(path, sheet, fetch) for path in catalog or []]
+    drawn = any((html, png, svg))
+    if by_step and (rulers is not None or skills or (scores is None and not results)):
+        raise typer.BadParameter("checkpoints of --scores or --results, on one ruler", param_hint="--by-step")
+    if drawn and ((results and not by_step) or rulers is not None or skills):
+        raise typer.BadParameter(
+            "a figure is of one ruler: it goes with --scores or the catalog, and with --results only --by-step, not "
+            "with --rulers or --skills",
+            param_hint="--html, --png, --svg",
+        )
+    pictures = Pictures(by_step, html, png, svg)
     options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
     if results:
         results = [o.brought(path, None, fetch) for path in results]
@@ -161,12 +184,27 @@ def density(
             raise typer.BadParameter("--results stands alone", param_hint="--results")
         if guard is not None:
             options["guard"] = guard
-        _of_runs(results, params or [], reference, {**options, "benchmark": benchmark}, fail_if or [], out, json)
+        _of_runs(
+            results, params or [], reference, {**options, "benchmark": benchmark}, fail_if or [], pictures, out, json
+        )
         return
     if params:
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
     from densing.scores.catalog import load_catalog, selection_of
-    from densing.scores.density import check_densities, ruler_by_families, skill_results, skill_table, table_densities
+    from densing.scores.density import (
+        HOW_TO_READ,
+        catalog_densities,
+        check_densities,
+        densities_by_step,
+        density_sentences,
+        ruler_by_families,
+        skill_results,
+        skill_table,
+        table_densities,
+    )
+    from densing.scores.density import (
+        by_step as by_step_order,
+    )
     from densing.scores.references import JOINT, load_reference
 
     benchmark, guard = benchmark or "mean", 3.0 if guard is None else guard
@@ -208,21 +246,80 @@ def density(
                 _, result = o.read_densities(
                     merged, (reference, benchmark), combine=combine, pool=pool, selection=selection, **options
                 )
-        table, notes, spread = result.table, result.notes, result.spread
+        table, notes, spread = by_step_order(result.table), result.notes, result.spread
         columns = [name for name in SHOWN if name in table and (name != "known_as" or table[name].notna().any())]
         title = o.curve_name(benchmark, combine)
     hits = check_densities(table, fail_if) if fail_if else {}
-    save(table, table, out)
+    steps = densities_by_step(table) if by_step else None
+    if drawn and steps is not None:
+        pictures.of_steps(steps, notes)
+    elif drawn:
+        from densing.cli.figures import write_pictures
+        from densing.plots import density_points
+        from densing.report import build_density, density_figure
+
+        mine, others = None, result
+        if scores is not None:
+            # A user's models stand among the catalog's, on the same ruler.
+            mine, others = result, catalog_densities(merged, ruler, selection=selection, **options)
+            others = others.subset(~others.table["model"].isin(mine.table["model"]).to_numpy(dtype=bool))
+        if html is not None:
+            say(f"wrote {build_density(others, html, yours=mine)}")
+        points = density_points(others, mine)
+        write_pictures(density_figure(others, mine) if png or svg else None, points, png, svg, page=html)
+    payload = _with_hits(_with_sentences(table, level), hits)
+    save(table, payload, out, notes)
     show_notes(notes)
     if json:
-        emit_json(_with_hits(table, hits))
+        emit_json(payload if steps is None else _with_steps(payload), notes)
+    elif steps is not None:
+        _show_steps(steps, reference)
     else:
         emit_table(_limited(table)[columns], f"Density against {reference}, {title}", table["bound"])
-        say("\n".join(filter(None, [HOW_TO_READ.format(reference=reference), spread])))
+        told = [TO_QUOTE, *density_sentences(table, level)] if scores is not None else []
+        say("\n".join(filter(None, [HOW_TO_READ.format(reference=reference), spread, *told])))
         if verbose and reference == JOINT and scores is None and not skills:
             title = "The ruler's part of the variance of densities, by how many families the ruler is made from"
             emit_table(ruler_by_families(merged, result), title)
     finish(notes, chain.from_iterable(hits.values()))
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What is drawn of checkpoints, and where it goes."""
+
+    by_step: bool
+    html: Path | None
+    png: Path | None
+    svg: Path | None
+
+    def of_steps(self, steps: pd.DataFrame, notes: Iterable[Note]) -> None:
+        """Write density against step where the options say."""
+        from densing.cli.figures import write_pictures
+        from densing.plots import plot_checkpoints
+        from densing.report import build_checkpoints
+
+        if self.html is not None:
+            say(f"wrote {build_checkpoints(steps, self.html, notes=notes)}")
+        if self.html or self.png or self.svg:
+            figure = plot_checkpoints(steps) if self.png or self.svg else None
+            write_pictures(figure, steps, self.png, self.svg, page=self.html)
+
+
+def _show_steps(steps: pd.DataFrame, reference: str) -> None:
+    shown = steps.drop(columns=["model", "bound"])
+    emit_table(_limited(steps)[shown.columns.tolist()], f"Density by step against {reference}", steps["bound"])
+    from densing.scores.density import HOW_TO_READ
+
+    say(HOW_TO_READ.format(reference=reference))
+
+
+def _with_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """Add run and step of each row that a name tells."""
+    from densing.scores.density import checkpoint
+
+    told = [checkpoint(str(name)) or (None, None) for name in table["model"]]
+    return table.assign(run=[run for run, _ in told], step=[step for _, step in told])
 
 
 def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path | None, json: bool) -> None:
@@ -286,6 +383,15 @@ def _limited(table: pd.DataFrame) -> pd.DataFrame:
     return limited
 
 
+def _with_sentences(table: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Add to each row of a table of densities the sentence to quote it by; a density per skill has none."""
+    from densing.scores.density import density_sentence
+
+    if "benchmark" not in table:
+        return table
+    return table.assign(sentence=[density_sentence(row, level) for row in table.to_dict("records")])
+
+
 def _with_hits(table: pd.DataFrame, hits: dict[str, tuple[Hit, ...]]) -> pd.DataFrame:
     return table.assign(fail_if=table["model"].astype(str).map(hits)) if hits else table
 
@@ -296,22 +402,35 @@ def _of_runs(
     reference: str,
     options: dict[str, Any],
     fail_if: list[str],
+    pictures: Pictures,
     out: Path | None,
     json: bool,
 ) -> None:
-    from densing.scores.density import check_densities, notes_on, run_densities
+    from densing.scores.density import (
+        HOW_TO_READ,
+        check_densities,
+        densities_by_step,
+        notes_on,
+        run_densities,
+    )
 
     measurements, models, notes = o.read_measured(paths, o.parse_params(params))
     # Before what may fail: they say what was left out, and why a size is missing.
     show_notes(notes)
     result = run_densities(measurements, models, reference, **options)
     hits = check_densities(result.table, fail_if) if fail_if else {}
-    save(result.table, result.table, out)
+    payload, told = _with_hits(_with_sentences(result.table, options["level"]), hits), (*notes, *result.notes)
+    steps = densities_by_step(result.table) if pictures.by_step else None
+    if steps is not None:
+        pictures.of_steps(steps, told)
+    save(result.table, payload, out, told)
     show_notes(result.notes)
     if json:
-        emit_json(_with_hits(result.table, hits))
+        emit_json(payload if steps is None else _with_steps(payload), told)
+    elif steps is not None:
+        _show_steps(steps, reference)
     else:
         columns = [column for column in SHOWN_OF_RUNS if column in result.table]
         emit_table(_limited(result.table)[columns], f"Density against {reference}, measured", result.table["bound"])
-        say(HOW_TO_READ.format(reference=reference))
+        say("\n".join([HOW_TO_READ.format(reference=reference), TO_QUOTE, *result.sentences()]))
     finish((*notes, *(notes_on(result, fail_if) if fail_if else result.notes)), chain.from_iterable(hits.values()))

@@ -108,7 +108,8 @@ def deploy(
 ) -> None:
     """Choose exit, cut and bits to serve a model between a device and a server, under a deadline.
 
-    Quality is measured (densing eval --exit --cut), times are measured here or given, the link is a trace or made up.
+    Quality is that of a store of densing eval --exit --cut, or given by a table; times are measured here or given; the
+    link is a trace or made up. The page says which.
     Policies serve the same requests; where enumeration is as good as the trained one, enumeration is recommended.
 
     Example: densing deploy --quality ways.csv --times serve-smollm2-135m --deadline 400 --text-stays --out served
@@ -129,6 +130,7 @@ def deploy(
         layers = _times(times, spec, tokens, edge_threads, out, lambda share: step("measuring layers", share))
         result = deploy_model(
             rows, layers, model=model or (quality or Path("model")).stem, deadline_s=deadline / 1e3,
+            quality_from=None if store is None else f"measured by densing eval (store {store.name})",
             interval_s=None if interval is None else interval / 1e3, latency_s=latency / 1e3, channel=link,
             text_stays=text_stays, weight_bits=weight_bits,
             policies=tuple(name.strip() for name in policy.split(",") if name.strip()), updates=updates, seeds=seeds,

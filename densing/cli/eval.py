@@ -336,7 +336,9 @@ def _evaluate_until(
     with bar(json) as progress:
         stopped = run_until(plan, out, make, quantity=quantity, progress=progress)
     if json:
-        emit_json({"run": str(out), "models": [one.to_dict() for one in stopped]})
+        emit_json(
+            {"run": str(out), "models": [one.to_dict() for one in stopped]}, [n for one in stopped for n in one.notes]
+        )
     else:
         say("\n".join(sentences(stopped, out)))
         show_notes(note for one in stopped for note in one.notes)

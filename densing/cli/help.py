@@ -7,7 +7,10 @@ from operator import itemgetter
 from textwrap import TextWrapper
 from typing import Any
 
+from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
+
+from densing.cli import calls
 
 WIDE = 100
 """Columns that help takes at most."""
@@ -86,7 +89,20 @@ def _options(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 class Command(TyperCommand):
-    """A command whose help is written here."""
+    """A command whose help is written here, and whose ``--json`` may name a form (``--json=v0``)."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Note which command is called and how it answers, then parse as ever."""
+        names: list[str] = []
+        at = ctx
+        while at.parent is not None:
+            names.insert(0, at.info_name)
+            at = at.parent
+        try:
+            args = calls.begin(" ".join(names), args)
+        except ValueError as error:
+            raise BadParameter(str(error), param_hint=calls.FLAG) from error
+        return super().parse_args(ctx, args)
 
     get_short_help_str, format_help_text, format_options = _short, _text, _options
 

@@ -243,9 +243,9 @@ def _of_chains(scale: JointScale, json: bool) -> dict[str, Any]:
 
 
 def _show(table: Any, title: str, payload: Any, notes: Any, out: Path | None, json: bool) -> None:
-    save(table, payload, out)
+    save(table, payload, out, notes)
     if json:
-        emit_json(payload)
+        emit_json(payload, notes)
     else:
         emit_table(table, title)
         show_notes(notes)

@@ -43,8 +43,9 @@ JsonFlag = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print one JSON document to stdout and nothing else; where the command fails, what went wrong: "
-        '{"error": {"kind", "message", ...}, "exit_code"}.',
+        help="Print one JSON document to stdout and nothing else: "
+        '{"schema", "version", "command", "notes", "data"}, and where the command fails "error" and "exit_code". '
+        "--json=v0 prints what 0.2 printed, for one more version.",
     ),
 ]
 Verbose = Annotated[
@@ -156,6 +157,21 @@ Html = Annotated[
         help="Also write a page with figures that opens offline (.html).",
         callback=_file_named(".html"),
     ),
+]
+
+Png = Annotated[
+    Path | None,
+    typer.Option(
+        "--png",
+        dir_okay=False,
+        help="Also write the figure as a picture (.png; needs densing[png]), and its points as a table beside it "
+        "(NAME-points.csv), as Datawrapper reads them.",
+        callback=_file_named(".png"),
+    ),
+]
+Svg = Annotated[
+    Path | None,
+    typer.Option("--svg", dir_okay=False, help="The same as a drawing (.svg).", callback=_file_named(".svg")),
 ]
 
 

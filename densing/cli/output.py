@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from densing.core import Note, doubts, severest_first, words, worst
+from densing.cli import calls
+from densing.core import OUTPUT, Note, doubts, severest_first, words, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,18 +42,75 @@ WIDEST_TEXT = 60
 PADDING = 3
 
 
-def emit_json(payload: Any) -> None:
+def enveloped(payload: Any, notes: Iterable[Note] = ()) -> Any:
+    """Return what ``--json`` prints of an answer, the same around every command's.
+
+    ``schema`` names this form, ``version`` densing's own, ``command`` the words of the command, ``notes`` what to keep
+    in mind, and ``data`` the answer. ``densing --json-schema`` prints the JSON Schema.
+
+    Parameters
+    ----------
+    payload : object
+        The answer; ``notes`` in it, which are plain or :class:`Note`, go into the envelope.
+    notes : iterable of Note
+        Of an answer that is no mapping, or holds none.
+
+    Examples
+    --------
+    >>> enveloped({"models": 3, "notes": [Note("few", "info", "three")]})["notes"][0]["code"]
+    'few'
+    >>> enveloped([1, 2])["data"]
+    [1, 2]
+    """
+    call = calls.current()
+    if call.form == calls.BARE:
+        return payload
+    if isinstance(payload, dict) and "notes" in payload:
+        notes = (*payload["notes"], *notes)
+        payload = {key: value for key, value in payload.items() if key != "notes"}
+    told = [note.to_dict() if isinstance(note, Note) else note for note in notes]
+    distinct = {(note["code"], note["message"]): note for note in reversed(told)}
+    return {**_head(call), "notes": list(distinct.values())[::-1], "data": payload}
+
+
+def _head(call: calls.Call) -> dict[str, Any]:
+    from densing import __version__
+
+    return {"schema": OUTPUT, "version": __version__, "command": call.command}
+
+
+def output_schema() -> str:
+    """Return the JSON Schema of what ``--json`` prints, of every command."""
+    return Path(__file__).with_name("data").joinpath("output.schema.json").read_text(encoding="utf-8")
+
+
+def emit_json(payload: Any, notes: Iterable[Note] = ()) -> None:
     """Print one JSON document to stdout."""
+    typer.echo(_written(payload, notes))
+
+
+def _written(payload: Any, notes: Iterable[Note]) -> str:
     import json
 
     # With it comes msgspec, which a help text does without.
     from densing.core import plain
 
-    typer.echo(json.dumps(plain(payload), indent=2, ensure_ascii=False))
+    return json.dumps(plain(enveloped(payload, notes)), indent=2, ensure_ascii=False)
 
 
-def emit_plain(payload: Any) -> None:
+def emit_plain(payload: Any, notes: Iterable[Note] = ()) -> None:
     """Print one JSON document of plain data: text, finite numbers, lists, mappings; loads nothing."""
+    _echo_plain(enveloped(payload, notes))
+
+
+def emit_failure(error: dict[str, Any], code: int) -> None:
+    """Print what went wrong as one JSON document."""
+    failure = {"error": error, "exit_code": code}
+    call = calls.current()
+    _echo_plain(failure if call.form == calls.BARE else {**_head(call), "notes": [], "data": None, **failure})
+
+
+def _echo_plain(payload: Any) -> None:
     import msgspec
 
     try:
@@ -232,18 +290,16 @@ def finish(notes: Iterable[Note], hits: Iterable[Hit] = ()) -> None:
         raise typer.Exit(3)
 
 
-def save(frame: pd.DataFrame, payload: Any, out: Path | None) -> None:
-    """Write a result where ``--out`` says: CSV for ``.csv``, JSON for ``.json``."""
-    import json
-
-    from densing.core import plain, write_csv, write_text
+def save(frame: pd.DataFrame, payload: Any, out: Path | None, notes: Iterable[Note] = ()) -> None:
+    """Write a result where ``--out`` says: CSV for ``.csv``, what ``--json`` prints for ``.json``."""
+    from densing.core import write_csv, write_text
 
     if out is None:
         return
     if out.suffix == ".csv":
         write_csv(frame, out)
     else:
-        write_text(out, json.dumps(plain(payload), indent=2, ensure_ascii=False) + "\n")
+        write_text(out, _written(payload, notes) + "\n")
     say(f"wrote {out}")
 
 

@@ -118,11 +118,8 @@ def run(
 def _headline(study: Study, verbose: bool) -> list[str]:
     from densing.scores.trend import sentences
 
-    head = study.trend.headline
     lines = [
-        f"{study.trend.title}; {len(study.density)} models, {head['clusters']} families, "
-        f"ruler {study.reference.name} on {study.reference.benchmark}.",
-        *([study.trend.now] if study.trend.now else []),
+        study.trend.quoted(study.reference.name, study.reference.benchmark),
         *([] if study.trend.front is None else [study.trend.front.sentence]),
         f"Models: {study.selection}.",
         study.trend.why,
@@ -168,6 +165,7 @@ def _payload(study: Study, report: Path, against: Frontier, ladders: Sequence[Ga
         "reference": study.reference.describe(),
         "title": study.trend.title,
         "now": study.trend.now,
+        "sentence": study.trend.quoted(study.reference.name, study.reference.benchmark),
         "last_year": trend["last_year"],
         "pace": trend["pace"],
         "vintages": plain(study.vintages.to_dict("records")),

@@ -45,7 +45,7 @@ def list_(json: JsonFlag = False) -> None:
 
     loaded, notes = techniques()
     if json:
-        emit_plain([_brief(technique) for technique in loaded])
+        emit_plain([_brief(technique) for technique in loaded], notes)
     else:
         rows = [(each.name, each.role, _runs(each).partition(":")[0], each.summary, each.paper) for each in loaded]
         lines = columns(("technique", "role", "runs", "summary", "paper"), rows, left=5)
@@ -74,7 +74,8 @@ def show(
         stand_in = str(getattr(technique, "stand_in", ""))
         figures = [{key: getattr(claim, key) for key in CLAIM_KEYS} for claim in claims]
         emit_plain(
-            {**_brief(technique), "stand_in": stand_in, "knobs": knobs, "claims": figures, "not_available": [*missing]}
+            {**_brief(technique), "stand_in": stand_in, "knobs": knobs, "claims": figures, "not_available": [*missing]},
+            notes,
         )
         return
     typer.echo(visible(f"{technique.name} ({technique.role}): {technique.summary}"))
@@ -461,7 +462,7 @@ def validate(
         build_techniques(html, claims=validation.findings, notes=validation.notes)
         say(f"wrote {html}")
     if json:
-        emit_plain([finding.to_dict() for finding in validation.findings])
+        emit_plain([finding.to_dict() for finding in validation.findings], validation.notes)
     else:
         typer.echo("\n".join(_validation_lines(validation)))
     show_notes(validation.notes)

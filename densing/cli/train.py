@@ -409,8 +409,8 @@ def _simulated(spec: RunSpec, cluster: str | None) -> Timeline | None:
     if cluster is None:
         return None
     from densing.efficiency.simulation import load_cluster
-    from densing.efficiency.techniques import get_technique, timeline_of, workload_of_run
+    from densing.efficiency.techniques import get_technique, steady_timeline, workload_of_run
 
     loaded = load_cluster(cluster)
     plan = get_technique(spec.technique).plan(workload_of_run(spec), loaded, **spec.knobs)
-    return timeline_of(plan, loaded)
+    return steady_timeline(plan, loaded)

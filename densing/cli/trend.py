@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,6 +24,13 @@ def trend(
     since: o.Since = "2023-02-24",
     until: o.Until = None,
     catalog: o.CatalogFiles = None,
+    only: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--only",
+            help=f"Your own table ({o.FORMS}), without the catalog's models: its trend alone. May be repeated.",
+        ),
+    ] = None,
     include: o.Include = None,
     combine: o.Combine = "mean-score",
     pool: o.Pool = False,
@@ -62,10 +70,15 @@ def trend(
     ] = False,
     seed: o.Seed = 0,
     out: o.Out = None,
+    html: o.Html = None,
+    png: o.Png = None,
+    svg: o.Svg = None,
     verbose: o.Verbose = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Estimate the doubling time of density side by side, with the checks that belong to it.
+
+    Example: densing trend --benchmark mmlu --only leaderboard.csv --html trend.html
 
     Example: densing trend --reference qwen1.5 --benchmark mmlu --since 2023-02-24 --until 2024-09-30 --json
     """
@@ -76,6 +89,14 @@ def trend(
     from densing.scores.trend import PAPERS_OWN, TrendData, estimate_trend
     from densing.scores.trend import when as arrival
 
+    if only and catalog:
+        raise typer.BadParameter("a table alone, or joined to the catalog: give one of the two", param_hint="--only")
+    if (by is not None or vintages) and any((only, html, png, svg)):
+        raise typer.BadParameter("go with the trend itself, not with --by or --vintages",
+                                 param_hint="--only, --html, --png, --svg")  # fmt: skip
+    if only and reference == "joint":
+        raise typer.BadParameter("the joint scale is made of the catalog; name a family (`densing refs list`)",
+                                 param_hint="--only")  # fmt: skip
     if by is not None:
         _answer(by, catalog, seed=seed, out=out, json=json)
         return
@@ -87,7 +108,7 @@ def trend(
         message = f"{reference!r} is a ruler of one family; the other choices are those of --reference joint"
         raise typer.BadParameter(message, param_hint="--sensitivity")
     questions = [_question(text) for text in when or []]
-    merged = load_catalog(*(catalog or []))
+    merged = load_catalog(*(only or catalog or []), embedded=not only)
     selection = selection_of(include)
     with timed_bar(json, "densities, estimators, tests"):
         ruler, densities = o.read_densities(
@@ -113,6 +134,7 @@ def trend(
     choices = (
         other_choices(merged, densities, window=(since, until), selection=selection, seed=seed) if sensitivity else None
     )
+    quoted = result.quoted(ruler.name, o.curve_name(benchmark, combine))
     payload = {
         "reference": ruler.describe(),
         "selection": selection.describe(),
@@ -120,12 +142,22 @@ def trend(
         "denominator": denominator,
         "combine": combine,
         **result.to_dict(),
+        "sentence": quoted,
         "when": [{"score": score, "params": params, **answer.to_dict()} for score, params, answer in answers],
         **({"front": told and told.to_dict()} if front else {}),
         **({} if choices is None else {"sensitivity": choices}),
         "notes": list(notes),
     }
     save(result.estimates, payload, out)
+    if any((html, png, svg)):
+        from densing.cli.figures import write_pictures
+        from densing.plots import density_points
+        from densing.report import build_trend, trend_figure
+
+        if html is not None:
+            say(f"wrote {build_trend(result, densities, html, benchmark=o.curve_name(benchmark, combine))}")
+        figure = trend_figure(result, densities) if png or svg else None
+        write_pictures(figure, density_points(densities), png, svg, page=html)
     if json:
         emit_json(payload)
     else:
@@ -135,7 +167,8 @@ def trend(
         say(
             "\n".join(
                 [
-                    *([result.now] if result.now else []),
+                    "To quote:",
+                    quoted,
                     f"Models: {selection.describe()}.",
                     result.why,
                     *result.sentences(),
@@ -201,9 +234,9 @@ def _answer(by: str, catalog: o.CatalogFiles, *, seed: int, out: o.Out, json: bo
     with progress(quiet=json) as step:
         answers = answer_questions(load_catalog(*(catalog or [])), names, seed=seed, step=step)
     payload = {"level": answers.level, "answers": [answer.to_dict() for answer in answers]}
-    save(answers.table, payload, out)
+    save(answers.table, payload, out, answers.notes)
     if json:
-        emit_json(payload)
+        emit_json(payload, answers.notes)
     else:
         for answer in answers:
             _show(answer)

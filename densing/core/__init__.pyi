@@ -54,9 +54,11 @@ from .notes import worst as worst
 from .readable import SHOWN_ROWS as SHOWN_ROWS
 from .readable import Card as Card
 from .readable import Readable as Readable
+from .records import OUTPUT as OUTPUT
 from .records import Record as Record
 from .records import decode as decode
 from .records import plain as plain
+from .records import printed_data as printed_data
 from .records import short as short
 from .secrets import is_secret_name as is_secret_name
 from .secrets import mask as mask

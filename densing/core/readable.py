@@ -6,7 +6,8 @@ import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from densing.core import words
 from densing.core.notes import Note, severest_first
@@ -58,9 +59,34 @@ class Readable:
       info: to whole numbers
     """
 
+    drawn_by: ClassVar[str] = ""
+    """The figure of it, as ``module:function``: named and not imported, since results do not know what draws them."""
+
     def card(self) -> Card:
         """Return what is shown of this result."""
         raise NotImplementedError
+
+    def plot(self, *others: Any, **options: Any) -> Any:
+        """Draw it: the function of :mod:`densing.plots` that belongs to it, with the same further arguments.
+
+        Parameters
+        ----------
+        *others, **options
+            Of that function.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+
+        Raises
+        ------
+        ValueError
+            When there is no figure of it.
+        """
+        module, _, name = self.drawn_by.partition(":")
+        if not module:
+            raise ValueError(f"{self.card().title}: there is no figure of it; densing.plots has those there are")
+        return getattr(import_module(module), name)(self, *others, **options)
 
     def __repr__(self) -> str:
         card = self.card()

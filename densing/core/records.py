@@ -74,6 +74,23 @@ class Record(msgspec.Struct, frozen=True):
         return msgspec.convert(data, cls)
 
 
+OUTPUT = "densing-output/1"
+"""The form of what commands print with ``--json``; a change that breaks readers counts it up."""
+
+
+def printed_data(document: Any) -> Any:
+    """Return the answer in what a command printed with ``--json``: in its envelope, or bare as 0.2 printed it.
+
+    Examples
+    --------
+    >>> printed_data({"schema": "densing-output/1", "command": "density", "notes": [], "data": [1]})
+    [1]
+    >>> printed_data([1])
+    [1]
+    """
+    return document["data"] if isinstance(document, dict) and document.get("schema") == OUTPUT else document
+
+
 def plain(value: Any) -> Any:
     """Return a result as JSON-ready data, to any depth.
 

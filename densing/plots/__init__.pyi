@@ -1,3 +1,6 @@
+from .density import YOURS as YOURS
+from .density import density_points as density_points
+from .density import plot_checkpoints as plot_checkpoints
 from .density import plot_density as plot_density
 from .density import plot_reference as plot_reference
 from .density import plot_skills as plot_skills
@@ -12,6 +15,8 @@ from .estimates import plot_multiverse as plot_multiverse
 from .estimates import plot_permutation as plot_permutation
 from .estimates import plot_sensitivity as plot_sensitivity
 from .estimates import specifications as specifications
+from .files import write_figure as write_figure
+from .files import write_points as write_points
 from .forecasts import plot_rehearsal as plot_rehearsal
 from .frontier import plot_frontier as plot_frontier
 from .gain import plot_gain as plot_gain

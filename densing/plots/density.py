@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from densing.core import words
 from densing.plots import style
+from densing.scores.density import USER
 from densing.scores.fit import GUARD
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ APART_SYMBOLS = tuple(
         "star-square",
     )
 )
+YOURS = "your models"
+POINTS = ("model", "released", "density", "density_lo", "density_hi", "bound", "group")
+"""Columns of the table beside a figure."""
 SHOWN_MODELS = 24
 ROW_HEIGHT = 26
 # Level of the line's band.
@@ -60,7 +64,8 @@ def plot_density(
 
     rho = N_hat / N on a logarithmic axis; a straight line is a constant doubling time. Censored models stand
     at their limit with a triangle that points to where the true value lies. Records are named where labels have room;
-    intervals and sources stand in the hover text.
+    intervals and sources stand in the hover text. Rows of a user's own among the others (evaluator ``user``) are stars
+    in front, and named first.
 
     Source: Xiao et al., arXiv 2412.04315, eq. 1, eq. 5 and Fig. 1.
 
@@ -121,13 +126,20 @@ def plot_density(
             x=days, y=line["mid"], mode="lines", legendgroup="line", hoverinfo="skip",
             line={"color": style.INK, "width": 2.5}, name="headline curve and band",
         )  # fmt: skip
+    theirs = users_own(density, apart)
     if apart is not None:
-        _add_apart(fig, drawable(apart.table))
+        others = drawable(apart.table)
+        _add_apart(fig, others[~others["model"].isin(theirs["model"])])
     records = _add_models(fig, rows, None if trend is None else set(map(str, trend.data.model)))
+    front = {placed_name: placed.table} if placed is not None else {}
+    if len(theirs):
+        front[YOURS] = pd.concat([front[YOURS], theirs], ignore_index=True) if YOURS in front else theirs
     stars = rows.head(0)
-    if placed is not None:
-        stars = drawable(placed.table)
-        _markers(fig, stars, placed_name, "star", style.GREEN, 16, bars=True)
+    for name, table in front.items():
+        own = drawable(table)
+        _markers(fig, own, name, "star", style.GREEN, 16, bars=True)
+        stars = own if stars.empty else pd.concat([stars, own], ignore_index=True)
+    if len(stars):
         heights.append(stars["at"].to_numpy())
         dates = [min([dates[0], *stars["released"]]), max([dates[1], *stars["released"]])]
     low, high = style.log_range(np.concatenate(heights))
@@ -137,6 +149,64 @@ def plot_density(
     # Models shown apart do not stretch the axes: what is far older or far less dense than the headline lies outside.
     dated = {"title": "release date", "range": [f"{day:%Y-%m-%d}" for day in span]}
     return style.axes(fig, dated, {"title": "density ρ (log scale)", **style.log_axis(low, high)})
+
+
+def plot_checkpoints(steps: pd.DataFrame) -> go.Figure:
+    """Draw density against training step, a line per run and benchmark, with the intervals of the measurement.
+
+    Parameters
+    ----------
+    steps : pandas.DataFrame
+        Of :func:`densing.scores.density.densities_by_step`. A limit stands at its end, with a triangle.
+    """
+    fig = style.figure(460)
+    rows = _placed(steps, "density").dropna(subset=["at"])
+    if rows.empty:
+        return style.empty("No checkpoint has a density.")
+    several = len(set(rows["benchmark"])) > 1
+    for index, ((run, benchmark), part) in enumerate(rows.groupby(["run", "benchmark"], sort=False)):
+        colour = style.CYCLE[index % len(style.CYCLE)]
+        symbol = style.SYMBOLS[index % len(style.SYMBOLS)]
+        symbols = [style.BOUND_SYMBOLS.get(bound, symbol) for bound in part["bound"]]
+        up, down = part["density_hi"] - part["at"], part["at"] - part["density_lo"]
+        spread = [side.where(np.isfinite(side) & (side > 0), 0.0).tolist() for side in (up, down)]
+        hovers = [
+            style.hover(style.figure_text(row["model"], 60), f"step {row['step']:,}",
+                        f"density: {_ranged(row, 'density', words.number, 'measured ')}")
+            for row in part.to_dict("records")
+        ]  # fmt: skip
+        fig.add_scatter(
+            x=part["step"].tolist(), y=part["at"].tolist(), mode="lines+markers", hoverinfo="text", hovertext=hovers,
+            name=style.figure_text(f"{run}, {benchmark}" if several else run, 60), line={"color": colour, "width": 1.5},
+            marker={"symbol": symbols, "size": 9, "color": colour}, showlegend=True,
+            error_y={"type": "data", "array": spread[0], "arrayminus": spread[1], "thickness": 1, "color": colour},
+        )  # fmt: skip
+    ends = np.concatenate([rows[name].where(np.isfinite(rows[name]) & (rows[name] > 0)).dropna().to_numpy(float)
+                           for name in ("at", "density_lo", "density_hi")])  # fmt: skip
+    low, high = style.log_range(ends)
+    return style.axes(fig, {"title": "training step"}, {"title": "density ρ (log scale)", **style.log_axis(low, high)})
+
+
+def users_own(density: DensityResult, apart: DensityResult | None = None) -> pd.DataFrame:
+    """Return a user's own rows among those of a figure; none where the figure shows nothing else and they are many."""
+    tables = [part.table for part in (density, apart) if part is not None and "evaluator" in part.table]
+    own = [table[table["evaluator"].eq(USER)] for table in tables]
+    if not own or (sum(map(len, own)) == sum(map(len, tables)) > SHOWN_MODELS):
+        return density.table.head(0)
+    return pd.concat(own, ignore_index=True)
+
+
+def density_points(density: DensityResult, apart: DensityResult | None = None) -> pd.DataFrame:
+    """Return what :func:`plot_density` shows as a table, a row per mark: model, date, density, interval, limit, group.
+
+    ``group`` is headline, why a model is shown apart, or ``your models``.
+    """
+    parts = [part.table for part in (density, apart) if part is not None]
+    table = pd.concat([part.astype(object) for part in parts], ignore_index=True)
+    group = table["stratum"].fillna("headline") if "stratum" in table else pd.Series("headline", table.index)
+    if "evaluator" in table:
+        group = group.mask(table["evaluator"].eq(USER), YOURS)
+    return table.reindex(columns=list(POINTS[:-1])).assign(group=group)
 
 
 def _add_apart(fig: go.Figure, others: pd.DataFrame) -> None:
@@ -170,29 +240,34 @@ def _name(
         share = (row["released"] - span[0]).total_seconds() / days, np.log(row["at"] / heights[0]) / decades
         width = LETTER_WIDTH * len(words.clean(row["model"], 26))
         # To the left of a record and above it nothing was as dense; near the left edge there is no room there, and a
-        # star stands anywhere: its name is below it.
+        # star stands anywhere: its name is below it, or wherever else around it there is room.
         star = bool(row["star"])
         left = share[0] * WIDE[0] > width and (not star or share[0] > 0.7)
-        fits = []
-        for page, (across, up) in (("wide", WIDE), ("narrow", NARROW)):
-            x, y = share[0] * across, share[1] * up + (-8 - LABEL_HEIGHT if star else 8)
-            box = (x - width, x, y, y + LABEL_HEIGHT) if left else (x, x + width, y, y + LABEL_HEIGHT)
-            inside = box[0] >= 0 and box[1] <= across and box[3] <= up + LABEL_HEIGHT
-            clear = all(
-                box[1] <= other[0] or other[1] <= box[0] or box[3] <= other[2] or other[3] <= box[2]
-                for other in drawn[page]
-            )
-            if inside and clear:
-                fits.append(page)
-                drawn[page].append(box)
-        if "wide" not in fits:
+        sides = [(left, star), *([(not left, True), (left, False), (not left, False)] if star else [])]
+        for left, below in sides:
+            boxes = {}
+            for page, (across, up) in (("wide", WIDE), ("narrow", NARROW)):
+                x, y = share[0] * across, share[1] * up + (-8 - LABEL_HEIGHT if below else 8)
+                box = (x - width, x, y, y + LABEL_HEIGHT) if left else (x, x + width, y, y + LABEL_HEIGHT)
+                inside = box[0] >= 0 and box[1] <= across and box[3] <= up + LABEL_HEIGHT
+                clear = all(
+                    box[1] <= other[0] or other[1] <= box[0] or box[3] <= other[2] or other[3] <= box[2]
+                    for other in drawn[page]
+                )
+                if inside and clear:
+                    boxes[page] = box
+            if "wide" in boxes:
+                break
+        else:
             continue
+        for page, box in boxes.items():
+            drawn[page].append(box)
         fig.add_annotation(
             x=f"{row['released']:%Y-%m-%d}", y=float(np.log10(row["at"])), text=label, showarrow=False,
             xanchor="right" if left else "left", xshift=4 if left else -4,
-            yanchor="top" if star else "bottom", yshift=-8 if star else 6,
+            yanchor="top" if below else "bottom", yshift=-8 if below else 6,
             font={"size": 12, "color": style.GREEN if star else style.VERMILLION},
-            name="narrow" if "narrow" in fits else "wide",
+            name="narrow" if "narrow" in boxes else "wide",
         )  # fmt: skip
 
 

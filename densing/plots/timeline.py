@@ -238,10 +238,10 @@ class Chosen(NamedTuple):
 
 
 def chosen_step(timeline: Timeline) -> Chosen | None:
-    """Return which step is drawn: of a recording the middle one; of a simulation the longest of its second half.
+    """Return which step is drawn: of a recording the middle one; of a simulation, whose steps are steady, the longest.
 
-    A simulation begins with steps that are not yet steady, and a technique that communicates only now and then has
-    steps without: the longest shows what happens. Where steps are alike it is the middle one. None without marks.
+    A technique that communicates only now and then has steps without: the longest shows what happens, the last of
+    several. Where steps are alike it is the middle one. None without marks.
 
     Examples
     --------
@@ -255,12 +255,11 @@ def chosen_step(timeline: Timeline) -> Chosen | None:
         return None
     count = min(len(rank.steps) for rank in ranks)
     lengths = np.mean([[step.end - step.start for step in rank.steps[:count]] for rank in ranks], axis=0)
-    first = count // 2 if all(rank.origin.simulated for rank in ranks) else 0
-    at = first + (count - first) // 2 if first else count // 2
-    if first:
-        longest = first + int(np.argmax(lengths[first:]))
+    at = count // 2
+    if all(rank.origin.simulated for rank in ranks):
+        longest = count - 1 - int(np.argmax(lengths[::-1]))
         at = longest if lengths[longest] > ALIKE * lengths[at] else at
-    return Chosen(at, ranks[0].steps[at].number, float(lengths[at]), float(lengths[first:].mean()))
+    return Chosen(at, ranks[0].steps[at].number, float(lengths[at]), float(lengths.mean()))
 
 
 def plot_gantts(timelines: Sequence[Timeline]) -> list[go.Figure]:

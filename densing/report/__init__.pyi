@@ -1,3 +1,8 @@
+from .density import build_checkpoints as build_checkpoints
+from .density import build_density as build_density
+from .density import build_trend as build_trend
+from .density import density_figure as density_figure
+from .density import trend_figure as trend_figure
 from .deploy import build_deployment as build_deployment
 from .distil import build_distil as build_distil
 from .explain import build_explained as build_explained

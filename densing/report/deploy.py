@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from densing.tradeoff import Deployment
 
 HOW = (
-    "Quality is measured for every way to serve; none is interpolated. Latency: the device's layers, longer while "
+    "Quality is {quality_from}; no way to serve is interpolated. Latency: the device's layers, longer while "
     "others use it, the wire, the server's layers; percentiles are of requests that find all free. A policy chooses "
     "for each request by the last bandwidths, the load and what still waits, and is paid for quality less a share of "
     "the deadline used, less a penalty for a deadline missed."
@@ -66,7 +66,7 @@ def render(result: Deployment) -> str:
         "headline": Headline(title(result), lead, _facts(result), doubtful(result.notes), figure),
         "sections": [("headline", "Headline"), ("ways", "Ways to serve"), ("policies", "Policies"), ("notes", "Notes"),
                      ("versions", "Versions")],
-        "how": HOW,
+        "how": how(result),
         "ways": choice_table(result),
         "policies": policy_table(result),
         "decisions": decision_table(result),
@@ -87,14 +87,19 @@ def body(result: Deployment) -> str:
     """Return what the page says below its heading, in Markdown; other pages hold it too."""
     parts = [
         markdown.literal(words.clean(result.sentence, markdown.LONGEST)), markdown.table(["", ""], _facts(result)),
-        "### Ways to serve", HOW, choice_table(result).markdown(), "### Policies", policy_table(result).markdown(),
-        decision_table(result).markdown(),
+        "### Ways to serve", how(result), choice_table(result).markdown(), "### Policies",
+        policy_table(result).markdown(), decision_table(result).markdown(),
     ]  # fmt: skip
     if result.tried is not None:
         parts += ["### Served for real", tried_table(result).markdown()]
     if result.notes:
         parts += ["### Notes", markdown.notes(severest_first(result.notes))]
     return "\n\n".join(parts)
+
+
+def how(result: Deployment) -> str:
+    """Return where quality and times come from, and what the columns mean."""
+    return HOW.format(quality_from=words.clean(result.quality_from, 200))
 
 
 def title(result: Deployment) -> str:

@@ -151,10 +151,17 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
     front, earlier = front_table(study.trend.front), vintages_table(study.vintages)
     parts = {"answers": answers, "front": front, "vintages": earlier, "measured": measured, "yours": study.placed,
              "beside": study.beside, "frontier": against, "gains": ladders or None}  # fmt: skip
+    # Where a part was to stand, the page says why there is none.
+    missing = {
+        note.details["part"]: words.sentence(note.message) for note in study.notes if note.code == "part-missing"
+    }
     context = {
         "headline": replace(headline(study), figure=shown.pop("density")),
         "figures": shown,
-        "sections": [(name, title) for name, title in SECTIONS if name not in parts or parts[name] is not None],
+        "sections": [
+            (name, title) for name, title in SECTIONS if name not in parts or parts[name] is not None or name in missing
+        ],
+        "missing": missing,
         "front": front,
         "front_words": "" if study.trend.front is None else study.trend.front.sentence,
         "priors": priors_table(study.trend),
@@ -409,13 +416,14 @@ def rehearsed_figures(tested: WinningForecast | None) -> dict[str, tuple[go.Figu
     return {"tested": (plot_rehearsal(tested.rehearsal, winner), caption)}
 
 
-def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False) -> str:
+def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False, curve: bool = True) -> str:
     """Return what a density figure shows, for readers who cannot see it."""
     bounds = table["bound"].fillna("").astype(str) if "bound" in table else pd.Series("", table.index)
     limited = int((bounds != "").sum())
     caption = (
-        f"Density ρ of {words.plural(len(table), 'model')} against release date, with the frontier (steps), "
-        f"the fitted curve and its 95 % band{', and the forecast fan (50 % dashed, 90 % dotted)' if fan else ''}."
+        f"Density ρ of {words.plural(len(table), 'model')} against release date, with the frontier (steps)"
+        f"{', the fitted curve and its 95 % band' if curve else ''}"
+        f"{', and the forecast fan (50 % dashed, 90 % dotted)' if fan else ''}."
     )
     if limited:
         caption += f" {words.plural(limited, 'model')} known only as a limit: the triangle points to the true value."

@@ -194,10 +194,11 @@ def render(contents: Contents) -> str:
 
 
 TIMELINE_WORDS = (
-    "One whole step of each on axes of equal length: the middle one of a recording, the longest steady one of a "
-    f"simulation; up to {MOST_RANKS} ranks from the first on. Within a rank: compute, and below it communication, with "
-    "what no compute covers laid over it. Where there is too much to be drawn one by one, work is put together within "
-    f"each 1/{BINS} of the step (idle, compute, exposed communication): shares of time are right, the order in it not."
+    "One whole step of each on axes of equal length: the middle one of a recording, the longest of a simulation's "
+    f"steady state; up to {MOST_RANKS} ranks from the first on. Within a rank: compute, and below it communication, "
+    "with what no compute covers laid over it. Where there is too much to be drawn one by one, work is put together "
+    f"within each 1/{BINS} of the step (idle, compute, exposed communication): shares of time are right, the order in "
+    "it not."
 )
 COMPARE_WORDS = (
     "A step of each technique: exposed communication (crossed), and the rest of the step: compute, with whatever "
@@ -744,7 +745,10 @@ def timeline_table(timelines: Sequence[tuple[str, Timeline]]) -> ShownTable:
             "Hidden", column("hidden", words.percent), "hidden", hint="|C ∩ K| / |C| of unions, as in densing profile"
         ),
     )
-    caption = "Means over all marked steps of each rank; over the whole timeline where none is marked."
+    caption = (
+        "Means over the steps of each rank (of a simulation those of its steady state); over the whole timeline "
+        "where none is marked."
+    )
     return shown_table("timelines-table", caption, records_frame(rows), fields, sortable=True)
 
 

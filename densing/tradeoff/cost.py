@@ -16,7 +16,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import ArtefactError, InputError, Note, UnknownNameError, words
+from densing.core import ArtefactError, InputError, Note, UnknownNameError, printed_data, words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -286,7 +286,7 @@ WRONG = "not what `densing density --json` prints; run that command and keep its
 
 def _read(path: Path) -> list[dict[str, Any]]:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = printed_data(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"{path}: cannot read ({error.strerror}); check the path") from error
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Which exit, cut and bits to serve a request with, by measured quality, measured times and a link that varies.
+"""Which exit, cut and bits to serve a request with, by the quality and times of each way and a link that varies.
 
 Source: Niu, Teng, Han and Zou, arXiv 2201.02968; density of what is kept: arXiv 2412.04315, Eqs. 1 and 4.
 """
@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -81,12 +81,16 @@ class Deployment(Readable):
     level : float
     tried : pandas.DataFrame, optional
         ``choice``, ``measured_ms``, ``predicted_ms``, ``difference``, ``bytes`` of real requests.
+    quality_from : str
+        Where the bits per byte come from: measured by densing, or given.
     notes : tuple of Note
 
     See Also
     --------
     deploy : makes it.
     """
+
+    drawn_by: ClassVar[str] = "densing.plots:plot_deployment"
 
     model: str
     choices: pd.DataFrame
@@ -98,6 +102,7 @@ class Deployment(Readable):
     times: Served
     level: float
     tried: pd.DataFrame | None = None
+    quality_from: str = ""
     notes: tuple[Note, ...] = ()
 
     @property
@@ -148,6 +153,7 @@ def deploy(
     quality: pd.DataFrame | Path | str,
     times: Served,
     *,
+    quality_from: str | None = None,
     model: str = "model",
     deadline_s: float,
     interval_s: float | None = None,
@@ -177,6 +183,8 @@ def deploy(
         the tokens' numbers are sent.
     times : Served
         What the layers take.
+    quality_from : str, optional
+        Where ``quality`` comes from, for what is printed; a table that somebody brings is called given, not measured.
     model : str
     deadline_s, latency_s : float
     interval_s : float, optional
@@ -219,6 +227,9 @@ def deploy(
     --------
     densing.scores.density.served_densities
     """
+    if quality_from is None:
+        table = Path(quality).name if isinstance(quality, str | Path) else "a table"
+        quality_from = f"given by {table}, which densing has not measured"
     chosen, read = _rows(quality, weight_bits, text_stays)
     whole = float(chosen["bits_per_byte"].min())
     chosen = chosen.assign(quality=whole / chosen["bits_per_byte"])
@@ -266,7 +277,8 @@ def deploy(
         service=service,
         times=times,
         level=level,
-        notes=(*read, *_notes(times, chosen, text_stays, link)),
+        quality_from=quality_from,
+        notes=(*read, *_notes(quality_from, times, chosen, text_stays, link)),
     )
 
 
@@ -339,8 +351,11 @@ def _decisions(
     return pd.DataFrame(rows)
 
 
-def _notes(times: Served, chosen: pd.DataFrame, text_stays: bool, channel: offload.Channel) -> list[Note]:
-    notes = [Note("times-from", "info", f"times: {times.source or 'of the user'}; {times.tokens} tokens a request",
+def _notes(
+    quality_from: str, times: Served, chosen: pd.DataFrame, text_stays: bool, channel: offload.Channel
+) -> list[Note]:
+    notes = [Note("quality-from", "info", f"quality: {quality_from}"),
+             Note("times-from", "info", f"times: {times.source or 'of the user'}; {times.tokens} tokens a request",
                   {"tokens": times.tokens})]  # fmt: skip
     if isinstance(channel, offload.Recorded):
         notes += channel.notes

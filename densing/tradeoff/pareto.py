@@ -31,6 +31,7 @@ from densing.core import (
     decode,
     named_stream,
     once,
+    printed_data,
     read_json,
     words,
 )
@@ -347,7 +348,7 @@ def _profile(profile: DensityCost | Path | str) -> dict[str, Any]:
     """Return the row of a run."""
     if not isinstance(profile, DensityCost):
         path = Path(profile)
-        document = read_json(path)
+        document = printed_data(read_json(path))
         joined = document.get("joined") if isinstance(document, dict) else None
         if not isinstance(joined, dict):
             raise ArtefactError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from densing.cli import app
 from densing.efficiency.simulation import load_cluster
+from tests.support.command import printed
 from tests.support.delay_runs import write_run
 
 
@@ -25,7 +25,7 @@ def test_delays_are_written_where_the_link_is_not_told(tmp_path: Path) -> None:
     traces, out = write_run(tmp_path / "run", late()), tmp_path / "mine.toml"
     found = run(traces, "--delays", "--base", "cpu2", "--out", out, "--json")
     assert found.exit_code == 0, found.output
-    document = json.loads(found.stdout)
+    document = printed(found.stdout)
     cluster = load_cluster(out)
     assert cluster.delay is not None and cluster.delay.kind == "shifted-exp" and cluster.delay.lasts == "step"
     mu = document["delays"]["models"][0]["mu"]
@@ -36,7 +36,7 @@ def test_delays_are_written_where_the_link_is_not_told(tmp_path: Path) -> None:
     assert cluster.inter == load_cluster("cpu2").inter and document["alpha_s"] is None
     assert {note["severity"] for note in document["notes"]} <= {"info", "warning"}
     # Without --delays nothing of them is looked at.
-    assert "delays" not in json.loads(run(traces, "--base", "cpu2", "--json").stdout)
+    assert "delays" not in printed(run(traces, "--base", "cpu2", "--json").stdout)
 
 
 def test_the_models_are_shown_beside_each_other(tmp_path: Path) -> None:
@@ -45,12 +45,12 @@ def test_the_models_are_shown_beside_each_other(tmp_path: Path) -> None:
     for text in ("shifted exponential, iid", "Pareto, persistent", "even ranks", "log-likelihood", "delays: shifted"):
         assert text in found.stdout
     several = run(write_run(tmp_path / "run", late()), write_run(tmp_path / "small", late(2, 5)), "--delays", "--json")
-    assert "one-run" in {note["code"] for note in json.loads(several.stdout)["notes"]}
+    assert "one-run" in {note["code"] for note in printed(several.stdout)["notes"]}
 
 
 def test_runs_that_tell_no_delay_say_so(tmp_path: Path) -> None:
     unmarked = run(write_run(tmp_path / "none", late(), marks=False), "--delays", "--base", "cpu2", "--json")
-    document = json.loads(unmarked.stdout)
+    document = printed(unmarked.stdout)
     assert unmarked.exit_code == 3 and document["delays"]["delay"] is None
     assert {"no-own-steps", "no-delay"} <= {note["code"] for note in document["notes"]}
     few = run(write_run(tmp_path / "few", late(2, 2)), "--delays", "--base", "cpu2")
@@ -59,12 +59,12 @@ def test_runs_that_tell_no_delay_say_so(tmp_path: Path) -> None:
 
 def test_one_rank_and_a_damaged_file(tmp_path: Path) -> None:
     one = run(write_run(tmp_path / "one", late(1)), "--delays", "--base", "cpu2", "--json")
-    document = json.loads(one.stdout)
+    document = printed(one.stdout)
     assert one.exit_code == 0 and "lasts-unknown" in {note["code"] for note in document["notes"]}
     cut = write_run(tmp_path / "cut", late()) / "rank3.json"
     cut.write_bytes(cut.read_bytes()[:-700])
     found = run(tmp_path / "cut", "--delays", "--base", "cpu2", "--json")
-    notes = {note["code"] for note in json.loads(found.stdout)["notes"]}
+    notes = {note["code"] for note in printed(found.stdout)["notes"]}
     assert (
         found.exit_code in (0, 3)
         and {"file-ends-early", "own-steps-left-out"} <= notes

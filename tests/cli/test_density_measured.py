@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 
 from densing.scores.references import load_reference
-from tests.support.command import answer, densing
+from tests.support.command import answer, densing, printed
 from tests.support.eval_files import choice_sample, finish, key, write_results
 
 
@@ -73,4 +72,4 @@ def test_out_writes_the_table(run: Path, tmp_path: Path) -> None:
         "--out",
         str(tmp_path / "d.json"),
     )
-    assert {row["quantity"] for row in json.loads((tmp_path / "d.json").read_text())} == {"loss", "score"}
+    assert {row["quantity"] for row in printed((tmp_path / "d.json").read_text())} == {"loss", "score"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command import printed
 from tests.support.profile_command import densing
 
 WAYS = "exit,cut,cut_bits,bits_per_byte\n12,,16,3.2\n30,,16,1.33\n30,6,4,2.1\n30,6,8,1.34\n"
@@ -26,9 +27,11 @@ def test_a_model_is_deployed_and_a_folder_written(ways: Path, tmp_path: Path) ->
     assert "Ways to serve, the fastest first" in done.stdout and "the link is made up" in done.stderr + done.stdout
     assert json.loads((out / "policy.json").read_text())["model"] == "ways"
     assert {"deploy.html", "choices.csv", "policies.csv"} <= {file.name for file in out.iterdir()}
+    page = (out / "deploy.html").read_text()
+    assert "Quality is given by ways.csv, which densing has not measured" in page and "is measured" not in page
     trace = tmp_path / "lte.csv"
     trace.write_text("mbit\n5\n30\n5\n40\n")
-    found = json.loads(densing("deploy", "--quality", ways, *QUICK, "--trace", trace, "--json").stdout)
+    found = printed(densing("deploy", "--quality", ways, *QUICK, "--trace", trace, "--json").stdout)
     assert found["recommended"] in {"last", "fixed"} and len(found["choices"]) == 4
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import commands, densing
+from tests.support.command import commands, densing, printed
 
 OUT = ("--out", "out")
 WRONG: dict[str, tuple[str, ...]] = {
@@ -71,7 +70,7 @@ WRONG: dict[str, tuple[str, ...]] = {
 
 def failure(command: str, *arguments: object, cwd: Path) -> tuple[int, Any, str]:
     done = densing(*command.split(), *arguments, "--json", cwd=cwd)
-    document = json.loads(done.stdout)
+    document = printed(done.stdout)
     assert set(document) == {"error", "exit_code"} and document["exit_code"] == done.returncode
     assert "Traceback" not in done.stderr and document["error"]["kind"] != "InternalError", done.stderr
     # The message for people is the same, line by line.

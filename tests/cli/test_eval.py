@@ -22,6 +22,7 @@ from densing.jobs import get_executor
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
 from densing.scores.evals.runner import progress_of, run_plan
 from densing.scores.evals.store import RunStore
+from tests.support.command import printed
 from tests.support.evals_toys import write_models, write_tasks
 
 SECRET = "sk-Tq8nC2vR5xY1mZ7pL4wD9sK6"
@@ -51,7 +52,7 @@ def test_contract(place: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "lm-eval's own output belongs into the log"
-    answer = json.loads(done.stdout)
+    answer = printed(done.stdout)
     assert answer["run"] == str(tmp_path / "run")
     assert [(unit["model"], unit["task"], unit["state"]) for unit in answer["units"]] == [
         ("toy-llama", "toy_choice", "evaluated"),
@@ -77,7 +78,7 @@ def test_a_failed_unit_is_exit_code_1(place: Path, tmp_path: Path) -> None:
     )
     done = densing_eval(place, "--plan", str(plan), "--out", str(tmp_path / "run"), "--json")
     assert done.exit_code == 1
-    states = {unit["task"]: unit for unit in json.loads(done.stdout)["units"]}
+    states = {unit["task"]: unit for unit in printed(done.stdout)["units"]}
     assert states["toy_text"]["state"] == "evaluated"
     assert "samples 99 to 99, but documents end at 13" in states["toy_choice"]["error"]
 
@@ -87,7 +88,7 @@ def test_dry_run_evaluates_nothing(place: Path, tmp_path: Path) -> None:
         place, *toy(place), "--tasks", "toy_choice,toy_long,toy_text", "--out", str(tmp_path), "--dry-run", "--json"
     )
     assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)["units"]
+    rows = printed(done.stdout)["units"]
     assert {row["task"]: (row["state"], row["documents"], row["requests"]) for row in rows} == {
         "toy_choice": ("absent", 14, 42),
         "toy_long": ("absent", 14, 14),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from densing.cli import app
 pytest.importorskip("lm_eval")
 pytest.importorskip("torch")
 
+from tests.support.command import printed
 from tests.support.evals_toys import write_tasks
 from tests.support.served_models import TEXTS, write_deep_model
 
@@ -40,7 +40,7 @@ def fit(place: Path, *arguments: str) -> Result:
 def test_exits_are_fitted_and_every_combination_is_evaluated_once(place: Path, tmp_path: Path) -> None:
     done = fit(place, "--exits", "1,3", "--json")
     assert done.exit_code == 0, done.output
-    manifest = json.loads(done.stdout)
+    manifest = printed(done.stdout)
     assert list(manifest["exits"]) == ["1", "3"] and manifest["layers"] == 4
     shown = fit(place, "--exits", "1,3")
     assert "untranslated_error" in shown.stdout and "on 300 held-out tokens of 3000" in shown.stderr
@@ -49,7 +49,7 @@ def test_exits_are_fitted_and_every_combination_is_evaluated_once(place: Path, t
     tasks = ("--include_path", str(place / "tasks"), "--tasks", "toy_choice", "--out", str(tmp_path / "run"))
     run = densing(place, "eval", *ways, *tasks, "--limit", "3", "--json")
     assert run.exit_code == 0, run.output
-    assert [(unit["model"], unit["state"]) for unit in json.loads(run.stdout)["units"]] == [
+    assert [(unit["model"], unit["state"]) for unit in printed(run.stdout)["units"]] == [
         ("deep@exit=1,cut=1,cut_bits=2", "evaluated"),
         ("deep@exit=1,cut=1", "evaluated"),
         ("deep@exit=3,cut=1,cut_bits=2", "evaluated"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.support.command import densing
+from tests.support import folders
+from tests.support.command import densing, printed
 from tests.support.eval_files import choice_sample, write_results
 
 
@@ -47,13 +47,13 @@ def test_a_gate_ends_with_its_exit_code(scores: Path, condition: str, code: int,
 def test_json_says_what_failed_each_model(scores: Path) -> None:
     done = densing("density", "-r", "qwen1.5", "-b", "mmlu", "--scores", scores, "--fail-if", "density<0.8", "--json")
     assert done.returncode == 4
-    rows = {row["model"]: row for row in json.loads(done.stdout)}
+    rows = {row["model"]: row for row in printed(done.stdout)}
     assert rows["Mine-3B"]["fail_if"] == []
     [hit] = rows["Floor-3B"]["fail_if"]
     assert (hit["text"], hit["verdict"]) == ("density<0.8", "met")
     assert hit["values"]["density"]["high"] == rows["Floor-3B"]["density_hi"]
     plain = densing("density", "-r", "qwen1.5", "-b", "mmlu", "--scores", scores, "--json")
-    assert plain.returncode == 0 and "fail_if" not in json.loads(plain.stdout)[0]
+    assert plain.returncode == 0 and "fail_if" not in printed(plain.stdout)[0]
 
 
 def test_stored_results_pass_a_gate_that_their_interval_decides(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_stored_results_pass_a_gate_that_their_interval_decides(tmp_path: Path) 
     write_results(tmp_path, {"hellaswag": samples}, config=config)
     given = ("density", "--results", tmp_path, "-r", "olmo-ladder", "--denominator", "total")
     plain = densing(*given, "--json")
-    rows = {row["quantity"]: row for row in json.loads(plain.stdout)}
+    rows = {row["quantity"]: row for row in printed(plain.stdout)}
     low, high = rows["loss"]["density_lo"], rows["loss"]["density_hi"]
     assert 0 < low < high
     # Stock prompts are none of the ruler's, and that stays what a passed gate ends with.
@@ -74,6 +74,17 @@ def test_stored_results_pass_a_gate_that_their_interval_decides(tmp_path: Path) 
     undecided = densing(*given, "--fail-if", f"density<{(low + high) / 2}")
     assert undecided.returncode == 4 and "cannot be decided" in undecided.stderr
     assert densing(*given, "--fail-if", f"loss.density<{high * 1.01}").returncode == 4
+
+
+def test_a_ruler_that_combines_nothing_says_which_metrics_there_are() -> None:
+    """Without a combined row 'density<0.8', as documented, once named a metric that was not there."""
+    given = ("density", "--results", folders.DATA / "lm_eval", "-r", "qwen1.5", "--fail-if")
+    done = densing(*given, "density<0.8")
+    assert done.returncode == 1
+    assert "no density of all benchmarks together" in done.stderr
+    assert "Name one of them: arc_challenge.density, winogrande.density\n" in done.stderr
+    assert densing(*given, "score.density<0.8").returncode == 1
+    assert densing(*given, "winogrande.density<0.01").returncode == 4
 
 
 def test_a_gate_comes_before_an_error_note(tmp_path: Path) -> None:

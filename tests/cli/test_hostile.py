@@ -25,6 +25,7 @@ from densing.scores.density import table_densities
 from densing.scores.fit import LawFit, fit_law, fit_runs, read_runs
 from densing.scores.laws import get_law
 from densing.scores.references import load_reference
+from tests.support.command import printed
 
 HEADER = "model,params,released,benchmark,score\n"
 GOOD = "Mine-3B,3.1e9,2024-03-01,mmlu,0.62\n"
@@ -81,7 +82,7 @@ def ruler(draws: int = 20) -> LawFit:
 )
 def test_every_wrong_cell_has_its_remedy(densing: Call, row: str, words: str) -> None:
     code, out, err = densing("density", "-b", "mmlu", "--scores", table(row + "\n"), "--json")
-    assert (code, json.loads(out)["error"]["where"]) == (1, "mine.csv")
+    assert (code, printed(out)["error"]["where"]) == (1, "mine.csv")
     assert "mine.csv: row 2" in err and words in err
 
 
@@ -112,7 +113,7 @@ def test_names_stay_text_on_the_terminal_and_whole_in_json(densing: Call) -> Non
     for text in ("\\x1b[31mred", "[red]x[/red]", "<b>&amp;", "two\\nlines"):
         assert text in out
     code, out, _ = densing("density", "-b", "mmlu", "--scores", "mine.csv", "--json")
-    assert {row["model"] for row in json.loads(out)} == set(NAMES)
+    assert {row["model"] for row in printed(out)} == set(NAMES)
 
 
 @pytest.mark.parametrize("width", [40, 60, 100])
@@ -150,7 +151,7 @@ def test_rows_that_are_not_used_are_told(densing: Call) -> None:
 def test_many_repeated_rows_are_all_counted(densing: Call) -> None:
     code, out, _ = densing("catalog", "validate", table(GOOD * 5000), "--json")
     assert code == 1
-    problems = json.loads(out)["notes"]
+    problems = printed(out)["notes"]
     assert len(problems) == 4999
     assert all("the same row again" in note["message"] and "first in row 2" in note["message"] for note in problems)
 
@@ -194,7 +195,7 @@ def test_diagnostics_that_data_do_not_allow_leave_the_fit(densing: Call) -> None
     text = "".join(f"{n},{d},{loss}\n" for n, d, loss in rows)
     code, out, _ = densing("fit", table(text, "params,tokens,loss\n"), "--bootstrap", "5", "--explain", "--json")
     assert code in (0, 3)
-    assert "not available" in json.loads(out)["influence"]
+    assert "not available" in printed(out)["influence"]
 
 
 AT_WORK = """

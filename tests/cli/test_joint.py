@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from tests.support.command import answer, densing
+from tests.support.command import answer, densing, printed
 from tests.support.joint_worlds import plain_world
 
 SHORT = ("--sweeps", "40")
@@ -79,7 +78,7 @@ def test_validation_has_a_row_per_method(table: Path, tmp_path: Path) -> None:
     assert {row["method"] for row in shown["validation"]} >= {"joint", "ECI", "ECI by test", "PCA 1"}
     # Every model is dated before the cut-off.
     assert [note["code"] for note in shown["notes"]] == ["split-left-out"]
-    assert json.loads(out.read_text()) == shown
+    assert printed(out.read_text()) == shown
     by = answer("joint", "validate", *common, "--by", "evaluator")
     assert {row["evaluator"] for row in by["validation"]} <= {"harness-a", "harness-b"}
 

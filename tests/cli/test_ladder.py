@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ pytest.importorskip("lm_eval", reason="needs the extra 'evals'")
 
 from densing.scores.ladder.folder import read_exports  # noqa: E402
 from densing.scores.ladder.questions import SETS, questions  # noqa: E402
+from tests.support.command import printed  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ def densing(*arguments: str, code: int = 0) -> Any:
     """Run a command and return the JSON document it prints."""
     result = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
     assert result.exit_code == code, result.output
-    return json.loads(result.stdout)
+    return printed(result.stdout)
 
 
 @pytest.fixture(scope="module")

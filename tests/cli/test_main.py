@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 from densing.scores.catalog import load_catalog
 from tests.support import folders
-from tests.support.command import answer, densing
+from tests.support.command import answer, densing, printed
 from tests.support.gain_records import arm, record, written
 
 ROOT = folders.ROOT
@@ -237,7 +236,7 @@ def test_refs_list_show_and_refusal() -> None:
 def test_error_severity_notes_give_exit_code_three() -> None:
     done = densing("density", "--reference", "olmo-ladder", "--benchmark", "mmlu", "--json")
     assert done.returncode == 3
-    json.loads(done.stdout)
+    printed(done.stdout)
     assert "must not be compared" in done.stderr
 
 

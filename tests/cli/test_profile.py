@@ -23,6 +23,7 @@ from densing.efficiency.profile.rank import METRICS
 from densing.efficiency.profile.run import merge_run
 from densing.jobs.local import LocalExecutor
 from tests.support import folders, trace_make
+from tests.support.command import printed
 from tests.support.delay_runs import write_run
 from tests.support.profile_command import cut, densing, event, profile, run_of, trace, two, write
 from tests.support.straggler_runs import profiles
@@ -106,10 +107,10 @@ def test_a_condition_that_holds_gives_exit_code_4(two: Path) -> None:
 
 
 def test_explain_names_the_rule() -> None:
-    found = json.loads(densing("profile", "--explain", "ncclDevKernel_Generic(4096)", "--json").stdout)
+    found = printed(densing("profile", "--explain", "ncclDevKernel_Generic(4096)", "--json").stdout)
     assert (found["kind"], found["rule"], found["known"]) == ("comm", "nccl", True)
     assert "kernel-default" in densing("profile", "--explain", "frobnicate<int>").stdout
-    mine = json.loads(densing("profile", "--explain", "my_ring", "--comm-pattern", "my_", "--json").stdout)
+    mine = printed(densing("profile", "--explain", "my_ring", "--comm-pattern", "my_", "--json").stdout)
     assert mine["kind"] == "comm"
 
 
@@ -595,7 +596,7 @@ def test_the_document_is_strict_json(tmp_path: Path) -> None:
 
     done = densing("profile", run_of_two(tmp_path / "run", HOSTILE), "--mfu", "params=1e6,tokens=1", "--json")
     assert done.stderr == ""
-    found = json.loads(done.stdout, parse_constant=refuse)
+    found = json.loads(done.stdout, parse_constant=refuse)["data"]
     assert found["utilisation"]["mfu_pct"] is None
     assert set(found["ranks"][0]) >= {
         *("rank", "window_ns", "span_ns", "compute_ns", "comm_ns", "memcpy_ns", "overlap_ns", "exposed_comm_ns"),
@@ -643,7 +644,7 @@ def test_a_device_without_kernels_is_no_processor(
 
     result = invoke("profile", path, "--json")
     assert result.exit_code == 3
-    document = json.loads(result.stdout)
+    document = printed(result.stdout)
     figures = document["figures"]
     assert {key: value for key, value in figures.items() if value is not None} == {
         "ranks": 1, "steps": 0, "skipped_events": 0, "repaired_events": 0}  # fmt: skip
@@ -694,7 +695,7 @@ def test_a_blind_rank_among_others_takes_no_part(tmp_path: Path) -> None:
     trace_make.write(both / "rank1.json", OPERATORS + LAUNCHES, distributedInfo={**info, "rank": 1})
     one, two = (invoke("profile", folder, "--json", "--fail-if", "idle_pct>90") for folder in (alone, both))
     assert (one.exit_code, two.exit_code) == (0, 3)
-    figures = [json.loads(result.stdout)["figures"] for result in (one, two)]
+    figures = [printed(result.stdout)["figures"] for result in (one, two)]
     different = {key for key in figures[0] if figures[0][key] != figures[1][key]}
     assert different == {"ranks"}
-    assert "mixed-steps" not in {note["code"] for note in json.loads(two.stdout)["notes"]}
+    assert "mixed-steps" not in {note["code"] for note in printed(two.stdout)["notes"]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 from densing.cli import app
 from densing.scores.catalog import load_catalog
 from densing.scores.evals.measurements import COLUMNS
+from tests.support.command import printed
 from tests.support.eval_files import measured_run
 
 
@@ -25,7 +25,7 @@ def run() -> Callable[..., Any]:
     def call(*arguments: object, code: int = 0) -> Any:
         result = runner.invoke(app, ["results", *map(str, arguments)])
         assert result.exit_code == code, (result.output, result.exception)
-        return json.loads(result.stdout) if "--json" in arguments and code == 0 else result.stdout
+        return printed(result.stdout) if "--json" in arguments and code == 0 else result.stdout
 
     return call
 
@@ -82,4 +82,5 @@ def test_variant_command(tmp_path: Path, run: Callable[..., Any]) -> None:
     pytest.importorskip("yaml")
     (tmp_path / "sums.yaml").write_text("task: sums\noutput_type: generate_until\ndoc_to_target: '{{answer}}'\n")
     written = run("variant", tmp_path / "sums.yaml", "--out", tmp_path / "tasks", "--json")
-    assert written == {"path": str(tmp_path / "tasks" / "sums_gold_loss.yaml"), "task": "sums_gold_loss"}
+    path = str(tmp_path / "tasks" / "sums_gold_loss.yaml")
+    assert written == {"path": path, "task": "sums_gold_loss", "notes": []}

@@ -13,6 +13,7 @@ import pytest
 
 from densing.cli import main
 from tests.support import profile_command
+from tests.support.command import printed
 
 KEYS = {"technique", "step_s", "exposed_comm_s", "overlap_ratio", "bytes", "speedup"}
 CONFIG = {
@@ -40,7 +41,7 @@ def model(tmp_path: Path) -> Path:
 
 def compare(model: object, cluster: str, names: str, *more: object, code: int = 0) -> dict[str, Any]:
     arguments = ("compare", "--model", model, "--cluster", cluster, "--techniques", names, "--json", *more)
-    return json.loads(densing(*arguments, code=code).stdout)
+    return printed(densing(*arguments, code=code).stdout)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_seventy_billion_parameters_on_sixteen_devices_do_not_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = in_process(monkeypatch, capsys, *EXAMPLE, "--json")
-    found = json.loads(out)
+    found = printed(out)
     assert code == 3
     # A step of training, not the preset's decoding of one sequence.
     assert (found["mode"], found["batch"], found["sequence"]) == ("train", 8, 8192)
@@ -166,7 +167,7 @@ def test_the_helps_own_example_fits(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     )
     assert words[:3] == ["compare", "--model", "llama3-70b"]
     code, out, _ = in_process(monkeypatch, capsys, *words, "--json")
-    found = json.loads(out)
+    found = printed(out)
     assert code == 0
     assert {row["status"] for row in found["rows"]} == {"simulated"}
     assert found["batch"] * found["sequence"] == 8 * 8192
@@ -206,7 +207,7 @@ def test_own_model_flags_and_settings(model: Path) -> None:
 
 def test_one_that_does_not_apply_leaves_the_others(model: Path) -> None:
     done = densing("compare", "--model", model, "--cluster", "a100x8-tcp", "--techniques", "ddp,pipeline", "--json")
-    row = json.loads(done.stdout)["rows"][1]
+    row = printed(done.stdout)["rows"][1]
     assert (row["step_s"], row["speedup"], row["status"]) == (None, None, "does not apply")
     assert "pp >= 2" in done.stderr
     assert "pipeline: pipeline" not in done.stderr
@@ -215,7 +216,7 @@ def test_one_that_does_not_apply_leaves_the_others(model: Path) -> None:
 def test_none_that_applies_is_an_error(model: Path) -> None:
     arguments = ("--model", model, "--cluster", "a100x8-tcp", "--techniques", "pipeline", "--pp", 1, "--json")
     done = densing("compare", *arguments, code=1)
-    assert "no technique works here" in json.loads(done.stdout)["error"]["message"]
+    assert "no technique works here" in printed(done.stdout)["error"]["message"]
 
 
 def test_the_screen_and_the_map(model: Path) -> None:
@@ -225,7 +226,7 @@ def test_the_screen_and_the_map(model: Path) -> None:
     assert "speed-up over ddp" in lines
     assert "co2:" in lines
     assert "batch 2" in lines
-    cells = json.loads(densing(*arguments, "--json").stdout)["map"]["cells"]
+    cells = printed(densing(*arguments, "--json").stdout)["map"]["cells"]
     assert len(cells) == 2 * 2 * 2
     assert set(cells[0]) == {"bandwidth_gbps", "batch", "replicas", "technique", "step_s", "speedup", "verdict"}
 
@@ -282,11 +283,11 @@ def test_bad_requests_are_user_errors(
 
 
 def test_list_and_show() -> None:
-    names = [row["name"] for row in json.loads(densing("list", "--json").stdout)]
+    names = [row["name"] for row in printed(densing("list", "--json").stdout)]
     assert {"ddp", "co2", "ladder", "iso", "t3", "taccl"} <= set(names)
     assert len(names) == len(set(names))
     assert "co2" in densing("list").stdout
-    shown = json.loads(densing("show", "co2", "--json").stdout)
+    shown = printed(densing("show", "co2", "--json").stdout)
     assert {knob["name"] for knob in shown["knobs"]} >= {"tau"}
     assert shown["runs"] is True
     assert any(claim["evidence"] == "second-hand" for claim in shown["claims"])
@@ -299,7 +300,7 @@ def test_list_and_show() -> None:
 
 def test_the_contract_of_validate(tmp_path: Path) -> None:
     out = tmp_path / "claims.html"
-    rows = json.loads(densing("validate", "--technique", "co2", "--fast", "--json", "--html", out).stdout)
+    rows = printed(densing("validate", "--technique", "co2", "--fast", "--json", "--html", out).stdout)
     needed = {"technique", "claim", "published", "evidence", "ours", "error", "grade", "verdict", "null", "null_error"}
     assert needed | {"mutations", "turned_by", "assumptions", "decided_by"} <= set(rows[0])
     for row in rows:
@@ -379,7 +380,7 @@ def test_least_squares_are_compared_under_delays_lagrange_codes_among_them(
         monkeypatch.setattr(sys, "argv", ["densing", "techniques", *command])
         with contextlib.suppress(SystemExit):
             main()
-        document = json.loads(capsys.readouterr().out)
+        document = printed(capsys.readouterr().out)
         status = {row["technique"]: row["status"] for row in document["rows"]}
         assert status == {"uc-mmc": "simulated", "lcc": "simulated", "ddp": "does not apply"}
         assert document["convex"]["loss"] == "squares"
@@ -409,7 +410,7 @@ def test_linear_problems_that_are_none_are_refused(
 
 
 def test_throughput_of_a_table_and_of_our_own(tmp_path: Path) -> None:
-    found = json.loads(densing("validate", "--throughput", "--json").stdout)
+    found = printed(densing("validate", "--throughput", "--json").stdout)
     assert {"rows", "sources", "memory", "constants_sha256"} <= set(found)
     assert {"row_id", "status", "reason", "fits", "predicted_tokens_per_s", "measured_tokens_per_s", "predicted_mfu",
             "measured_mfu", "error", "memory_bytes"} <= set(found["rows"][0])  # fmt: skip
@@ -421,7 +422,7 @@ def test_throughput_of_a_table_and_of_our_own(tmp_path: Path) -> None:
     said = densing("validate", "--throughput", table, "--html", page)
     assert "1 of 2 rows cannot be expressed: gpu: no data sheet of Abacus is known" in said.stderr
     assert "<b>a</b>" not in page.read_text()
-    rows = json.loads(densing("validate", "--throughput", table, "--json").stdout)["rows"]
+    rows = printed(densing("validate", "--throughput", table, "--json").stdout)["rows"]
     assert [row["status"] for row in rows] == ["predicted", "not expressible"]
 
 
@@ -435,7 +436,7 @@ def test_throughput_refuses_what_does_not_go_together(tmp_path: Path) -> None:
 
 
 def test_plan_recommends_a_layout_and_says_what_is_behind_it() -> None:
-    found = json.loads(densing("plan", "--model", "llama-8b", "--cluster", "a100x8-rdma", "--gpus", 16, "--batch", 64,
+    found = printed(densing("plan", "--model", "llama-8b", "--cluster", "a100x8-rdma", "--gpus", 16, "--batch", 64,
                                "--json").stdout)  # fmt: skip
     first, second = found["layouts"][:2]
     assert first["step_s"] <= second["step_s"]

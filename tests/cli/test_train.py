@@ -24,6 +24,7 @@ from densing.efficiency.parallel.distributed.launch import RunFailedError
 from densing.efficiency.parallel.distributed.spec import RunSpec
 from densing.efficiency.simulation import parse_delay
 from tests.support import command
+from tests.support.command import printed
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +47,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         "train", "--technique", "co2", "--nproc", 2, "--tau", 4, "--link", LINK, "--steps", 24, "--model", "tiny",
         "--seed", 7, "--trace-steps", 4, "--out", out, "--json",
     )  # fmt: skip
-    return out, json.loads(done.stdout)
+    return out, printed(done.stdout)
 
 
 def test_a_run_record_whose_traces_profile_reads(unbroken: tuple[Path, dict[str, Any]]) -> None:
@@ -60,7 +61,7 @@ def test_a_run_record_whose_traces_profile_reads(unbroken: tuple[Path, dict[str,
     assert bool(run["notes"]) is not SHAPED
     recorded = json.loads((out / "run.json").read_text())
     assert {key: run[key] for key in recorded} == recorded
-    profile = json.loads(densing("profile", out, "--json").stdout)
+    profile = printed(densing("profile", out, "--json").stdout)
     assert [rank["rank"] for rank in profile["ranks"]] == [0, 1]
     assert not [note for note in profile["notes"] if note["severity"] == "error"]
 
@@ -77,7 +78,7 @@ def test_several_techniques_beside_their_prediction(tmp_path: Path) -> None:
     assert all((out / name / "run.json").exists() for name in ("local-sgd-seed0", "ladder-seed0"))
     assert "ladder" in page.read_text()
     # Finished runs are read, not repeated.
-    again = json.loads(densing("train", *options, "--resume", "--json").stdout)
+    again = printed(densing("train", *options, "--resume", "--json").stdout)
     assert again["rows"] == summary["rows"]
 
 
@@ -110,7 +111,7 @@ def test_a_server_and_its_workers_with_injected_delays_beside_the_plan_that_draw
         "--sequence", 32, "--steps", steps, "--trace-steps", 0, "--seed", 3, "--predict", "a800x4-nvlink", "--out",
         tmp_path / "late", "--json",
     )  # fmt: skip
-    document = json.loads(done.stdout)
+    document = printed(done.stdout)
     ddp, uncoded, coded = document["runs"]
     drawn = parse_delay(delay)
     slept = [drawn.draw(3, step) for step in range(steps)]
@@ -149,7 +150,7 @@ def test_a_server_and_its_workers_with_injected_delays_beside_the_plan_that_draw
 )
 def test_what_cannot_be_run_is_refused_in_one_sentence(options: list[str], said: str, tmp_path: Path) -> None:
     done = densing("train", *options, "--out", tmp_path / "run", "--json", code=1)
-    assert said in done.stderr and said in json.loads(done.stdout)["error"]["message"]
+    assert said in done.stderr and said in printed(done.stdout)["error"]["message"]
 
 
 def specs(techniques: str, seeds: str = "0", tau: int | None = None, *settings: str) -> list[Any]:

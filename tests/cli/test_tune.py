@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ pytest.importorskip("peft")
 
 from densing.core import UnavailableError
 from densing.scores.evals import read_films
+from tests.support.command import printed
 from tests.support.served_models import write_deep_model
 
 # lm-eval and peft warn.
@@ -44,7 +44,7 @@ def test_a_model_is_tuned_and_asked_about_films_of_the_same_split_only(place: Pa
     out = ("--out", str(tmp_path / "tuned"))
     done = densing(place, "tune", *SMALL, *out, "--json")
     assert done.exit_code == 0, done.output
-    about = json.loads(done.stdout)
+    about = printed(done.stdout)
     assert about["films"] == 6 and about["steps"] == 3 and about["settings"]["split"] == "time"
     shown = densing(place, "tune", *SMALL, *out)
     assert "deep: 6 films" in shown.stderr and "in 3 steps" in shown.stderr
@@ -52,7 +52,7 @@ def test_a_model_is_tuned_and_asked_about_films_of_the_same_split_only(place: Pa
     run = ("--adapter", str(tmp_path / "tuned"), "--limit", "1", "--out", str(tmp_path / "run"))
     done = densing(place, "eval", *run, "--tasks", "lcbm_films_pair,lcbm_films_pair_director", "--json")
     assert done.exit_code == 1, done.output
-    asked, refused = json.loads(done.stdout)["units"]
+    asked, refused = printed(done.stdout)["units"]
     if refused["task"] == "lcbm_films_pair":
         asked, refused = refused, asked
     assert (asked["model"], asked["task"], asked["state"]) == ("deep@adapter=tuned", "lcbm_films_pair", "evaluated")

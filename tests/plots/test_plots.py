@@ -258,7 +258,30 @@ def test_every_colour_stands_out_from_its_paper(dark: bool) -> None:
     exchange = style.DARK if dark else {}
     paper = exchange.get(style.PAPER, style.PAPER)
     for colour in (*style.CYCLE, style.INK):
-        assert contrast(exchange.get(colour, colour), paper) >= 3.0
+        # Names are written in some of them, and what is written needs more than a mark (WCAG 2.1, 1.4.3).
+        assert contrast(exchange.get(colour, colour), paper) >= 4.5
+
+
+def test_ones_own_models_among_others_are_stars_in_front_each_with_a_name(study: Any) -> None:
+    table = study.density.table.copy()
+    dated = table["released"].notna() & table["bound"].eq("")
+    own = table[dated].head(3)["model"].tolist()
+    table["evaluator"] = ["user" if model in own else "lab" for model in table["model"]]
+    figure = plots.plot_density(SimpleNamespace(table=table), study.trend, study.apart)
+    star = figure.data[-1]
+    assert (star.name, star.marker.symbol, len(star.x)) == ("your models", "star", 3)
+    assert {style.figure_text(model, 26) for model in own} <= {note.text for note in figure.layout.annotations}
+    grey = study.apart.table.assign(evaluator="user")
+    hidden = plots.plot_density(study.density, study.trend, SimpleNamespace(table=grey))
+    assert not [trace for trace in hidden.data if str(trace.name).startswith("apart: ")], "they are stars, not grey"
+    assert named(hidden, "your models").marker.symbol == "star"
+
+
+def test_points_are_the_rows_of_a_figure_each_with_its_group(study: Any) -> None:
+    points = plots.density_points(study.density, study.apart)
+    assert len(points) == len(study.density.table) + len(study.apart.table)
+    groups = set(points["group"])
+    assert "headline" in groups and set(study.apart.table["stratum"]) <= groups
 
 
 @pytest.mark.parametrize(("guard", "factor"), [(3.0, 3.0), (10.0, 10.0), (float("inf"), 3.0)])

@@ -96,6 +96,18 @@ def test_links_are_web_addresses_or_anchors(page: Page) -> None:
     assert all(str(link["href"])[1:] in names for link in links if str(link["href"]).startswith("#"))
 
 
+def test_what_could_not_be_made_is_said_where_it_would_stand(study: Any) -> None:
+    def missing(part: str) -> Note:
+        return Note("part-missing", "warning", f"It could not be made: no {part}, {frames.HOSTILE}", {"part": part})
+
+    lacking = altered(study, beside=None, notes=[missing(part) for part in ("answers", "beside", "tested")])
+    source = render(lacking)
+    for part, section in (("answers", "answers"), ("beside", "beside"), ("tested", "forecast")):
+        assert f"no {part}, " in source.split(f'<section id="{section}"')[1].split("</section>")[0]
+    assert frames.HOSTILE not in source
+    assert '<section id="beside"' not in render(altered(study, beside=None))
+
+
 def test_nothing_is_fetched(page: Page) -> None:
     assert not [attributes for _, attributes in page.tags if "src" in attributes or "srcset" in attributes]
     assert [link["href"] for link in page.all("link")] == ["data:,"]

@@ -23,6 +23,7 @@ from unittest import mock
 import typer
 
 from densing.cli import build, main
+from densing.cli.output import output_schema
 
 
 @cache
@@ -63,8 +64,29 @@ def densing(*arguments: object, cwd: Path | None = None, columns: int = 200) -> 
     return CompletedProcess(command, int(code or 0), *texts)
 
 
+@cache
+def schema() -> Any:
+    """Return what checks a printed document against the shipped schema."""
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(output_schema()))
+
+
+def printed(text: str) -> Any:
+    """Return the answer in what a command printed with ``--json``, its notes with it, or what went wrong.
+
+    The document is checked against the schema: each test that reads one is a test of that, too.
+    """
+    document = json.loads(text)
+    schema().validate(document)
+    if "error" in document:
+        return {"error": document["error"], "exit_code": document["exit_code"]}
+    data = document["data"]
+    return {**data, "notes": document["notes"]} if isinstance(data, dict) else data
+
+
 def answer(*arguments: object, cwd: Path | None = None) -> Any:
     """Return what the command prints with ``--json``."""
     done = densing(*arguments, "--json", cwd=cwd)
     assert done.returncode in (0, 3), done.stderr
-    return json.loads(done.stdout)
+    return printed(done.stdout)

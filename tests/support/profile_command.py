@@ -73,4 +73,4 @@ def densing(*arguments: object, code: int = 0) -> CompletedProcess[str]:
 
 def profile(*arguments: object, code: int = 0) -> dict[str, Any]:
     """Return the document that ``densing profile --json`` prints."""
-    return json.loads(densing("profile", *arguments, "--json", code=code).stdout)
+    return command.printed(densing("profile", *arguments, "--json", code=code).stdout)  # type: ignore[no-any-return]

@@ -14,6 +14,7 @@ from densing.core.errors import ArtefactError, InputError, UnknownNameError
 from densing.efficiency.timeline.overlap import Partition
 from densing.tradeoff import DensityCost, join
 from tests.support import efficiency_runs as runs
+from tests.support.command import printed
 
 
 def written(tmp_path: Path, rows: Any) -> Path:
@@ -120,7 +121,7 @@ def test_results_tables_records_and_files_say_the_same(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     joined = join(written(tmp_path, done.stdout), device_hours=500.0)
     assert joined.model == "mine" and joined.benchmark == "mmlu"
-    [row] = json.loads(done.stdout)
+    [row] = printed(done.stdout)
     assert joined.density == row["density"] and joined.per_hour == pytest.approx(2 * row["density"])
     result = densing.table_densities(str(scores), densing.load_reference("qwen1.5", "mmlu"))
     for density in (result, result.table, [row]):

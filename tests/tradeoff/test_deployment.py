@@ -40,6 +40,16 @@ def test_only_what_was_evaluated_is_chosen_from(stays: Deployment) -> None:
     assert "tokens-are-small" in [note.code for note in four.notes]
 
 
+def test_a_page_says_whether_quality_was_measured_or_given(stays: Deployment, tmp_path: Path) -> None:
+    given = build_deployment(stays, tmp_path / "given.md").read_text()
+    assert "Quality is given by a table, which densing has not measured; no way" in given
+    measured = densing.deploy(ROWS, TIMES, text_stays=True, quality_from="measured by densing eval", **QUICK)
+    assert "Quality is measured by densing eval; no way" in build_deployment(measured, tmp_path / "m.md").read_text()
+    assert [note.message for note in measured.notes if note.code == "quality-from"] == [
+        "quality: measured by densing eval"
+    ]
+
+
 def test_the_front_is_what_nothing_beats(stays: Deployment) -> None:
     rows = stays.choices
     for row in rows.itertuples():

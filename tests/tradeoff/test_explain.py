@@ -20,6 +20,7 @@ from densing.report import build_explained
 from densing.report.explain import weight_table
 from densing.scores.evals import read_texts
 from densing.tradeoff import Explained, explain_items, roc_auc
+from tests.support.command import printed
 from tests.support.explained_items import explained_run
 from tests.support.report_frames import HOSTILE
 from tests.support.report_pages import Page, built_for_everyone, column
@@ -217,7 +218,7 @@ def test_the_command_writes_what_the_library_gives(stores: tuple[Path, Path], on
         assert result.exit_code == 0, (result.output, result.exception)
         return result
 
-    answer = json.loads(run("--json").stdout)
+    answer = printed(run("--json").stdout)
     assert answer["sentence"] == one.sentence and answer["auc"] == pytest.approx(one.auc)
     shown = run("--out", str(tmp_path / "w.csv"), "--html", str(tmp_path / "w.html"), "--page", str(tmp_path / "w.md"))
     assert "word: river" in shown.stdout

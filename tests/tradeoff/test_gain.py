@@ -18,6 +18,7 @@ from densing.report import build_gain
 from densing.scores.ladder import simulated_ladder
 from densing.tradeoff import GainRecord, check_record, gain_table, ladder_gain, null_test, read_arms
 from densing.tradeoff.gain import COLUMNS, simulated_step
+from tests.support.command import printed
 from tests.support.ladder_files import write_ladder
 
 CONTRACT = {"arm", "density_ratio", "density_lo", "density_hi", "token_ratio", "token_lo", "token_hi", "bytes",
@@ -37,7 +38,7 @@ def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: 
         app, ["ladder", "gain", str(ladder), "--json", "--bootstrap", "60", "--page", str(page)], catch_exceptions=False
     )
     assert said.exit_code == 0, said.output
-    document = json.loads(said.stdout)
+    document = printed(said.stdout)
     (arm,) = document["arms"]
     assert set(arm) == CONTRACT == set(COLUMNS)
     assert (arm["arm"], arm["pairs"], arm["no_loss"]) == ("local-sgd:tau=8", 48, "no")
@@ -56,7 +57,7 @@ def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: 
 def test_simulated_ladders_are_like_the_one_measured(ladder: Path, tmp_path: Path) -> None:
     page = tmp_path / "gain.md"
     options = ["ladder", "gain", str(ladder), "--json", "--bootstrap", "60", "--null", "6", "--page", str(page)]
-    found = json.loads(CliRunner().invoke(app, options, catch_exceptions=False).stdout)
+    found = printed(CliRunner().invoke(app, options, catch_exceptions=False).stdout)
     noise = found["spec"]["noise"]
     # The ladder was simulated with .003 of both.
     assert noise["common"] == pytest.approx(0.003, rel=0.5) and noise["noise"] == pytest.approx(0.003, rel=0.3)
@@ -207,7 +208,7 @@ def test_a_measurement_is_made_again_from_its_record(tmp_path: Path) -> None:
     options = ["ladder", "gain", str(folder), "--bootstrap", "60", "--json"]
     assert CliRunner().invoke(app, options, catch_exceptions=False).exit_code == 0
     command = ["techniques", "validate", "--measure", str(folder), "--json"]
-    rows = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
+    rows = printed(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
     assert {row["claim"] for row in rows} == {
         f"{name} of local-sgd:tau=8" for name in ("density ratio", "token ratio", "bytes that a rank sends")
     }

@@ -15,6 +15,7 @@ from .comparison import timelines as timelines
 from .comparison import title as title
 from .plan import Plan as Plan
 from .plan import measure as measure
+from .plan import steady_timeline as steady_timeline
 from .plan import timeline_of as timeline_of
 from .prediction import predict as predict
 from .prediction import workload_of_run as workload_of_run

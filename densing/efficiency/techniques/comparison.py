@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError, words
 from densing.efficiency.simulation import Convex, Gather, Served, Workload, resized
 from densing.efficiency.techniques.host_tables import TableTechnique
-from densing.efficiency.techniques.plan import Measured, measure, timeline_of
+from densing.efficiency.techniques.plan import Measured, measure, steady_timeline
 from densing.efficiency.techniques.planner import Planned
 from densing.efficiency.techniques.registry import BUILT_IN, Technique, get_technique
 from densing.efficiency.techniques.splits import remedy
@@ -274,11 +274,11 @@ def compare(
 def timelines(
     workload: Step, cluster: Cluster, comparison: Comparison, knobs: Settings | None = None
 ) -> list[tuple[str, Timeline]]:
-    """Return the simulated timeline of each technique of a comparison that applies, to be drawn."""
+    """Return the simulated steady steps of each technique of a comparison that applies, to be drawn."""
     applied = [row.technique for row in comparison.rows if row.status != DOES_NOT_APPLY]
     step: Any = workload
     plans = {name: get_technique(name).plan(step, cluster, **(knobs or {}).get(name, {})) for name in applied}
-    return [(name, timeline_of(plan, cluster)) for name, plan in plans.items()]
+    return [(name, steady_timeline(plan, cluster)) for name, plan in plans.items()]
 
 
 def _try(technique: Technique, workload: Any, cluster: Cluster, knobs: Mapping[str, Any]) -> Measured | InputError:

@@ -88,6 +88,32 @@ def timeline_of(plan: Plan, cluster: Cluster) -> Timeline:
     return simulate(plan.graph, plan.ranks, kappa=cluster.kappa, kappa_comm=cluster.kappa_comm, speed=speed).timeline
 
 
+def steady_timeline(plan: Plan, cluster: Cluster) -> Timeline:
+    """Simulate a plan and mark the steps of its steady state alone: no warm-up, no last step that nothing follows.
+
+    What is measured, drawn and tabled of a simulation is this, so that there is one answer.
+
+    Raises
+    ------
+    InputError
+        When the timeline has fewer steps than the plan says.
+    """
+    return _steady(plan, timeline_of(plan, cluster))
+
+
+def _steady(plan: Plan, timeline: Timeline) -> Timeline:
+    ranks = []
+    for rank in timeline.ranks:
+        steps = rank.steps[plan.warmup : plan.warmup + plan.steps]
+        if not steps or len(steps) < plan.steps:
+            raise InputError(
+                f"the plan promises {plan.warmup} + {plan.steps} steps and simulated rank {rank.rank} has "
+                f"{len(rank.steps)}; give its tasks their step"
+            )
+        ranks.append(msgspec.structs.replace(rank, steps=steps))
+    return msgspec.structs.replace(timeline, ranks=tuple(ranks))
+
+
 def measure(plan: Plan, cluster: Cluster) -> Measured:
     """Simulate a plan and return what a step of its steady state takes.
 
@@ -101,15 +127,7 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
     timeline = timeline_of(plan, cluster)
     # Equal ranks are simulated as one: a mean over ranks counts it as often as it stands for.
     weights = np.array([plan.stands_for.get(rank.rank, 1) for rank in timeline.ranks], float)
-    windows: list[tuple[int, int]] = []
-    for rank in timeline.ranks:
-        steps = rank.steps[plan.warmup : plan.warmup + plan.steps]
-        if not steps or len(steps) < plan.steps:
-            raise InputError(
-                f"the plan promises {plan.warmup} + {plan.steps} steps and simulated rank {rank.rank} has "
-                f"{len(rank.steps)}; give its tasks their step"
-            )
-        windows.append((steps[0].start, steps[-1].end))
+    windows = [(rank.steps[0].start, rank.steps[-1].end) for rank in _steady(plan, timeline).ranks]
     parts = [
         partition(Window("steps", *window, rank.work.within(*window)))
         for rank, window in zip(timeline.ranks, windows, strict=True)

@@ -1,4 +1,7 @@
 from .abilities import ruler_by_families as ruler_by_families
+from .checkpoints import by_step as by_step
+from .checkpoints import checkpoint as checkpoint
+from .checkpoints import densities_by_step as densities_by_step
 from .combination import combined_densities as combined_densities
 from .gate import check_densities as check_densities
 from .gate import notes_on as notes_on
@@ -12,14 +15,18 @@ from .ranks import Ranking as Ranking
 from .ranks import RulerComparison as RulerComparison
 from .ranks import compare_rulers as compare_rulers
 from .ranks import rank as rank
-from .runs import COMBINED as COMBINED
 from .runs import RUN_GUARD as RUN_GUARD
 from .runs import RunDensities as RunDensities
 from .runs import read_on as read_on
 from .runs import run_densities as run_densities
+from .sentences import COMBINED as COMBINED
+from .sentences import HOW_TO_READ as HOW_TO_READ
+from .sentences import density_sentence as density_sentence
+from .sentences import density_sentences as density_sentences
 from .served import served_densities as served_densities
 from .stopping import StoppingRule as StoppingRule
 from .stopping import rule_for as rule_for
+from .targets import USER as USER
 from .targets import catalog_densities as catalog_densities
 from .targets import marked_known as marked_known
 from .targets import own_measurements as own_measurements

@@ -16,10 +16,13 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import Hit, Interval, Note, check_conditions, parse_condition, words
-from densing.scores.density.runs import COMBINED, RunDensities
+from densing.core import Hit, InputError, Interval, Note, check_conditions, parse_condition, words
+from densing.scores.density.runs import RunDensities
+from densing.scores.density.sentences import COMBINED
 
 WITH_INTERVAL = ("density", "n_eff")
+SHOWN = 6
+"""Metrics that an error names."""
 ENDS = ("density_lo", "density_hi", "density_lo_recipe", "density_hi_recipe", "n_eff_lo", "n_eff_hi")
 
 
@@ -45,7 +48,8 @@ def check_densities(table: pd.DataFrame, conditions: Iterable[str]) -> dict[str,
     Raises
     ------
     InputError, UnknownNameError
-        When a condition cannot be read, or names what no model has.
+        When a condition cannot be read, or names what no model has: ``density`` of several benchmarks that the ruler
+        does not combine, for one.
 
     Examples
     --------
@@ -58,10 +62,24 @@ def check_densities(table: pd.DataFrame, conditions: Iterable[str]) -> dict[str,
     # What one model was not measured on is undefined for it, and no misspelling.
     rows_of = {str(model): _rows_by_metric(rows) for model, rows in table.groupby("model", sort=False)}
     metrics = {metric for rows in rows_of.values() for metric in rows}
+    parsed = [parse_condition(condition) for condition in conditions]
+    for comparison in (each for condition in parsed for each in condition.comparisons):
+        # Of rows that nothing combines each has its own.
+        single = sorted(
+            name
+            for name in metrics
+            if name.endswith(f".{comparison.metric}") and name.count(".") == 1 + comparison.metric.count(".")
+        )
+        if comparison.metric not in metrics and single:
+            raise InputError(
+                f"--fail-if: no {comparison.metric} of all benchmarks together: a ladder combines whatever was "
+                "measured, another ruler only all the benchmarks of its mean. Name one of them: "
+                f"{', '.join(single[:SHOWN])}{', ...' if len(single) > SHOWN else ''}"
+            )
     return {
         model: tuple(
             replace(hit, message=f"{model}: {hit.message}{''.join(_statuses(map(rows.get, hit.values)))}")
-            for hit in check_conditions(conditions, {name: _figure(rows.get(name), name) for name in metrics})
+            for hit in check_conditions(parsed, {name: _figure(rows.get(name), name) for name in metrics})
         )
         for model, rows in rows_of.items()
     }

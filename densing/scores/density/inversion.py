@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,7 @@ from scipy.special import ndtr
 
 from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, named_stream, words
 from densing.scores.catalog import size_intervals
+from densing.scores.density.sentences import density_sentences
 from densing.scores.fit import GUARD, get_loss
 from densing.scores.references import Reference, family_names, get_family
 
@@ -125,6 +126,8 @@ class DensityResult(Readable):
     True
     """
 
+    drawn_by: ClassVar[str] = "densing.plots:plot_density"
+
     table: pd.DataFrame
     draws: Array
     law_draws: Array
@@ -159,6 +162,10 @@ class DensityResult(Readable):
         """Mean parts of the variance of a recipe's ln density, by :data:`SOURCES`, over models inside the ruler."""
         inside = self.table[self.table["bound"].eq("")]
         return pd.Series({name: inside[f"share_{name}"].astype(float).mean() for name in SOURCES}, name="share")
+
+    def sentences(self) -> list[str]:
+        """Return a sentence per model, made to be copied: density, interval, ruler, what not to compare it with."""
+        return density_sentences(self.table, float(self.options.get("level", 0.95)))
 
     @property
     def spread(self) -> str:

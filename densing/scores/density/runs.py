@@ -6,15 +6,19 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from densing.core import Card, InputError, Note, Readable, UnavailableError, UnknownNameError, words
-from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, worst
+from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, with_sizes, worst
+from densing.scores.density.checkpoints import by_step
 from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
+from densing.scores.density.sentences import COMBINED, density_sentences
 from densing.scores.density.targets import protocol_notes
+from densing.scores.evals import read_results
 from densing.scores.laws import TwoStep
 from densing.scores.references import (
     Reference,
@@ -32,7 +36,6 @@ METRICS = {
     "score": ("accuracy", "acc_norm", "acc", "exact_match", "pass@1", "em", "score", "naive_average"),
 }
 SUITES = {"olmo-ladder": "olmo_ladder_", "densing-cpu": "densing_ladder_"}
-COMBINED = "combined"
 # Measured models are small as a rule and ladders begin late: a decade on either side instead of the usual factor three.
 RUN_GUARD = 10.0
 
@@ -73,6 +76,11 @@ class RunDensities(Readable):
     results: tuple[DensityResult, ...]
     notes: tuple[Note, ...] = ()
 
+    def sentences(self) -> list[str]:
+        """Return a sentence per model, made to be copied: density, interval, ruler, what not to compare it with."""
+        level = next((float(result.options["level"]) for result in self.results), 0.95)
+        return density_sentences(self.table, level)
+
     def card(self) -> Card:
         """Return what is shown: each model's density on each ruler."""
         columns = ["model", "benchmark", "quantity", "score", "n_eff", "density", "protocol", "density_lo",
@@ -82,8 +90,8 @@ class RunDensities(Readable):
 
 
 def run_densities(
-    measurements: pd.DataFrame,
-    models: pd.DataFrame,
+    measurements: pd.DataFrame | Path | str,
+    models: pd.DataFrame | None = None,
     reference: str = "olmo-ladder",
     *,
     benchmark: str | None = None,
@@ -97,10 +105,11 @@ def run_densities(
 
     Parameters
     ----------
-    measurements : pandas.DataFrame
+    measurements : pandas.DataFrame or path
         ``model, task, benchmark, metric, value, stderr, n_items`` as
-        :meth:`densing.scores.evals.RunStore.measurements` gives them; ``n_shot, form, cot`` where known.
-    models : pandas.DataFrame
+        :meth:`densing.scores.evals.RunStore.measurements` gives them; ``n_shot, form, cot`` where known. A path is read
+        by :func:`densing.read_results`, its models with it.
+    models : pandas.DataFrame, optional
         ``model`` and the size columns ``params_total``, ``params_non_embedding``, as counts;
         :func:`densing.scores.catalog.with_sizes` fills them.
     reference : str
@@ -145,6 +154,17 @@ def run_densities(
     >>> densities.table["benchmark"].tolist()
     ['piqa', 'csqa', 'combined']
     """
+    told: tuple[Note, ...] = ()
+    if isinstance(measurements, str | Path):
+        results = read_results(Path(measurements))
+        measurements, models = results.measurements, results.models if models is None else models
+        models, of_sizes = with_sizes(models)
+        told = (*results.notes, *of_sizes)
+    if models is None:
+        raise InputError(
+            "run_densities: no models; give their sizes as a table (model, params_total), or the path of results, "
+            "which hold them"
+        )
     rows, notes = _readable(measurements, reference, benchmark, tokens)
     # A fit of one's own is taken to count as ladders do.
     without_embeddings = reference.endswith(".json") or get_family(reference).kind == "two-step"
@@ -179,6 +199,7 @@ def run_densities(
             table[column] = table["model"].map(sizes.set_index("model")[column])
     single = table[table["benchmark"].ne(COMBINED)]
     every = (
+        *told,
         *notes,
         *_not_used(measurements, set(table["source"].astype(str)), reference, benchmark),
         *protocol_notes(table if single.empty else single, parts[0].reference),
@@ -186,7 +207,7 @@ def run_densities(
         *(note for part in parts for note in part.notes),
     )
     unique = {note.message: note for note in every}
-    return RunDensities(table, tuple(parts), tuple(unique.values()))
+    return RunDensities(by_step(table), tuple(parts), tuple(unique.values()))
 
 
 def read_on(

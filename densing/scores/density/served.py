@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from densing.core import InputError
-from densing.scores.density.runs import COMBINED, RUN_GUARD, run_densities
+from densing.scores.density.runs import RUN_GUARD, run_densities
+from densing.scores.density.sentences import COMBINED
 from densing.scores.evals import RunStore, measured_variants
 
 READ = ["n_eff", "n_eff_lo", "n_eff_hi", "density", "density_lo", "density_hi", "status", "bound"]

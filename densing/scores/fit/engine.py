@@ -15,7 +15,7 @@ from densing.scores.fit.bootstrap import SCHEMES, bootstrap_draws, resampling
 from densing.scores.fit.lawfit import STATUSES, LawFit, Status, hash_data
 from densing.scores.fit.misfit import NOTED, estimate_misfit, misfit_notes
 from densing.scores.fit.solver import LITERATURE_DELTA, Fitter, Mask, get_loss
-from densing.scores.fit.table import FitTable
+from densing.scores.fit.table import FitTable, read_runs
 from densing.scores.laws import Law, TwoStep, get_law
 
 # Below this share of the largest singular value of the unit-length Jacobian a direction of theta is free.
@@ -24,8 +24,8 @@ UNIDENTIFIED = 1e-9
 
 def fit_law(
     law: Law | str,
-    x: Mapping[str, ArrayLike],
-    y: ArrayLike,
+    x: Mapping[str, ArrayLike] | pd.DataFrame,
+    y: ArrayLike | None = None,
     *,
     weights: ArrayLike | None = None,
     loss: str | None = None,
@@ -48,9 +48,10 @@ def fit_law(
     law : Law or str
         The law, or its name. ``two-step`` needs the observed losses as an input ``loss`` beside the others
         and is fitted step by step; see :func:`densing.scores.fit.fit_two_step`.
-    x : mapping of array_like, shape (n,)
-        Inputs by name: params (a count), tokens (a count), loss.
-    y : array_like, shape (n,)
+    x : mapping of array_like, shape (n,), or DataFrame
+        Inputs by name: params (a count), tokens (a count), loss. Of a table the law's inputs and, without ``y``, its
+        output, read as :func:`densing.scores.fit.read_runs` does.
+    y : array_like, shape (n,), optional
         Losses (positive) or scores (between 0 and 1), as the law says.
     weights : array_like, shape (n,), optional
         Positive case weights; a weight of 2 counts a run twice.
@@ -97,7 +98,13 @@ def fit_law(
     --------
     get_law, law_names
     """
+    if hasattr(law, "columns"):
+        raise InputError("fit_law takes the law first: fit_law('chinchilla', runs)")
     law = get_law(law) if isinstance(law, str) else law
+    if y is None:
+        if not hasattr(x, "columns"):
+            raise InputError("fit_law: no y; give arrays, fit_law(law, {'params': ...}, y), or a table of runs")
+        x, y = _arrays(read_runs(x, law)[0], law)
     if isinstance(law, TwoStep):
         # Each step comes back here with a law of its own.
         return fit_two_step(
@@ -175,10 +182,15 @@ def fit_runs(runs: pd.DataFrame, law: Law, *, cluster: str | None = None, **opti
     >>> fit_runs(runs, get_law("power"), bootstrap=0).params.round(9).to_dict()
     {'A': 10.0, 'alpha': 0.1}
     """
-    names = [*law.inputs, *(["loss"] if isinstance(law, TwoStep) else [])]
-    x = {name: runs[name].to_numpy(dtype=float) for name in names}
+    x, y = _arrays(runs, law)
     groups = runs[cluster].to_numpy() if cluster else None
-    return fit_law(law, x, runs[law.output].to_numpy(dtype=float), clusters=groups, **options)
+    return fit_law(law, x, y, clusters=groups, **options)
+
+
+def _arrays(runs: pd.DataFrame, law: Law) -> tuple[dict[str, Array], Array]:
+    """Return a law's inputs and its output from a table of runs."""
+    names = [*law.inputs, *(["loss"] if isinstance(law, TwoStep) else [])]
+    return {name: runs[name].to_numpy(dtype=float) for name in names}, runs[law.output].to_numpy(dtype=float)
 
 
 def fit_two_step(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
 import densing
-from densing.core import Card, DensingError, Note, Readable, TableLike, once, words
+from densing.core import Card, DensingError, FitError, Note, Readable, TableLike, once, words
 from densing.scores.catalog import Catalog, Selection, load_catalog, load_recall, training_compute
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
 from densing.scores.references import JOINT, JointRuler, Reference, available_benchmarks, load_reference
@@ -67,6 +67,13 @@ WIDE = 2.0
 """A ratio of the interval's ends from which on it is called wide."""
 RECENT_MONTHS = 6.0
 OUTSIDE = "outside the window"
+PARTS = {
+    "beside": "Another ruler and window beside the headline",
+    "answers": "Questions and answers",
+    "tested": "The forecast that won its test",
+}
+"""What the parts that may be missing are called."""
+Part = TypeVar("Part")
 TESTED_COLUMNS = ["origin", "forecaster", "models", "families", "crps", "bias", "cover50", "cover90"]
 TESTED_COLUMNS += ["vs_still", "vs_still_lo", "vs_still_hi"]
 PACKAGES = ("numpy", "scipy", "pandas", "statsmodels", "plotly")
@@ -239,7 +246,8 @@ class Study(Readable):
     versions, hashes : mapping
         What produced the figures, and from what.
     notes : tuple of Note
-        What to keep in mind.
+        What to keep in mind. Of a part that could not be made (``beside``, ``answers``, ``tested``) one with code
+        ``part-missing`` says why; its details name the ``part``.
     measured : Measured, optional
         A model evaluated here, or why none was.
     placed : Placed, optional
@@ -396,8 +404,9 @@ def run_study(
     placed = None if scores is None else place_scores(scores, catalog, ruler, density, **placing)
     step("trend", 0.05)
     trend = estimate_trend(TrendData.from_density(density), seed=options.seed)
+    missing: list[Note] = []
     step("beside it", 0.1)
-    beside = _beside(catalog, options)
+    beside = _part("beside", lambda: _beside(catalog, options), missing)
     step("skills", 0.15)
     skills = skill_densities(catalog, options.reference, **shared)
     joint = isinstance(ruler, JointRuler)
@@ -431,8 +440,9 @@ def run_study(
         earlier = Backtest(n=0, why=str(error))
     results = [everyone, *([beside.density] if beside is not None else [])]
     rulers = [ruler, *([beside.reference] if beside is not None else [])]
-    answers, recall = (_answers(catalog), _recall(trend)) if joint else (None, "")
-    tested = _tested(catalog, options, step) if joint else None
+    answers = _part("answers", lambda: answer_questions(catalog), missing) if joint else None
+    recall = _recall(trend) if joint else ""
+    tested = _part("tested", lambda: _tested(catalog, options, step), missing) if joint else None
     # What is shipped was made with the usual choices.
     usual = replace(options, seed=0, today=None) == StudyOptions()
     return Study(
@@ -457,7 +467,7 @@ def run_study(
         compute=training_compute(catalog),
         versions=versions(),
         hashes={"catalog": catalog.digest, "reference": ruler.fit.data_hash},
-        notes=tuple(once((*density.notes, *trend.notes))),
+        notes=tuple(once((*density.notes, *trend.notes, *missing))),
         measured=measured,
         placed=placed,
         answers=answers,
@@ -465,6 +475,15 @@ def run_study(
         recall=recall,
         vintages=shipped_vintages(catalog) if usual else pd.DataFrame(columns=VINTAGES),
     )
+
+
+def _part(name: str, make: Callable[[], Part], missing: list[Note]) -> Part | None:
+    """Return a part of the study; None where it cannot be made, and a note says why."""
+    try:
+        return make()
+    except DensingError as error:
+        missing.append(Note("part-missing", "warning", f"{PARTS[name]} could not be made: {error}", {"part": name}))
+        return None
 
 
 def _within(result: DensityResult, since: str | None, until: str | None) -> DensityResult:
@@ -484,38 +503,27 @@ def _beside(catalog: Catalog, options: StudyOptions) -> Beside | None:
     joint = options.reference == JOINT
     name, family = ("The paper's window", PAPER_REFERENCE) if joint else ("The long window", options.reference)
     benchmark, window = ("mean", PAPER_WINDOW) if joint else (LONG_BENCHMARK, (PAPER_WINDOW[0], None))
-    try:
-        if benchmark not in available_benchmarks(family):
-            return None
-        ruler = load_reference(family, benchmark, tokens=None if joint else options.tokens, catalog=catalog)
-        if (family, benchmark, *window) == (options.reference, options.benchmark, options.since, options.until):
-            return None
-        if unfit(ruler, benchmark):
-            return None
-        result = catalog_densities(
-            catalog,
-            ruler,
-            selection=options.selection,
-            denominator=options.denominator,
-            guard=options.guard,
-            seed=options.seed,
-        )
-        result = _within(result, *window).headline
-        return Beside(name, ruler, result, estimate_trend(TrendData.from_density(result), seed=options.seed))
-    except DensingError:
+    if benchmark not in available_benchmarks(family):
         return None
-
-
-def _answers(catalog: Catalog) -> Answers | None:
-    """Answers to the questions of the trend, where they can be given."""
-    try:
-        return answer_questions(catalog)
-    except DensingError:
+    ruler = load_reference(family, benchmark, tokens=None if joint else options.tokens, catalog=catalog)
+    if (family, benchmark, *window) == (options.reference, options.benchmark, options.since, options.until):
         return None
+    if reason := unfit(ruler, benchmark):
+        raise FitError(reason)
+    result = catalog_densities(
+        catalog,
+        ruler,
+        selection=options.selection,
+        denominator=options.denominator,
+        guard=options.guard,
+        seed=options.seed,
+    )
+    result = _within(result, *window).headline
+    return Beside(name, ruler, result, estimate_trend(TrendData.from_density(result), seed=options.seed))
 
 
 def _tested(catalog: Catalog, options: StudyOptions, step: Step) -> WinningForecast | None:
-    """The forecast that won, where one could be tested."""
+    """The forecast that won its test; None where none was asked for."""
     if not options.origins:
         return None
     shared: dict[str, Any] = {
@@ -526,11 +534,8 @@ def _tested(catalog: Catalog, options: StudyOptions, step: Step) -> WinningForec
     }
     usual = options.origins == ORIGINS and (options.selection, options.benchmark) == (USUAL, "mean")
     result = shipped_rehearsal(catalog) if usual else None
-    try:
-        result = result or rehearse_forecasts(catalog, options.origins, **shared)
-        return WinningForecast(result, forecast_now(catalog, result=result, **shared))
-    except DensingError:
-        return None
+    result = result or rehearse_forecasts(catalog, options.origins, **shared)
+    return WinningForecast(result, forecast_now(catalog, result=result, **shared))
 
 
 def _recall(trend: TrendResult) -> str:

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -68,6 +68,8 @@ class TrendResult(Readable):
     >>> bool(trend.headline["lo"] < trend.headline["doubling_months"])
     True
     """
+
+    drawn_by: ClassVar[str] = "densing.plots:plot_estimates"
 
     data: TrendData
     estimates: pd.DataFrame
@@ -155,6 +157,13 @@ class TrendResult(Readable):
     def title(self) -> str:
         """The headline in words, with its window and its interval."""
         return sentences.title(self.headline, self.data.released, float(self.options["level"]))
+
+    def quoted(self, ruler: str, benchmark: str) -> str:
+        """Return the trend in one paragraph, made to be copied: both paces, the models, and the ruler that is named."""
+        families = len(set(map(str, self.data.family)))
+        return sentences.quoted(
+            self.title, self.now, models=len(self.data), families=families, ruler=ruler, benchmark=benchmark
+        )
 
     @property
     def record(self) -> str:

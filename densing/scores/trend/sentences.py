@@ -66,6 +66,22 @@ def slope_text(slope: Slope) -> str:
     return doubling_text(slope.doubling_months, *slope.doubling_interval)
 
 
+def quoted(title: str, now: str, *, models: int, families: int, ruler: str, benchmark: str) -> str:
+    """Return a trend in one paragraph that says all it needs to be quoted.
+
+    Examples
+    --------
+    >>> print(quoted("Density doubled every 5 months", "Now it rests.", models=9, families=1, ruler="llama",
+    ...              benchmark="mmlu"))
+    Density doubled every 5 months; 9 models of 1 family on the ruler llama, benchmark mmlu. Now it rests. On another
+    ruler, or of other models, the pace is another.
+    """
+    of = f"{words.plural(models, 'model')} of {words.plural(families, 'family', 'families')}"
+    parts = (f"{title}; {of} on the ruler {words.clean(ruler, 80)}, benchmark {words.clean(benchmark, 80)}.", now,
+             "On another ruler, or of other models, the pace is another.")  # fmt: skip
+    return " ".join(filter(None, parts))
+
+
 def now(fit: PaceFit, released: Any) -> str:
     """Say what the pace of the last twelve months was, whether it changed, and whether density still grows.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -22,6 +21,7 @@ from densing.efficiency.simulation.cluster import load_cluster, to_toml
 from densing.efficiency.simulation.costs import collective_seconds
 from densing.efficiency.timeline.timeline import Comm, Kind, RankTimeline, Spans, Step, Timeline
 from tests.support import folders
+from tests.support.command import printed
 
 pytestmark = pytest.mark.slow
 
@@ -199,7 +199,7 @@ def test_real_traces_hold_bytes_ranks_and_overlap(traces: Path) -> None:
 
 def test_real_traces_of_one_size_are_refused_with_reason(traces: Path, tmp_path: Path) -> None:
     found = run(traces / "overlapped", traces / "blocking", "--json")
-    document = json.loads(found.stdout)
+    document = printed(found.stdout)
     assert found.returncode == 3
     assert document["alpha_s"] is None and document["cluster"] is None and document["observations"] >= 4
     assert "one-size" in {note["code"] for note in document["notes"]}
@@ -230,7 +230,7 @@ def test_measuring_an_emulated_link(tmp_path: Path) -> None:
     small = ("--model", "tiny", "--batch", 1, "--sequence", 16, "--repeats", 4)
     found = run("--link", "emulated:400mbit:2ms", *small, "--out", out, "--json")
     assert found.returncode == 0, found.stderr
-    document = json.loads(found.stdout)
+    document = printed(found.stdout)
     assert document["written"] == str(out) and "link-emulated" in {note["code"] for note in document["notes"]}
     assert 1e-3 < document["alpha_s"]["value"] < 2e-2 and 1e-8 < document["beta_s_per_byte"]["value"] < 2e-7
     cluster = load_cluster(out)

@@ -21,6 +21,7 @@ from densing.efficiency.techniques.comparison import compare, timelines, title
 from densing.efficiency.techniques.plan import Plan, measure, timeline_of
 from densing.efficiency.techniques.registry import get_technique, technique_names
 from densing.efficiency.techniques.splits import remedy, split_over
+from densing.efficiency.timeline.overlap import partition, select
 from densing.efficiency.timeline.timeline import Comm, Kind
 
 LINK = Link(1e-5, 1e-9)
@@ -373,6 +374,20 @@ def test_bytes_are_those_on_the_wire() -> None:
     assert sent["zero1"] == pytest.approx(sent["ddp"], rel=1e-6)
     assert sent["zero2"] == pytest.approx(sent["ddp"], rel=1e-6)
     assert sent["zero3"] == pytest.approx(1.5 * sent["ddp"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["ddp", "co2", "ladder"])
+def test_what_is_drawn_is_what_was_measured(name: str) -> None:
+    """The page once told two steps of one technique: the warm-up was in one of them."""
+    machines = load_cluster("a100x8-tcp")
+    work = split_over(load_workload("llama-8b", mode="train"), machines)
+    found = compare(work, machines, [name])
+    [(_, timeline)] = timelines(work, machines, found)
+    [rank], [row] = timeline.ranks, found.rows
+    part = partition(select(rank))
+    assert part.window_ns / len(rank.steps) / 1e9 == pytest.approx(row.step_s, rel=1e-9)
+    assert part.exposed_comm_ns / len(rank.steps) / 1e9 == pytest.approx(row.exposed_comm_s, rel=1e-9)
+    assert part.overlap_pct == pytest.approx(100 * row.overlap_ratio, rel=1e-9)
 
 
 def test_a_comparison_and_its_timelines_are_tables() -> None:

@@ -1,6 +1,5 @@
 """What a plan can be asked for beside its split: each option against a formula from its own paper, or by hand."""
 
-import json
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from densing.efficiency.simulation.models import transformer_of
 from densing.efficiency.techniques.plan import Measured, measure
 from densing.efficiency.techniques.planner import Planned, product_share
 from densing.efficiency.techniques.registry import get_technique, technique_names
+from tests.support.command import printed
 
 # So small a vocabulary that embedding and head are next to nothing.
 LAYERS = Transformer("layers", layers=16, hidden=256, heads=8, kv_heads=8, head_dim=32, ffn=1024, vocabulary=1)
@@ -291,7 +291,7 @@ def test_the_command_takes_the_options_and_says_them() -> None:
     assert shown.exit_code == 0, shown.output
     for said in ("2 stages per device", "gradients of 4 bytes", "recompute full", "sums beside gradients of weights"):
         assert said in " ".join(shown.output.split())
-    document = json.loads(CliRunner().invoke(app, [*words.split(), "--json"]).stdout)
+    document = printed(CliRunner().invoke(app, [*words.split(), "--json"]).stdout)
     assert document["split"]["virtual"] == 2 and document["gradient_bytes"] == 4
     wrong = CliRunner().invoke(app, words.replace("--pp 2", "--pp 1").split())
     assert wrong.exit_code == 1 and "virtual: 2 stages per device" in str(wrong.exception)

@@ -16,6 +16,7 @@ from densing.efficiency.parallel import LmShape, RunEnv, RunSpec
 from densing.efficiency.simulation import load_cluster, load_workload
 from densing.efficiency.techniques import compare, find
 from densing.efficiency.techniques.registry import BUILT_IN, get_technique, technique_names, techniques
+from tests.support.command import printed
 
 MODULE = """
 from densing.efficiency.techniques import Answer, Claim, Knob, Plan
@@ -211,24 +212,24 @@ def test_one_that_leaves_python_is_broken_too(tmp_path: Path, naps: Path) -> Non
 
 
 def test_the_command_line_takes_them(naps: Path) -> None:
-    listed: list[dict[str, Any]] = json.loads(cli(naps, "list", "--json").stdout)
+    listed: list[dict[str, Any]] = printed(cli(naps, "list", "--json").stdout)
     assert {"nap", "ddp"} <= {row["name"] for row in listed}
     text = cli(naps, "list")
     assert "\x1b" not in text.stdout
     assert "densing_naps_missing" in text.stderr
-    shown = json.loads(cli(naps, "show", "nap", "--json").stdout)
+    shown = printed(cli(naps, "show", "nap", "--json").stdout)
     assert (shown["runs"], shown["claims"][0]["id"], shown["knobs"][0]["default"]) == (False, "NAP-1", 1.0)
-    [row] = json.loads(cli(naps, "validate", "--technique", "nap", "--json").stdout)
+    [row] = printed(cli(naps, "validate", "--technique", "nap", "--json").stdout)
     # Its check takes no notice of the laws it is handed, so it predicts nothing.
     assert (row["ours"], row["error"], row["grade"], row["verdict"]) == (1.0, 0.0, "algebraic", "agrees")
 
 
 def test_broken_claims_are_an_error_of_exit_code_3(naps: Path) -> None:
     done = cli(naps, "validate", "--technique", "hurt", "--json", code=3)
-    assert json.loads(done.stdout) == []
+    assert printed(done.stdout) == []
     assert "no claims today" in done.stderr
     shown = cli(naps, "show", "hurt", "--json")
-    assert json.loads(shown.stdout)["claims"] == []
+    assert printed(shown.stdout)["claims"] == []
     assert "no claims today" in shown.stderr
 
 

@@ -15,6 +15,7 @@ from densing.efficiency.techniques.taccl.schedule import Schedule, program, to_j
 from densing.efficiency.techniques.taccl.synthesis import synthesise
 from densing.efficiency.techniques.taccl.technique import synthesised_for
 from densing.efficiency.techniques.taccl.topology import Sketch, profile_topology
+from tests.support.command import printed
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +101,7 @@ def test_densing_train_runs_it(tmp_path):
         [sys.executable, "-m", "densing", *command], capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    found = printed(done.stdout)
     assert found["technique"] == "taccl"
     assert "isend" in found["stand_in"]
     assert found["extra"]["ours_s"] > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from datetime import date
@@ -22,6 +21,7 @@ from densing.core.errors import InputError, TableError
 from densing.scores.catalog import MAX_MODELS, load_catalog, read_extra
 from densing.scores.fit import read_runs
 from densing.scores.joint import joint_cells
+from tests.support.command import printed
 
 ROWS = [
     {"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.62},
@@ -83,7 +83,7 @@ def test_every_form_gives_the_densities_of_the_frame(
     pd.testing.assert_frame_equal(density_of(path), ours)
     pd.testing.assert_frame_equal(density_of(frame.set_index("model")), ours)
     out, _ = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", str(path), "--json")
-    assert [row["density"] for row in json.loads(out)] == ours["density"].tolist()
+    assert [row["density"] for row in printed(out)] == ours["density"].tolist()
 
 
 SIZES, SCORES = st.integers(10**8, 10**11), st.integers(30, 80).map(lambda hundredths: hundredths / 100)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from densing.core import UnknownNameError, worst
+from densing.core import InputError, worst
 from densing.scores.density.gate import check_densities, notes_on
 from densing.scores.density.runs import RunDensities, run_densities
 
@@ -66,7 +66,7 @@ def test_a_condition_reads_one_row(condition: str, verdicts: tuple[list[str], li
 
 def test_several_benchmarks_without_a_combined_row_must_be_named() -> None:
     parts = TABLE[TABLE["model"].eq("one") & TABLE["benchmark"].ne("combined")]
-    with pytest.raises(UnknownNameError, match=r"unknown metric 'density'.*piqa\.density"):
+    with pytest.raises(InputError, match=r"no density of all benchmarks together.*piqa\.density"):
         check_densities(parts, ["density<1"])
     assert [hit.verdict for hit in check_densities(parts, ["sciq.density<1"])["one"]] == ["met"]
 

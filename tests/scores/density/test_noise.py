@@ -7,7 +7,6 @@ Worlds: a family of eight sizes on a known logistic curve per benchmark, members
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ from densing.scores.density.inversion import joint_scatter
 from densing.scores.fit import fit_law
 from densing.scores.references import Reference, build_reference, load_reference, loss_ruler
 from densing.scores.trend import TrendData
-from tests.support.command import densing
+from tests.support.command import densing, printed
 from tests.support.rulers import LOGISTIC, SIZES, TRUTH, logistic_ruler
 
 TARGETS = [f"target {number}" for number in range(8)]
@@ -276,7 +275,7 @@ def test_rulers_and_skills_say_where_a_score_was_measured_otherwise(tmp_path: Pa
     done = densing("density", "--rulers", "qwen1.5,llama", "--benchmark", "mmlu", "--scores", str(table))
     assert done.returncode == 3 and "differs" in done.stdout
     done = densing("density", "--skills", "--catalog", str(table), "--json")
-    mine = [row for row in json.loads(done.stdout) if row["model"] == "Mine-7B"]
+    mine = [row for row in printed(done.stdout) if row["model"] == "Mine-7B"]
     assert done.returncode == 3 and {row["protocol"] for row in mine} == {"differs"}
     everyone = compare_rulers(load_catalog())
     assert "olmo-ladder" not in everyone.results, "every score of the catalog was measured otherwise than that ladder"
@@ -322,7 +321,7 @@ def test_the_command_prints_values_ranks_and_their_correlation(tmp_path: Path) -
     Path(mine).write_text("\n".join(["model,params,released,benchmark,score", *lines]) + "\n")
     done = densing("density", "--rulers", "qwen1.5,llama", "--benchmark", "mmlu", "--scores", mine, "--json")
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    answer = printed(done.stdout)
     assert [model["model"] for model in answer["models"]] == ["M0", "M1", "M2", "M3"]
     assert {reading["rank"] for model in answer["models"] for reading in model["rulers"].values()} <= {1, 2, 3, 4, None}
     assert answer["rank_correlation"][0]["spearman"] == pytest.approx(1.0)

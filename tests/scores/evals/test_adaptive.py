@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -21,6 +20,7 @@ pytest.importorskip("torch", reason="torch is not installed (pip install densing
 from densing.scores.evals import adaptive
 from densing.scores.evals.adaptive import run_until
 from densing.scores.evals.runner import run_plan
+from tests.support.command import printed
 
 DOCUMENTS = 120
 GROUP = """group: toy_group
@@ -291,7 +291,7 @@ def test_the_command_says_items_and_time_and_does_nothing_twice(place, tmp_path)
     def call(*more):
         return CliRunner().invoke(app, [*args, *more])
 
-    found = json.loads(call("--json").stdout)["models"][0]
+    found = printed(call("--json").stdout)["models"][0]
     # Random weights: worse than any size of the ladder, so that the density is a bound after the first look.
     assert found["decision"]["reason"] == "bound" and found["items"] == 100 and found["full"] == DOCUMENTS
     assert not found["decision"]["met"] and found["notes"][0]["code"] == "target-missed"

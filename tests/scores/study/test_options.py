@@ -13,14 +13,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from densing.core.errors import InputError
-from densing.report.study import members
+from densing.core.errors import FitError, InputError
+from densing.core.notes import Note
+from densing.report.study import members, render
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density import catalog_densities, estimate_density, skill_densities
 from densing.scores.references import load_reference
-from densing.scores.study import PAPER_WINDOW, StudyOptions, multiverse
+from densing.scores.study import PAPER_WINDOW, StudyOptions, multiverse, run_study
 from densing.scores.study.alternatives import Spec, chatgpt_split, window_name
-from densing.scores.study.study import _beside, _within, precision
+from densing.scores.study.study import _beside, _part, _within, precision
 from densing.scores.trend import Checks, TrendData, VarianceShares, estimate_trend
 from densing.scores.trend.headline import fit_headline
 
@@ -45,7 +46,38 @@ def test_a_ruler_without_skills_has_no_skill_rows(catalog: Catalog, gsm8k_fit: s
 def test_mmlu_is_not_read_on_a_ruler_that_cannot_read_it(catalog: Catalog, gsm8k_fit: str) -> None:
     assert "cloze" in str(chatgpt_split(catalog, "olmo-ladder").reason)
     assert "fitted on gsm8k" in str(chatgpt_split(catalog, gsm8k_fit).reason)
-    assert _beside(catalog, StudyOptions(reference="olmo-ladder")) is None
+    with pytest.raises(FitError, match="cloze"):
+        _beside(catalog, StudyOptions(reference="olmo-ladder"))
+
+
+def test_a_part_that_cannot_be_made_says_so_in_the_study_and_on_the_page_where_it_would_stand() -> None:
+    """It was left out in silence: the page looked whole."""
+    scores = [
+        {"model": f"mine-{n}", "family": f"mine, line {n % 3}", "params": 1e9, "score": 0.3 + 0.02 * n,
+         "benchmark": "openbookqa", "released": f"2024-{n:02d}-15"}
+        for n in range(1, 7)
+    ]  # fmt: skip
+    study = run_study(load_catalog(scores, embedded=False), StudyOptions("olmo-ladder", "openbookqa"))
+    assert study.beside is None
+    [note] = [note for note in study.notes if note.code == "part-missing"]
+    assert note.message.startswith("Another ruler and window beside the headline could not be made: ")
+    assert (note.severity, note.details) == ("warning", {"part": "beside"}) and "cloze" in note.message
+    page = render(study)
+    assert '<section id="beside"' in page and page.split('<section id="beside"')[1].index("cloze") < 1000
+    assert '<section id="answers"' not in page, "on a ruler of one family no question is asked"
+
+
+def test_only_errors_of_ours_are_reasons() -> None:
+    notes: list[Note] = []
+    assert _part("answers", lambda: 3, notes) == 3 and not notes
+
+    def fails(error: Exception) -> Any:
+        raise error
+
+    assert _part("tested", lambda: fails(FitError("two models")), notes) is None
+    assert [note.message for note in notes] == ["The forecast that won its test could not be made: two models"]
+    with pytest.raises(ZeroDivisionError):
+        _part("tested", lambda: fails(ZeroDivisionError()), notes)
 
 
 def test_what_stands_beside_does_not_repeat_the_headline(catalog: Catalog) -> None:

@@ -1,0 +1,227 @@
+"""Densities, and a trend, as a page: one HTML file that needs no network, without the rest of the main job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from densing import __version__
+from densing.core import Note, words, write_text
+from densing.plots import YOURS, plot_checkpoints, plot_density, plot_estimates, plot_pace
+from densing.report import page
+from densing.report.page import (
+    Field,
+    Headline,
+    ShownTable,
+    column,
+    doubtful,
+    first_notes,
+    pairs,
+    ranged,
+    shown_figure,
+    shown_table,
+)
+from densing.report.study import DENSITY, PACE_WORDS, STATUS, density_words, estimates_table, level, window
+from densing.scores.density import HOW_TO_READ
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from densing.scores.density import DensityResult
+    from densing.scores.trend import TrendResult
+
+MOST_QUOTED = 24
+"""Models that have a sentence of their own on a page."""
+
+
+def density_figure(densities: DensityResult, yours: DensityResult | None = None) -> go.Figure:
+    """Draw the headline's models, those apart in grey, and a user's own as named stars in front."""
+    main, apart = densities.headline, _apart(densities)
+    return plot_density(main, None, apart if len(apart) else None, placed=yours, placed_name=YOURS)
+
+
+def build_density(densities: DensityResult, path: Path | str, *, yours: DensityResult | None = None) -> Path:
+    """Write a page of densities: the figure, a sentence per model to quote, every row, the notes.
+
+    Parameters
+    ----------
+    densities : DensityResult
+        The catalog's models, or whichever there are.
+    path : path
+    yours : DensityResult, optional
+        A user's own models on the same ruler: stars in front, with a sentence each and a table of their own.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    See Also
+    --------
+    build_trend, densing.table_densities
+    """
+    shown = densities if yours is None else yours
+    ruler = shown.reference
+    title = (
+        f"Density of {words.plural(len(shown), 'model')} on {words.clean(ruler.name)}, {words.clean(ruler.benchmark)}"
+    )
+    figure = density_figure(densities, yours)
+    caption = density_words(densities.headline.table, len(_apart(densities)), curve=False)
+    caption += f" Stars: {YOURS}, {words.plural(len(yours), 'model')}." if yours is not None else ""
+    status: dict[str, int] = shown.table["status"].value_counts().to_dict()
+    facts = tuple((words.short_status(name), words.plural(count, "model")) for name, count in status.items())
+    tables = [("models", "Models", None, _models_table(shown, "models-table"))]
+    if yours is not None:
+        tables.append(("among", "The others in the figure", None, _models_table(densities, "among-table")))
+    head = Headline(title, HOW_TO_READ.format(reference=words.clean(ruler.name)).replace("\n", " "), facts,
+                    doubtful(shown.notes), shown_figure("density", figure, caption))  # fmt: skip
+    quotes = shown.sentences() if len(shown) <= MOST_QUOTED else []
+    return _write(path, "densing density", head, quotes, tables, shown.notes)
+
+
+def trend_figure(trend: TrendResult, densities: DensityResult) -> go.Figure:
+    """Draw densities with the trend's curve; a user's own rows are named stars in front."""
+    apart = _apart(densities)
+    return plot_density(densities.headline, trend, apart if len(apart) else None)
+
+
+def build_trend(
+    trend: TrendResult, densities: DensityResult, path: Path | str, *, benchmark: str | None = None
+) -> Path:
+    """Write a page of a trend: both paces, the figure, the pace over time, every estimator, the checks, the models.
+
+    Parameters
+    ----------
+    trend : TrendResult
+    densities : DensityResult
+        The models behind it, and those apart.
+    path : path
+    benchmark : str, optional
+        What the densities were read on, in words; the ruler's own by default.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    See Also
+    --------
+    build_density, build_report
+    """
+    apart, ruler = _apart(densities), densities.reference
+    figure = trend_figure(trend, densities)
+    quoted = trend.quoted(ruler.name, benchmark or ruler.benchmark)
+    facts = (
+        ("Models and families", f"{words.plural(len(trend.data), 'model')}, "
+                                f"{words.plural(len(set(trend.data.family)), 'family', 'families')}"),
+        ("Window", window(trend)),
+        ("Ruler", words.clean(ruler.title)),
+    )  # fmt: skip
+    head = Headline(trend.title, words.clean(trend.why, 1000), facts, doubtful((*densities.notes, *trend.notes)),
+                    shown_figure("density", figure, density_words(densities.headline.table, len(apart))),
+                    now=trend.now)  # fmt: skip
+    blocks: list[tuple[str, str, Any, Any]] = []
+    if trend.varying is not None:
+        blocks.append(("pace", "The pace over time", shown_figure("pace", plot_pace(trend), PACE_WORDS), None))
+    caption = f"Doubling time by estimator with {words.percentage(level(trend))} intervals."
+    estimates = shown_figure("estimates", plot_estimates(trend), caption)
+    blocks += [
+        ("estimators", "Estimators side by side", estimates, estimates_table(trend)),
+        ("models", "Models", None, _models_table(densities, "models-table")),
+    ]
+    notes = (*densities.notes, *trend.notes)
+    return _write(path, "densing trend", head, [quoted, *trend.sentences()], blocks, notes)
+
+
+def build_checkpoints(steps: pd.DataFrame, path: Path | str, *, notes: Iterable[Note] = ()) -> Path:
+    """Write a page of checkpoints: density against training step, and every row.
+
+    Parameters
+    ----------
+    steps : pandas.DataFrame
+        Of :func:`densing.scores.density.densities_by_step`.
+    path : path
+    notes : iterable of Note
+        What to keep in mind of the densities.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    See Also
+    --------
+    build_density
+    """
+    runs = words.listed(words.clean(run, 60) for run in dict.fromkeys(steps["run"]))
+    caption = (
+        "Density ρ against training step with the intervals of the measurement. Neighbours are measured with the same "
+        "questions and the same ruler, so that their difference is known better than their intervals look."
+    )
+    fields = (
+        Field("Run", column("run")),
+        Field("Step", column("step", words.count), "step"),
+        DENSITY,
+        Field("Interval", ranged("density", words.number), "density_lo", hint="Measured"),
+        STATUS,
+        Field("Read on", column("benchmark")),
+        Field("Model", column("model"), minor=True),
+    )
+    table = shown_table("steps-table", "Every checkpoint, by run and step.", steps, fields, sortable=True)
+    told = tuple(notes)
+    facts = (("Runs", f"{steps['run'].nunique():,}"), ("Checkpoints", f"{steps['model'].nunique():,}"))
+    head = Headline(f"Density of checkpoints: {runs}", caption, facts, doubtful(told),
+                    shown_figure("density", plot_checkpoints(steps), caption))  # fmt: skip
+    return _write(path, "densing density --by-step", head, [], [("steps", "By step", None, table)], told)
+
+
+def _apart(densities: DensityResult) -> DensityResult:
+    return densities.subset(densities.table["stratum"].ne("headline").to_numpy(dtype=bool))
+
+
+def _models_table(densities: DensityResult, name: str) -> ShownTable:
+    """Return a row per model, densest first."""
+    height = pd.to_numeric(densities.table["density"], errors="coerce")
+    rows = densities.table.loc[height.sort_values(ascending=False, na_position="last", kind="stable").index]
+    fields = (
+        Field("Model", column("model")),
+        DENSITY,
+        Field("Interval", ranged("density", words.number), "density_lo", hint="Measured"),
+        STATUS,
+        Field("Size", column("n_params", words.size), "n_params"),
+        Field("Effective size", column("n_eff", words.size), "n_eff"),
+        Field("Score", lambda row: words.with_error(row.get("score"), row.get("score_se")), "score"),
+        Field("Released", column("released", words.day), "released"),
+        Field("Protocol", column("protocol"), hint="Whether it was measured as the ruler was"),
+        Field("Group", column("stratum"), minor=True),
+        Field("Source", column("source"), minor=True),
+    )
+    return shown_table(name, "Every model, densest first.", rows, fields, sortable=True)
+
+
+def _write(
+    path: Path | str,
+    command: str,
+    head: Headline,
+    quotes: list[str],
+    blocks: list[tuple[str, str, Any, Any]],
+    notes: tuple[Note, ...],
+) -> Path:
+    sections = [("headline", "Headline"), *([("quotes", "To quote")] if quotes else []),
+                *((name, title) for name, title, _, _ in blocks), ("notes", "Notes"),
+                ("versions", "Versions")]  # fmt: skip
+    context = {
+        "headline": head,
+        "command": command,
+        "sections": sections,
+        "quotes": [words.clean(sentence, 1000) for sentence in quotes],
+        "blocks": blocks,
+        **first_notes(notes),
+        "versions": pairs({"densing": __version__}),
+    }
+    target = Path(path)
+    write_text(target, page.fill("density.html", context))
+    return target

@@ -1,0 +1,97 @@
+"""Checkpoints of one training: told from their names, in the order of steps, density against step."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+from densing.core import InputError
+from densing.scores.density.sentences import quoted_rows
+
+_STEP = re.compile(
+    r"(?:^|[@/_\-. ])(?:global[_-]?step|step|checkpoint|ckpt|iteration|iter)[_\-=. ]?(?P<count>\d+)(?P<unit>[km]?)"
+    r"(?=$|[/_\-. ])",
+    re.IGNORECASE,
+)
+_UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
+COLUMNS = ["run", "step", "model", "benchmark", "density", "density_lo", "density_hi", "status", "bound"]
+"""Of densities by step."""
+
+
+def checkpoint(name: str) -> tuple[str, int] | None:
+    """Return which run a checkpoint's name belongs to, and its step; None of a name that states none.
+
+    Examples
+    --------
+    >>> checkpoint("EleutherAI/pythia-6.9b@step143000"), checkpoint("runs/mine/checkpoint-500")
+    (('EleutherAI/pythia-6.9b', 143000), ('runs/mine', 500))
+    >>> checkpoint("mine_step20k"), checkpoint("mine-iter_0012000-hf"), checkpoint("Stepfun-1")
+    (('mine', 20000), ('mine-hf', 12000), None)
+    """
+    found = None
+    for found in _STEP.finditer(name):  # noqa: B007
+        pass
+    if found is None:
+        return None
+    rest = name[: found.start()] + name[found.end() :]
+    return rest.strip("@/_-. ") or "run", int(found["count"]) * _UNITS[found["unit"].lower()]
+
+
+def by_step(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of densities with the checkpoints of each run in the order of steps, where its first one stood.
+
+    Other rows stay where they are. As text, ``checkpoint-1000`` comes before ``checkpoint-200``.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"model": ["a/checkpoint-1000", "other", "a/checkpoint-200"]})
+    >>> by_step(table)["model"].tolist()
+    ['a/checkpoint-200', 'a/checkpoint-1000', 'other']
+    """
+    told = [checkpoint(str(name)) for name in table["model"]]
+    columns = [table[name].astype(str) for name in ("benchmark", "quantity") if name in table]
+    series = list(zip(*columns, strict=True)) or [()] * len(table)
+    first: dict[object, int] = {}
+    keys = []
+    for place, (at, kind) in enumerate(zip(told, series, strict=True)):
+        keys.append((place, 0) if at is None else (first.setdefault((at[0], kind), place), at[1]))
+    return table.iloc[sorted(range(len(table)), key=keys.__getitem__)].reset_index(drop=True)
+
+
+def densities_by_step(table: pd.DataFrame) -> pd.DataFrame:
+    """Return density against step: a row per checkpoint, by run and step; of a combined row where there is one.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        Of a :class:`DensityResult` or :class:`RunDensities`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns :data:`COLUMNS`.
+
+    Raises
+    ------
+    InputError
+        When no model is named as a checkpoint.
+
+    Examples
+    --------
+    >>> row = {"benchmark": "mmlu", "density": 1.0, "density_lo": 0.8, "density_hi": 1.2, "status": "ok", "bound": ""}
+    >>> table = pd.DataFrame([{"model": f"mine@step{step}", **row} for step in (1000, 200)])
+    >>> densities_by_step(table)[["run", "step"]].values.tolist()
+    [['mine', 200], ['mine', 1000]]
+    """
+    rows = quoted_rows(table)
+    told = [checkpoint(str(name)) for name in rows["model"]]
+    kept = rows[[at is not None for at in told]]
+    if kept.empty:
+        raise InputError(
+            "--by-step: no model is named as a checkpoint; names tell it by step500, checkpoint-500, iter_500 or the "
+            f"like, and here are {', '.join(map(str, rows['model'].head(3)))}"
+        )
+    known = [at for at in told if at is not None]
+    kept = kept.assign(run=[run for run, _ in known], step=[step for _, step in known])
+    return kept.sort_values(["run", "benchmark", "step"], kind="stable", ignore_index=True)[COLUMNS]
