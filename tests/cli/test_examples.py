@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from densing.cli import main
+from tests.support.command import printed
 from tests.support.folders import ROOT
 
 
@@ -31,7 +31,7 @@ def test_the_examples_stand_where_the_commands_of_the_readme_look(
     assert content(tmp_path / "examples") == content(ROOT / "examples")
     assert "examples/my_scores.csv" in capsys.readouterr().out.split()
     assert run(monkeypatch, "examples", "--json") == 0
-    document = json.loads(capsys.readouterr().out)
+    document = printed(capsys.readouterr().out)
     assert document["folder"] == "examples" and set(document["files"]) == set(content(ROOT / "examples"))
 
 
