@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Newer pyarrow wants NumPy 2 without saying so to pip.
 OLDEST = ["pandas==2.2.*", "numpy==1.26.*", "plotly==6.0.*", "pyarrow==15.*", "msgspec==0.19.*"]
-TOOLS = ["pytest", "pytest-xdist", "pytest-timeout", "hypothesis"]
+TOOLS = ["pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "jsonschema"]
 # One file per room, ending in the command line and the main job; the rest runs on one interpreter in `make test`.
 FILES = (
     "core/test_tables",
