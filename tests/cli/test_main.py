@@ -168,7 +168,7 @@ def test_run_writes_its_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not list((tmp_path / "out").glob(".*")), "no temporary file is left"
     with (tmp_path / "out" / "density.csv").open(encoding="utf-8") as stream:
         header, *table = csv.reader(stream)
-    assert header[0] == "model" and header[-3:] == ["cells", "traits", "yours"], "new columns come last"
+    assert header[0] == "model" and header[-3:] == ["known_as", "apart", "yours"], "new columns come last"
     cells = [dict(zip(header, row, strict=True)) for row in table]
     assert [row["model"] for row in cells if row["yours"] == "True"] == ["Mine-3B"]
     assert found["options"]["reference"] == "joint" and found["beside"]["reference"] == "qwen1.5"
