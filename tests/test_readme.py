@@ -22,6 +22,7 @@ ELSEWHERE = {
     "git clone ": "by whoever checks the project out; there is no network in a test",
     "make run": ".ci/run",
     "make test": ".ci/run",
+    "densing run --no-measure --scores": "tests/cli/test_main.py runs the same on a table of its own, minutes of work",
     "pip install .  ": "tests/matrix.py and docs/first_hour install the wheel",
     "pip install '.[evals,train]'": "Makefile installs these extras; docs/first_hour installs [train] from the wheel",
     "pip install --no-deps -r requirements-data.txt": "Makefile",
