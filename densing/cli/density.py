@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
+from densing.cli.figures import Pictures
 from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes, timed_bar
 from densing.core import Note, once, words
 
@@ -167,16 +167,15 @@ def density(
         raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")
     scores = scores and o.brought(scores, sheet, fetch)
     catalog = [o.brought(path, sheet, fetch) for path in catalog or []]
-    drawn = any((html, png, svg))
+    pictures = Pictures(html, png, svg)
     if by_step and (rulers is not None or skills or (scores is None and not results)):
         raise typer.BadParameter("checkpoints of --scores or --results, on one ruler", param_hint="--by-step")
-    if drawn and ((results and not by_step) or rulers is not None or skills):
+    if pictures and ((results and not by_step) or rulers is not None or skills):
         raise typer.BadParameter(
             "a figure is of one ruler: it goes with --scores or the catalog, and with --results only --by-step, not "
             "with --rulers or --skills",
             param_hint="--html, --png, --svg",
         )
-    pictures = Pictures(by_step, html, png, svg)
     options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
     if results:
         results = [o.brought(path, None, fetch) for path in results]
@@ -185,8 +184,9 @@ def density(
         if guard is not None:
             options["guard"] = guard
         _of_runs(
-            results, params or [], reference, {**options, "benchmark": benchmark}, fail_if or [], pictures, out, json
-        )
+            results, params or [], reference, {**options, "benchmark": benchmark}, fail_if or [], by_step, pictures,
+            out, json,
+        )  # fmt: skip
         return
     if params:
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
@@ -251,10 +251,9 @@ def density(
         title = o.curve_name(benchmark, combine)
     hits = check_densities(table, fail_if) if fail_if else {}
     steps = densities_by_step(table) if by_step else None
-    if drawn and steps is not None:
-        pictures.of_steps(steps, notes)
-    elif drawn:
-        from densing.cli.figures import write_pictures
+    if steps is not None:
+        _draw_steps(pictures, steps, notes)
+    elif pictures:
         from densing.plots import density_points
         from densing.report import build_density, density_figure
 
@@ -263,10 +262,11 @@ def density(
             # A user's models stand among the catalog's, on the same ruler.
             mine, others = result, catalog_densities(merged, ruler, selection=selection, **options)
             others = others.subset(~others.table["model"].isin(mine.table["model"]).to_numpy(dtype=bool))
-        if html is not None:
-            say(f"wrote {build_density(others, html, yours=mine)}")
-        points = density_points(others, mine)
-        write_pictures(density_figure(others, mine) if png or svg else None, points, png, svg, page=html)
+        pictures.write(
+            lambda path: build_density(others, path, yours=mine),
+            lambda: density_figure(others, mine),
+            density_points(others, mine),
+        )
     payload = _with_hits(_with_sentences(table, level), hits)
     save(table, payload, out, notes)
     show_notes(notes)
@@ -284,26 +284,14 @@ def density(
     finish(notes, chain.from_iterable(hits.values()))
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """What is drawn of checkpoints, and where it goes."""
+def _draw_steps(pictures: Pictures, steps: pd.DataFrame, notes: Iterable[Note]) -> None:
+    """Write density against step where the options say."""
+    if not pictures:
+        return
+    from densing.plots import plot_checkpoints
+    from densing.report import build_checkpoints
 
-    by_step: bool
-    html: Path | None
-    png: Path | None
-    svg: Path | None
-
-    def of_steps(self, steps: pd.DataFrame, notes: Iterable[Note]) -> None:
-        """Write density against step where the options say."""
-        from densing.cli.figures import write_pictures
-        from densing.plots import plot_checkpoints
-        from densing.report import build_checkpoints
-
-        if self.html is not None:
-            say(f"wrote {build_checkpoints(steps, self.html, notes=notes)}")
-        if self.html or self.png or self.svg:
-            figure = plot_checkpoints(steps) if self.png or self.svg else None
-            write_pictures(figure, steps, self.png, self.svg, page=self.html)
+    pictures.write(lambda path: build_checkpoints(steps, path, notes=notes), lambda: plot_checkpoints(steps), steps)
 
 
 def _show_steps(steps: pd.DataFrame, reference: str) -> None:
@@ -402,6 +390,7 @@ def _of_runs(
     reference: str,
     options: dict[str, Any],
     fail_if: list[str],
+    by_step: bool,
     pictures: Pictures,
     out: Path | None,
     json: bool,
@@ -420,9 +409,9 @@ def _of_runs(
     result = run_densities(measurements, models, reference, **options)
     hits = check_densities(result.table, fail_if) if fail_if else {}
     payload, told = _with_hits(_with_sentences(result.table, options["level"]), hits), (*notes, *result.notes)
-    steps = densities_by_step(result.table) if pictures.by_step else None
+    steps = densities_by_step(result.table) if by_step else None
     if steps is not None:
-        pictures.of_steps(steps, told)
+        _draw_steps(pictures, steps, told)
     save(result.table, payload, out, told)
     show_notes(result.notes)
     if json:

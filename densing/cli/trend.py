@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densing.cli import options as o
+from densing.cli.figures import Pictures
 from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes, timed_bar
 
 if TYPE_CHECKING:
@@ -149,15 +150,15 @@ def trend(
         "notes": list(notes),
     }
     save(result.estimates, payload, out)
-    if any((html, png, svg)):
-        from densing.cli.figures import write_pictures
+    if pictures := Pictures(html, png, svg):
         from densing.plots import density_points
         from densing.report import build_trend, trend_figure
 
-        if html is not None:
-            say(f"wrote {build_trend(result, densities, html, benchmark=o.curve_name(benchmark, combine))}")
-        figure = trend_figure(result, densities) if png or svg else None
-        write_pictures(figure, density_points(densities), png, svg, page=html)
+        pictures.write(
+            lambda path: build_trend(result, densities, path, benchmark=o.curve_name(benchmark, combine)),
+            lambda: trend_figure(result, densities),
+            density_points(densities),
+        )
     if json:
         emit_json(payload)
     else:

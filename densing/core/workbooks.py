@@ -64,11 +64,12 @@ def workbook_rows(data: bytes, name: str, sheet: str | None = None) -> tuple[dic
             names = [each.title for each in values.worksheets]
             if sheet is not None and sheet not in names:
                 raise UnknownNameError(f"sheet of {name}", sheet, names)
-            filled = [each for each in ([sheet] if sheet is not None else names) if _rows(values[each])]
+            asked = [sheet] if sheet is not None else names
+            filled = {each: rows for each in asked if (rows := _rows(values[each]))}
             if not filled:
                 raise InputError(f"{name}: empty ({listed(names)}); a header row and at least one data row are needed")
-            rows = _rows(values[filled[0]])
-            written = _rows(formulas[filled[0]])
+            first, *others = filled
+            rows, written = filled[first], _rows(formulas[first])
     except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, SyntaxError, OSError) as error:
         raise InputError(f"{name}: not readable as a workbook ({str(error)[:200]}); save it again") from error
     for number, cells in written.items():
@@ -78,10 +79,10 @@ def workbook_rows(data: bytes, name: str, sheet: str | None = None) -> tuple[dic
                     f"{name}: row {number}, column {at + 1}: the formula {cell[:40]} was never computed; open the "
                     "workbook in a spreadsheet and save it, or put the value there"
                 )
-    if len(filled) == 1:
+    if not others:
         return rows, ()
-    message = f"{name}: read is the sheet {filled[0]!r}, the first; not read: {listed(map(repr, filled[1:]), 20)}"
-    return rows, (Note("sheet-chosen", "warning", message, {"read": filled[0], "sheets": names}),)
+    message = f"{name}: read is the sheet {first!r}, the first; not read: {listed(map(repr, others), 20)}"
+    return rows, (Note("sheet-chosen", "warning", message, {"read": first, "sheets": names}),)
 
 
 def _rows(sheet: Any) -> dict[int, list[Any]]:

@@ -222,8 +222,7 @@ def find_model(catalog: Catalog, name: str, *, kind: str | None = None) -> tuple
         return name, "exact"
     parts = words_of(name)
     if len(models := names.plain.get(_key(parts), ())) == 1:
-        same = words_of(models[0]) == parts or _key(words_of(models[0])) == _key(parts)
-        return models[0], "normalised" if same else "alias"
+        return models[0], "normalised" if _key(words_of(models[0])) == _key(parts) else "alias"
     base = _says_base(parts) or kind == "base"
     # A name that says base may leave it off; one that does not may not add it.
     models = tuple(m for m in names.core.get(_key(_core(parts)), ()) if base or not _says_base(names.words[m]))

@@ -447,7 +447,7 @@ def _understood(sheet: Sheet, benchmarks: pd.DataFrame) -> Sheet:
     for row in benchmarks.dropna(subset="name").itertuples():
         also[row.id].append(row.name)
     if "benchmark" in cells:
-        spelled = {plain_name(other): name for name, others in also.items() for other in (*others, name)}
+        spelled = _by_spelling(also)
         given = each_once(cells["benchmark"], str.strip)
         distinct = [text for text in pd.unique(given) if text not in ids]
         if changed := {text: spelled[plain_name(text)] for text in distinct if plain_name(text) in spelled}:
@@ -476,7 +476,7 @@ def _not_read(sheet: Sheet, benchmarks: Mapping[str, Sequence[str]]) -> list[Not
     """Say which columns are not read, and what those may mean that look like something that is."""
     stated = {*_STATED, *_SIZE_COLUMNS}
     unread = [name for name in map(str, sheet.cells.columns) if name not in stated]
-    names = {plain_name(other): name for name, others in benchmarks.items() for other in (*others, name)}
+    names = _by_spelling(benchmarks)
     hints: dict[str, str] = {}
     for header in unread:
         # Other columns are other things, most of them: asked about are a slip, a date, and a benchmark with more to it.
@@ -495,9 +495,14 @@ def _not_read(sheet: Sheet, benchmarks: Mapping[str, Sequence[str]]) -> list[Not
     return [Note("columns-not-read", "warning" if hints else "info", message, {"columns": unread, "hints": hints})]
 
 
+def _by_spelling(benchmarks: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return what each plain spelling of a benchmark means, its id among them."""
+    return {plain_name(other): name for name, others in benchmarks.items() for other in (*others, name)}
+
+
 def _shots_in_headers(sheet: Sheet, also: dict[str, list[str]]) -> dict[str, str]:
     """Return the shots that headers state behind a benchmark (``MMLU 5-shot``), and add these to what it is called."""
-    names = {plain_name(other): name for name, others in also.items() for other in (*others, name)}
+    names = _by_spelling(also)
     shots = {}
     for header in map(str, sheet.cells.columns):
         # Some benchmarks are called so (mmlu_0shot).

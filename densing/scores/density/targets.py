@@ -163,7 +163,7 @@ def own_measurements(parts: dict[str, Part]) -> tuple[dict[str, Part], dict[str,
     --------
     marked_known
     """
-    known = parts["models"].known if "models" in parts else {}
+    known = _known(parts)
     own = {name: f"{name} ({USER})" for name in known}
     renamed = {
         table: dataclasses.replace(part, rows=part.rows.assign(model=part.rows["model"].map(lambda m: own.get(m, m))))
@@ -172,6 +172,11 @@ def own_measurements(parts: dict[str, Part]) -> tuple[dict[str, Part], dict[str,
         for table, part in parts.items()
     }
     return renamed, {own_name: name for name, own_name in own.items()}
+
+
+def _known(parts: Mapping[str, Part]) -> Mapping[str, str]:
+    """Return the catalog's name of every model of a user's table that it knows."""
+    return parts["models"].known if "models" in parts else {}
 
 
 def marked_known(
@@ -192,7 +197,7 @@ def marked_known(
     --------
     own_measurements
     """
-    known = parts["models"].known if "models" in parts else {}
+    known = _known(parts)
     models = result.table["model"].map(lambda model: (names or {}).get(model, model))
     return dataclasses.replace(result, table=result.table.assign(model=models, known_as=models.map(known)))
 
@@ -249,7 +254,7 @@ def table_densities(
         if len(result):
             read = (note for part in parts.values() for note in part.notes)
             # One ability of a known model: from these scores and the catalog's, which also tie the two together.
-            known = parts["models"].known if "models" in parts else {}
+            known = _known(parts)
             result = marked_known(result, parts, {model: name for name, model in known.items()})
             return dataclasses.replace(
                 result, notes=tuple(once((*result.notes, *read, *_apart(result, set(result.table["model"])))))

@@ -22,7 +22,7 @@ from densing.core import (
     TableLike,
     UnknownNameError,
     as_declared,
-    as_table,
+    check_sheet,
     read_sheet,
     words,
 )
@@ -185,9 +185,10 @@ def read_runs(
     if named:
         sheet = _as_named(sheet, named, [column.name for column in columns])
         also = {name: others for name, others in ALSO.items() if name not in named}
+    sheet = as_declared(sheet, columns, also)
     if sheet.history:
-        sheet = _logged(as_declared(sheet, columns, also), needed)
-    return as_table(sheet, Table(f"runs for law {law.name}", tuple(columns)), also)
+        sheet = _logged(sheet, needed)
+    return check_sheet(sheet, Table(f"runs for law {law.name}", tuple(columns))), sheet.notes
 
 
 def _as_named(sheet: Sheet, named: Mapping[str, str], known: Sequence[str]) -> Sheet:

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from densing.core import InputError, Note, parse_json
 from densing.scores.evals.harness import is_number, mapping
 from densing.scores.evals.measurements import (
@@ -119,7 +121,7 @@ def read(content: Any, path: Path) -> Measurements:
         rows += _rows(score, cells, several=len(scores) > 1, path=path)
     rows, doubts = checked_rows(rows)
     facts = {"model": name, "type": "inspect", "args": str(dict(mapping(about.get("model_args"))))}
-    return Measurements(measurement_frame(rows), _no_items(), model_frame([facts]), (*notes, *doubts))
+    return Measurements(measurement_frame(rows), pd.DataFrame(), model_frame([facts]), (*notes, *doubts))
 
 
 def _rows(score: Mapping[str, Any], cells: Mapping[str, Any], several: bool, path: Path) -> list[dict[str, Any]]:
@@ -181,9 +183,3 @@ def _about(
         "harness": "inspect", "harness_version": str(mapping(about.get("packages")).get("inspect_ai") or ""),
         "date": str(about.get("created") or "")[:10], "file": str(path), "is_group": False,
     }  # fmt: skip
-
-
-def _no_items() -> Any:
-    import pandas as pd
-
-    return pd.DataFrame()
