@@ -164,7 +164,7 @@ def test_a_real_picture_has_its_size_its_colours_and_its_names(mine: Path) -> No
     assert "Mine-3B" in words and "Mine-Tiny" in words and "your models" in words
     image = pytest.importorskip("PIL.Image", reason="needs Pillow to read it").open(png)
     assert image.size == (2 * WIDTH, 2 * float(ElementTree.parse(svg).getroot().attrib["height"]))
-    counts = dict((colour, count) for count, colour in image.convert("RGB").getcolors(1 << 24))
+    counts = {colour: count for count, colour in image.convert("RGB").getcolors(1 << 24)}
     # Paper, most of it, and what is drawn on it: lines, marks and letters in several colours.
     paper = max(counts, key=counts.__getitem__)
     share = counts[paper] / sum(counts.values())

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,9 +22,6 @@ from densing.scores.density.inversion import DensityResult
 from densing.scores.density.runs import RunDensities, default_denominator, run_densities
 from densing.scores.density.sentences import density_sentence, quoted_rows
 from densing.scores.evals import count_parameters, read_results
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 Result = DensityResult | RunDensities
 _KNOWN_END, _OPEN_END = {"upper": "_hi", "lower": "_lo"}, {"upper": "_lo", "lower": "_hi"}
@@ -255,7 +252,7 @@ def log_to_mlflow(result: Result, step: int, run_id: str | None = None) -> None:
         mlflow.MlflowClient().set_tag(run_id, name, text)
 
 
-def log_to_tensorboard(result: Result, step: int, writer: SummaryWriter) -> None:
+def log_to_tensorboard(result: Result, step: int, writer: Any) -> None:
     """Log a model's density to TensorBoard: numbers as scalars, the sentence as text.
 
     Parameters
