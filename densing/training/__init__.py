@@ -3,8 +3,8 @@
 ``CO2``, ``LocalSGD``, ``SlowMo``, ``DCT``, ``FedFT``, ``Federated`` and ``SpaFL`` go around a model and its optimizer
 and let ranks communicate less or later; torch is loaded when one is first asked for. ``checkpoint_densities`` says how
 dense the model is, ``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
-``log_to_mlflow`` and ``log_to_tensorboard`` from a loop of your own. :mod:`densing.training.sparse` holds the sparse
-classifier over partitions, which needs no torch.
+``log_to_mlflow`` and ``log_to_tensorboard`` from a loop of your own; ``to_log`` returns it for any other tracker.
+:mod:`densing.training.sparse` holds the sparse classifier over partitions, which needs no torch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         log_to_mlflow,
         log_to_tensorboard,
         log_to_wandb,
+        to_log,
     )
 
 __all__ = [
@@ -34,8 +35,9 @@ __all__ = [
     "log_to_mlflow",
     "log_to_tensorboard",
     "log_to_wandb",
+    "to_log",
 ]
-_OF_DENSITY = {"DensityCallback", "checkpoint_densities", "log_to_mlflow", "log_to_tensorboard", "log_to_wandb"}
+_OF_DENSITY = {name for name in __all__ if name[0].islower()} | {"DensityCallback"}
 
 
 def __getattr__(name: str) -> Any:
