@@ -92,6 +92,17 @@ def test_a_how_to_page_does_what_it_says(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_trainer_of_a_tutorial_logs_the_densities_that_the_page_shows(tmp_path: Path) -> None:
+    """The one script that the clean environment has no packages for."""
+    pytest.importorskip("transformers", reason="needs transformers, which the extra evals brings")
+    text = (first_hour.TUTORIALS / "follow-my-run.md").read_text("utf-8")
+    page = tmp_path / "page.md"
+    page.write_text(text[text.index(first_hour.NOT_RUN) :].replace(first_hour.NOT_RUN, ""))
+    script = first_hour.read_commands(page)[0]
+    assert script.python and first_hour.try_commands([script], tmp_path, ENVIRONMENT) == []
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_tutorials_do_what_they_say_on_a_wheel_in_a_clean_environment() -> None:
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)

@@ -116,6 +116,34 @@ def test_the_hint_of_a_wheel_needs_no_index_that_has_densing(dist: Path, tmp_pat
     subprocess.run([*pip, "densing[slurm]"], check=True)
 
 
+def test_the_image_s_steps_build_and_install_from_what_it_copies(tmp_path: Path) -> None:
+    """The two stages before the last, in folders instead of an image; without what densing needs, which is here."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines():
+        if line.startswith("!"):
+            (source / line[1:]).symlink_to(ROOT / line[1:])
+    dockerfile = (ROOT / "Dockerfile").read_text("utf-8")
+    steps = re.findall(r"^RUN (.+)$", dockerfile[: dockerfile.rindex("FROM ")], flags=re.M)
+    assert [step.split()[0] for step in steps] == ["pip", "python", "if", "pip"]
+    programs = tmp_path / "opt" / "densing" / "bin"
+    env = {
+        "PATH": f"{programs}:{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PIP_NO_COMPILE": "1",
+    }
+    for step in steps:
+        script = re.sub(r"(?<=\s)/(?=opt/|wheels)|(?<=echo )/", f"{tmp_path}/", step)
+        alone = {"PIP_NO_DEPS": "1"} if step.startswith("pip install") else {}
+        command = ["bash", "-ec", script]
+        done = subprocess.run(command, cwd=source, env=env | alone, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{step}\n{done.stderr[-3000:]}"
+    beside = next(programs.parent.glob("lib/python*/site-packages")) / "zz_tested_beside.pth"
+    beside.write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    done = subprocess.run([programs / "densing", "--version"], cwd=tmp_path, env=env, capture_output=True, check=True)
+    assert densing.__version__ in done.stdout.decode()
+
+
 def test_a_clone_that_was_never_installed_hints_at_itself(tmp_path: Path) -> None:
     """As `python cli.py` runs: no metadata of densing is anywhere on the path."""
     packages = tmp_path / "packages"

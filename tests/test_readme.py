@@ -113,6 +113,16 @@ def test_the_leaderboard_holds_the_catalog_s_facts() -> None:
     assert (board["params"] / 1e9 - models["params_total_b"]).abs().lt(1e-5 * models["params_total_b"]).all()
 
 
+def test_the_last_checkpoint_is_as_its_makers_results_and_the_catalog_say() -> None:
+    last = pd.read_csv(ROOT / "examples" / "checkpoints.csv", parse_dates=["released"]).iloc[-1]
+    results = densing.read_results(ROOT / "tests/data/lm_eval/old_schema/6.9b-deduped-5shot_step143000.json")
+    row = results.measurements.set_index(["task", "metric"]).loc[("winogrande", "acc")]
+    assert row["model"].replace("v1.1-", "").endswith(last["model"])
+    assert (round(row["value"], 4), row["n_shot"]) == (last["score"], last["shots"])
+    model = densing.load_catalog().models.set_index("model").loc["Pythia-6.9B-deduped"]
+    assert (model["params_total_b"] * 1e9, model["released"]) == (last["params"], last["released"])
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md"])
 def test_links_lead_somewhere(page: str) -> None:
     targets = re.findall(r"\]\((?!https?:|mailto:)([^)#]+)", (ROOT / page).read_text("utf-8"))

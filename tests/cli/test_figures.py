@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
 import densing
+from densing.plots.files import WIDTH
 from tests.support.command import answer
 from tests.support.command import densing as run
 from tests.support.report_pages import Page
@@ -146,3 +149,24 @@ def test_a_picture_is_drawn_wide_and_sharp_with_its_points_beside(mine: Path, mo
     monkeypatch.setattr(go.Figure, "to_image", fails)
     done = run("density", *ON, "--scores", mine, "--png", png)
     assert done.returncode == 1 and "could not draw it (Chrome was not found anywhere); it needs Chrome" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_real_picture_has_its_size_its_colours_and_its_names(mine: Path) -> None:
+    pytest.importorskip("kaleido", reason="needs kaleido, which the extra png brings")
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        pytest.skip("needs Chromium, which kaleido draws with")
+    png, svg = mine.with_suffix(".png"), mine.with_suffix(".svg")
+    done = run("density", *ON, "--scores", mine, "--png", png, "--svg", svg)
+    assert done.returncode == 0, done.stderr
+    words = " ".join(ElementTree.parse(svg).getroot().itertext())
+    assert "Mine-3B" in words and "Mine-Tiny" in words and "your models" in words
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow to read it").open(png)
+    assert image.size == (2 * WIDTH, 2 * float(ElementTree.parse(svg).getroot().attrib["height"]))
+    counts = {colour: count for count, colour in image.convert("RGB").getcolors(1 << 24)}
+    # Paper, most of it, and what is drawn on it: lines, marks and letters in several colours.
+    paper = max(counts, key=counts.__getitem__)
+    share = counts[paper] / sum(counts.values())
+    assert paper == (255, 255, 255) and 0.5 < share < 0.99
+    assert sum(count > 500 for count in counts.values()) > 5

@@ -1,4 +1,5 @@
 from .abilities import ruler_by_families as ruler_by_families
+from .callback import DensityCallback as DensityCallback
 from .checkpoints import by_step as by_step
 from .checkpoints import checkpoint as checkpoint
 from .checkpoints import densities_by_step as densities_by_step
@@ -34,3 +35,8 @@ from .targets import skill_densities as skill_densities
 from .targets import skill_results as skill_results
 from .targets import skill_table as skill_table
 from .targets import table_densities as table_densities
+from .tracking import checkpoint_densities as checkpoint_densities
+from .tracking import log_to_mlflow as log_to_mlflow
+from .tracking import log_to_tensorboard as log_to_tensorboard
+from .tracking import log_to_wandb as log_to_wandb
+from .tracking import to_log as to_log

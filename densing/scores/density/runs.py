@@ -166,9 +166,7 @@ def run_densities(
             "which hold them"
         )
     rows, notes = _readable(measurements, reference, benchmark, tokens)
-    # A fit of one's own is taken to count as ladders do.
-    without_embeddings = reference.endswith(".json") or get_family(reference).kind == "two-step"
-    divisor = denominator or ("non_embedding" if without_embeddings else "total")
+    divisor = denominator or default_denominator(reference)
     estimate = partial(estimate_density, denominator=divisor, guard=guard, level=level, seed=seed)
     sizes = models.drop_duplicates("model")
     parts = []
@@ -208,6 +206,20 @@ def run_densities(
     )
     unique = {note.message: note for note in every}
     return RunDensities(by_step(table), tuple(parts), tuple(unique.values()))
+
+
+def default_denominator(reference: str) -> str:
+    """Return which parameters divide on a reference: those that its ruler counts.
+
+    Ladders count without embeddings, and a fit of one's own is taken to count as they do.
+
+    Examples
+    --------
+    >>> default_denominator("olmo-ladder"), default_denominator("qwen1.5")
+    ('non_embedding', 'total')
+    """
+    without_embeddings = reference.endswith(".json") or get_family(reference).kind == "two-step"
+    return "non_embedding" if without_embeddings else "total"
 
 
 def read_on(

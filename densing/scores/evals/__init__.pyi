@@ -7,6 +7,7 @@ from .adaptive import run_until as run_until
 from .identity import identify_model as identify_model
 from .measurements import left_out as left_out
 from .measurements import to_catalog_rows as to_catalog_rows
+from .models import count_parameters as count_parameters
 from .models import gguf_read_once as gguf_read_once
 from .models import load_model as load_model
 from .plan import MODELS as MODELS

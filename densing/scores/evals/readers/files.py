@@ -36,16 +36,16 @@ _STAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}[-:]\d{2}[-:]\d{2}(?:\.\d+)?|\d{8}_
 _OURS = frozenset({"unit.json", "run.json"})
 
 
-def read_results(path: Path | str) -> Measurements:
-    """Read results of evaluations: one file, a run of ours, or a folder tree.
+def read_results(path: Path | str | Mapping[str, Any]) -> Measurements:
+    """Read results of evaluations: one file, a run of ours, a folder tree, or what lm-eval returned.
 
     In a tree, of several measurements of one model and task with the same shots the one on most documents counts,
     among equals the newest; the others are named in the notes.
 
     Parameters
     ----------
-    path : path
-        A file or folder in one of the accepted forms.
+    path : path or mapping
+        A file or folder in one of the accepted forms, or what ``lm_eval.simple_evaluate`` returned.
 
     Raises
     ------
@@ -66,6 +66,8 @@ def read_results(path: Path | str) -> Measurements:
     ...         print(type(error).__name__)
     InputError
     """
+    if isinstance(path, Mapping):
+        return lm_eval.read(path)
     path = Path(path)
     try:
         exists, folder = path.exists(), path.is_dir()

@@ -27,14 +27,14 @@ def accepts(content: Any) -> bool:
     )
 
 
-def read(content: Any, path: Path) -> Measurements:
-    """Return the measurements of one results file.
+def read(content: Any, path: Path | None = None) -> Measurements:
+    """Return the measurements of one results file, or of what ``lm_eval.simple_evaluate`` returned.
 
     Parameters
     ----------
     content : mapping
         What the file holds.
-    path : path
+    path : path, optional
         The file; its samples are looked for beside it, by their time.
 
     Raises
@@ -42,18 +42,19 @@ def read(content: Any, path: Path) -> Measurements:
     InputError
         When a part of it is damaged.
     """
-    results = check_results(content, str(path))
-    name = model_name(results, path.stem)
-    stamp = _TIME.search(path.stem)
+    where = "results in memory" if path is None else str(path)
+    results = check_results(content, where)
+    name = model_name(results, "model" if path is None else path.stem)
+    stamp = None if path is None else _TIME.search(path.stem)
     inline = results.get("samples")
-    if isinstance(inline, Mapping):
-        items, problems = _inline_items(results, inline, name)
+    if isinstance(inline, Mapping) or path is None:
+        items, problems = _inline_items(results, mapping(inline), name)
     else:
         items, problems = _items(results, path, stamp[1] if stamp else "", name)
-    rows, notes = result_rows(results, items, model=name, where=str(path))
+    rows, notes = result_rows(results, items, model=name, where=where)
     if stamp:
         rows = [row | {"date": row["date"] or stamp[1][:10]} for row in rows]
-    notes += [Note("items-unreadable", "warning", text, {"file": str(path)}) for text in problems]
+    notes += [Note("items-unreadable", "warning", text, {"file": where}) for text in problems]
     return Measurements(measurement_frame(rows), items, model_frame([model_facts(results, name)]), tuple(notes))
 
 
