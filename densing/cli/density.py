@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from densing.cli import calls
 from densing.cli import options as o
 from densing.cli.figures import Pictures
 from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes, timed_bar
@@ -122,19 +123,13 @@ def density(
     html: o.Html = None,
     png: o.Png = None,
     svg: o.Svg = None,
-    verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose",
-            help="With --reference joint: also the ruler's part of the intervals, from fewer families and from more.",
-        ),
-    ] = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Turn scores into effective parameters and density, with a status and an interval per model.
 
     Intervals are measured: the error of the model's ability and of the ruler. The columns that end in _recipe hold how
-    far models of one making scatter too: where another model of the same recipe may lie.
+    far models of one making scatter too: where another model of the same recipe may lie. With --verbose and
+    --reference joint: also the ruler's part of the intervals, from fewer families and from more.
 
     Example: densing density --reference qwen1.5 --benchmark mmlu --scores my_scores.csv --json
 
@@ -278,7 +273,7 @@ def density(
         emit_table(_limited(table)[columns], f"Density against {reference}, {title}", table["bound"])
         told = [TO_QUOTE, *density_sentences(table, level)] if scores is not None else []
         say("\n".join(filter(None, [HOW_TO_READ.format(reference=reference), spread, *told])))
-        if verbose and reference == JOINT and scores is None and not skills:
+        if calls.current().verbose and reference == JOINT and scores is None and not skills:
             title = "The ruler's part of the variance of densities, by how many families the ruler is made from"
             emit_table(ruler_by_families(merged, result), title)
     finish(notes, chain.from_iterable(hits.values()))

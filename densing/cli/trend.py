@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from densing.cli import calls
 from densing.cli import options as o
 from densing.cli.figures import Pictures
 from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes, timed_bar
@@ -74,10 +75,11 @@ def trend(
     html: o.Html = None,
     png: o.Png = None,
     svg: o.Svg = None,
-    verbose: o.Verbose = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Estimate the doubling time of density side by side, with the checks that belong to it.
+
+    With --verbose also how the estimators did in simulations, and what tests found that have no power on these data.
 
     Example: densing trend --benchmark mmlu --only leaderboard.csv --html trend.html
 
@@ -177,7 +179,7 @@ def trend(
                 ]
             )
         )
-        if verbose:
+        if calls.current().verbose:
             say("\n".join([result.record, *result.details()]))
         if front:
             say("The front cannot be told: too few models." if told is None else told.sentence)
@@ -188,7 +190,7 @@ def trend(
             emit_table(shown, "The headline under other choices, months")
         for question in answers:
             say(_sentence(*question))
-        show_notes(notes, verbose)
+        show_notes(notes, brief=True)
     finish(notes)
 
 

@@ -15,6 +15,7 @@ is spelled.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ from densing.scores.catalog.schema import (
 )
 from densing.scores.catalog.scores import measurements
 
+LOG = logging.getLogger(__name__)
 IN_MEMORY = "the table"
 """Name of a table that is no file, in messages."""
 _TABLES: dict[str, Table] = {t.name: t for t in (MODELS, SCORES, BENCHMARKS, EVALUATORS, SOURCES)}
@@ -175,6 +177,7 @@ def load_catalog(*extra: TableLike, replace: bool = False, embedded: bool = True
     )
     for source in extra:
         catalog = merge(catalog, read_extra(source), replace)
+    LOG.info("catalog: %d models, %d scores", len(catalog.models), len(catalog.scores))
     return catalog
 
 

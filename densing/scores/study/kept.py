@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,7 @@ import pandas as pd
 
 from densing.core import DensingError, Note, cache_folder, write_text
 
+LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 FOLDER = "today"
 
@@ -53,7 +55,10 @@ def kept(make: Callable[[], T], kind: type[T], name: str, *inputs: object, by: C
     path = cache_folder() / FOLDER / f"{name}-{digest.hexdigest()[:24]}.json"
     # Whatever is wrong with a kept file: the result is made anew.
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        return kind(**{key: _decoded(value) for key, value in json.loads(path.read_text(encoding="utf-8")).items()})
+        result = kind(**{key: _decoded(value) for key, value in json.loads(path.read_text(encoding="utf-8")).items()})
+        LOG.info("%s: read from %s", name, path)
+        return result
+    LOG.info("%s: worked out anew", name)
     result = make()
     with suppress(OSError, DensingError):
         path.parent.mkdir(parents=True, exist_ok=True)
