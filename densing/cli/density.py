@@ -247,6 +247,7 @@ def density(
     hits = check_densities(table, fail_if) if fail_if else {}
     steps = densities_by_step(table) if by_step else None
     if steps is not None:
+        table = _with_steps(table)
         _draw_steps(pictures, steps, notes)
     elif pictures:
         from densing.plots import density_points
@@ -266,7 +267,7 @@ def density(
     save(table, payload, out, notes)
     show_notes(notes)
     if json:
-        emit_json(payload if steps is None else _with_steps(payload), notes)
+        emit_json(payload, notes)
     elif steps is not None:
         _show_steps(steps, reference)
     else:
@@ -403,14 +404,16 @@ def _of_runs(
     show_notes(notes)
     result = run_densities(measurements, models, reference, **options)
     hits = check_densities(result.table, fail_if) if fail_if else {}
-    payload, told = _with_hits(_with_sentences(result.table, options["level"]), hits), (*notes, *result.notes)
-    steps = densities_by_step(result.table) if by_step else None
+    told = (*notes, *result.notes)
+    table, steps = result.table, densities_by_step(result.table) if by_step else None
     if steps is not None:
+        table = _with_steps(table)
         _draw_steps(pictures, steps, told)
-    save(result.table, payload, out, told)
+    payload = _with_hits(_with_sentences(table, options["level"]), hits)
+    save(table, payload, out, told)
     show_notes(result.notes)
     if json:
-        emit_json(payload if steps is None else _with_steps(payload), told)
+        emit_json(payload, told)
     elif steps is not None:
         _show_steps(steps, reference)
     else:

@@ -87,6 +87,8 @@ _FACTS: dict[str, tuple[str, ...]] = {
     "evaluators": (),
     "sources": (),
 }
+# What a user may state otherwise of a model that is there: it stays the same one. Another size or kind is another model.
+_STATED_FREELY = ("family", "released")
 _DERIVATION = {"base": "scratch", "continued": "continued", "instruct": "instruct_tuned"}
 _SOURCE_OF = {
     "released": "released_source",
@@ -811,15 +813,14 @@ def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
             strict=True,
         )
     ]
-    if changes and not replace:
-        raise TableError(
-            part.title,
-            [
-                _refusal(number, column, row, one, label, name, part.titles)
-                for number, label, row, one, columns in changes
-                for column in columns
-            ],
-        )
+    problems = [
+        _refusal(number, column, row, one, label, name, part.titles)
+        for number, label, row, one, columns in changes
+        for column in columns
+        if not (replace or (name == "models" and column in _STATED_FREELY))
+    ]
+    if problems:
+        raise TableError(part.title, problems)
     notes = list(catalog.notes)
     if repeated := labels[~changed].tolist():
         message = f"{part.title}: {len(repeated)} rows repeat the catalog's {name} and change nothing"
