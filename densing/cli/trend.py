@@ -88,7 +88,6 @@ def trend(
     import pandas as pd
 
     from densing.scores.catalog import load_catalog, selection_of
-    from densing.scores.study import sensitivity as other_choices
     from densing.scores.trend import PAPERS_OWN, TrendData, estimate_trend
     from densing.scores.trend import when as arrival
 
@@ -126,7 +125,8 @@ def trend(
             seed=seed,
         )
         models = TrendData.from_density(densities.headline)
-        result = estimate_trend(models.window(since, until), seed=seed, permutations=permutations, bootstrap=bootstrap)
+        result = estimate_trend(models.window(since, until), seed=seed, permutations=permutations, bootstrap=bootstrap,
+                                keep=True)
     later = models.window(since=pd.Timestamp(result.data.released.max()) + pd.Timedelta(days=1))
     today = pd.Timestamp.today().normalize()
     answers = [
@@ -134,9 +134,11 @@ def trend(
     ]
     notes = (*densities.notes, *result.notes)
     told = result.front if front else None
-    choices = (
-        other_choices(merged, densities, window=(since, until), selection=selection, seed=seed) if sensitivity else None
-    )
+    choices = None
+    if sensitivity:
+        from densing.scores.study import sensitivity as other_choices
+
+        choices = other_choices(merged, densities, window=(since, until), selection=selection, seed=seed)
     quoted = result.quoted(ruler.name, o.curve_name(benchmark, combine))
     payload = {
         "reference": ruler.describe(),
