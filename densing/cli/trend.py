@@ -125,8 +125,9 @@ def trend(
             seed=seed,
         )
         models = TrendData.from_density(densities.headline)
-        result = estimate_trend(models.window(since, until), seed=seed, permutations=permutations, bootstrap=bootstrap,
-                                keep=True)
+        result = estimate_trend(
+            models.window(since, until), seed=seed, permutations=permutations, bootstrap=bootstrap, keep=True
+        )
     later = models.window(since=pd.Timestamp(result.data.released.max()) + pd.Timedelta(days=1))
     today = pd.Timestamp.today().normalize()
     answers = [

@@ -85,6 +85,8 @@ def _plain(value: Any) -> Any:
         return {"type": value.dtype.str, "shape": value.shape, "content": content}
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, pd.Timestamp) or value is pd.NaT or value is pd.NA:
+        return str(value)
     raise NotImplementedError(f"{type(value).__name__} cannot be kept")
 
 

@@ -87,7 +87,7 @@ _FACTS: dict[str, tuple[str, ...]] = {
     "evaluators": (),
     "sources": (),
 }
-# What a user may state otherwise of a model that is there: it stays the same one. Another size or kind is another model.
+# What a user may state otherwise of a model that is there, which stays the same one; of another size or kind it is not.
 _STATED_FREELY = ("family", "released")
 _DERIVATION = {"base": "scratch", "continued": "continued", "instruct": "instruct_tuned"}
 _SOURCE_OF = {

@@ -199,7 +199,7 @@ def _validated(cells: Cells, catalog: Catalog, seeds: Sequence[int], step: Step)
                 return Validation(pd.DataFrame(), pd.DataFrame(), (note,))
 
         name = f"validation-{split}-{seed}"
-        parts.append(kept(make, Validation, name, cells.table, released, by=validate))
+        parts.append(cached(make, Validation, name, cells.table, released, by=validate))
     filled = [part for part in parts if len(part)]
     if not filled:
         raise InputError("; ".join(note.message for part in parts for note in part.notes))
