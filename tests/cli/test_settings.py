@@ -120,6 +120,9 @@ def test_doctor_says_where_each_setting_in_force_comes_from(folder: Path, monkey
     assert rows["density.seed"] == ("7", "DENSING_DENSITY_SEED")
     assert rows["techniques.plan.gpus"] == ("8", "densing.toml")
     assert "  density.seed: 7 (DENSING_DENSITY_SEED)" in densing("doctor", cwd=folder).stdout.splitlines()
+    monkeypatch.setenv("DENSING_EVAL_MODEL_ARGS", "pretrained=gpt2,token=hf_abcdefgh12")
+    shown = {row["name"]: row["value"] for row in answer("doctor", cwd=folder)["settings"]}
+    assert shown["eval.model_args"] == "pretrained=gpt2,token=***", "what doctor prints goes into reports of errors"
     (folder / "densing.toml").write_text("[techniques.plna]\n")
     assert "did you mean 'plan'" in densing("doctor", cwd=folder).stderr
     (folder / "densing.toml").write_text("[techniques.plan]\ngups = 8\n")
