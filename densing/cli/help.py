@@ -134,12 +134,14 @@ class Command(TyperCommand):
             args = calls.begin(" ".join(names), args)
         except ValueError as error:
             raise BadParameter(str(error), param_hint=calls.FLAG) from error
-        file = settings.find_file()
-        program = settings.program_settings(file)
-        if not ctx.resilient_parsing:
+        file = settings.SettingsFile()
+        # Help is there whatever a file holds; and a command that is called by itself, not by the program, has none.
+        if names and not ctx.resilient_parsing and not {"--help", "-h"} & set(args):
+            file = settings.find_file()
             settings.check_variables(names, self)
-        ctx.auto_envvar_prefix = settings.variable(*names)
-        ctx.default_map = settings.defaults_of(file, names, self)
+            ctx.auto_envvar_prefix = settings.variable(*names)
+            ctx.default_map = settings.defaults_of(file, names, self)
+        program = settings.program_settings(file)
         try:
             rest = super().parse_args(ctx, args)
         except BadParameter as error:

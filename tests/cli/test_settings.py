@@ -87,6 +87,7 @@ def test_what_is_no_setting_is_one_error_that_names_file_field_and_remedy(
     assert done.returncode in (1, 2) and done.stdout == ""
     for part in said:
         assert part in done.stderr
+    assert densing("density", "--help", cwd=folder).returncode == 0, "help is there all the same"
     document = printed(densing(*MMLU, "--json", cwd=folder).stdout)
     assert said[-1] in document["error"]["message"]
 
