@@ -81,6 +81,8 @@ def build(only: str | None = None) -> typer.Typer:
         cls=Group,
         # Without it lines have 48 columns at least, on whatever terminal.
         context_settings={
+            # Which tables a file of settings may have, also where one command alone is loaded.
+            "obj": tuple(COMMANDS),
             "help_option_names": ["-h", "--help"],
             "terminal_width": max(NARROW, min(shutil.get_terminal_size().columns, WIDE) - 2),
         },

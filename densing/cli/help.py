@@ -141,7 +141,7 @@ class Command(TyperCommand):
             settings.check_variables(names, self)
             ctx.auto_envvar_prefix = settings.variable(*names)
             ctx.default_map = settings.defaults_of(file, names, self)
-        program = settings.program_settings(file)
+        program = settings.program_settings(file, ctx.obj or ())
         try:
             rest = super().parse_args(ctx, args)
         except BadParameter as error:

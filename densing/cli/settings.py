@@ -193,8 +193,14 @@ def _from_file(value: Any, option: Any, file: SettingsFile) -> str:
     return str(file.path.parent / text) if is_path else text
 
 
-def program_settings(file: SettingsFile) -> list[Setting]:
+def program_settings(file: SettingsFile, commands: Sequence[str]) -> list[Setting]:
     """Return the settings of the program itself, in force.
+
+    Parameters
+    ----------
+    file : SettingsFile
+    commands : sequence of str
+        What else may stand at the top of the file.
 
     Raises
     ------
@@ -203,11 +209,9 @@ def program_settings(file: SettingsFile) -> list[Setting]:
     InputError
         When a value is none of those it may have.
     """
-    from densing.cli import COMMANDS
-
     for key in file.table:
-        if key not in (*PROGRAM, *COMMANDS):
-            raise UnknownNameError(f"setting in {file.place(())}:", key, (*PROGRAM, *COMMANDS))
+        if key not in (*PROGRAM, *commands):
+            raise UnknownNameError(f"setting in {file.place(())}:", key, (*PROGRAM, *commands))
     settings = []
     for name, default in PROGRAM.items():
         value, source = default or str(cache_folder()), DEFAULT
