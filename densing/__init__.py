@@ -11,7 +11,12 @@ Examples
 np.True_
 """
 
+import logging
+
 import lazy_loader as lazy
+
+# What modules log goes where the program that imports them says; the command line says it by -q and -v.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __version__ = "0.2.0"
 

@@ -71,7 +71,8 @@ def build(only: str | None = None) -> typer.Typer:
         name="densing",
         help="Measure how much capability a language model packs into each parameter, how fast that improves, and how\n"
         "efficiently training turns hardware time into it.\n\n"
-        "Example: densing run --out results/latest",
+        "Example: densing run --out results/latest\n\n"
+        "Options may also be set in densing.toml, pyproject.toml or the environment: `densing doctor` shows what is.",
         no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,
@@ -80,6 +81,8 @@ def build(only: str | None = None) -> typer.Typer:
         cls=Group,
         # Without it lines have 48 columns at least, on whatever terminal.
         context_settings={
+            # Which tables a file of settings may have, also where one command alone is loaded.
+            "obj": tuple(COMMANDS),
             "help_option_names": ["-h", "--help"],
             "terminal_width": max(NARROW, min(shutil.get_terminal_size().columns, WIDE) - 2),
         },
@@ -186,7 +189,7 @@ def _fail(error: BaseException) -> int:
             "message": f"{where}cannot read or write ({error.strerror or error}); check space and rights",
             **({"where": str(error.filename)} if error.filename else {}),
         }
-    elif os.environ.get("DENSING_DEBUG"):
+    elif os.environ.get("DENSING_DEBUG", "").lower() not in ("", "0", "false"):
         raise error
     else:
         document = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FLAG = "--json"
 ENVELOPE, BARE = "v1", "v0"
@@ -19,10 +19,22 @@ class Call:
     command : str
         The words of the command: ``techniques compare``; empty before there is one.
     form : {"v1", "v0"}
+    verbosity : {"quiet", "normal", "verbose", "debug"}
     """
 
     command: str = ""
     form: str = ENVELOPE
+    verbosity: str = "normal"
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing but the answer, warnings and errors is written."""
+        return self.verbosity == "quiet"
+
+    @property
+    def verbose(self) -> bool:
+        """Whether what is only worth knowing is written, too."""
+        return self.verbosity in ("verbose", "debug")
 
 
 _current = Call()
@@ -31,6 +43,12 @@ _current = Call()
 def current() -> Call:
     """Return the call that is running."""
     return _current
+
+
+def speak(verbosity: str) -> None:
+    """Note how much the call that is running says."""
+    global _current
+    _current = replace(_current, verbosity=verbosity)
 
 
 def begin(command: str, arguments: Sequence[str]) -> list[str]:
@@ -46,7 +64,7 @@ def begin(command: str, arguments: Sequence[str]) -> list[str]:
     Examples
     --------
     >>> begin("profile", ["--json=v0", "traces"]), current()
-    (['--json', 'traces'], Call(command='profile', form='v0'))
+    (['--json', 'traces'], Call(command='profile', form='v0', verbosity='normal'))
     >>> begin("profile", ["--json", "traces"]), current().form
     (['--json', 'traces'], 'v1')
     """

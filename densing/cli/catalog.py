@@ -74,7 +74,7 @@ def list_models(
 
 @app.command("show")
 def show_model(
-    model: Annotated[str, typer.Argument(help="Canonical name.")],
+    model: Annotated[str, typer.Argument(help="Its name, in any spelling that names one model.")],
     catalog: o.CatalogFiles = None,
     json: o.JsonFlag = False,
 ) -> None:
@@ -82,12 +82,14 @@ def show_model(
 
     Example: densing catalog show Llama-3-8B
     """
-    from densing.scores.catalog import load_catalog, own_figures, strata
+    from densing.scores.catalog import identify, load_catalog, own_figures, strata
 
     merged = load_catalog(*(catalog or []))
+    found = identify(merged, model)
+    if found.model is None:
+        raise UnknownNameError("model", model, merged.models["model"], near=found.near)
+    model = found.model
     row = merged.models[merged.models["model"] == model]
-    if row.empty:
-        raise UnknownNameError("model", model, merged.models["model"])
     scores = merged.scores.assign(own=own_figures(merged))
     scores = scores[scores["model"] == model].sort_values(["benchmark", "evaluator"])
     labels = strata(merged).set_index("model").loc[model]

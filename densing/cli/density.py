@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from densing.cli import calls
 from densing.cli import options as o
 from densing.cli.figures import Pictures
 from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes, timed_bar
@@ -122,19 +123,13 @@ def density(
     html: o.Html = None,
     png: o.Png = None,
     svg: o.Svg = None,
-    verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose",
-            help="With --reference joint: also the ruler's part of the intervals, from fewer families and from more.",
-        ),
-    ] = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Turn scores into effective parameters and density, with a status and an interval per model.
 
     Intervals are measured: the error of the model's ability and of the ruler. The columns that end in _recipe hold how
-    far models of one making scatter too: where another model of the same recipe may lie.
+    far models of one making scatter too: where another model of the same recipe may lie. With --verbose and
+    --reference joint: also the ruler's part of the intervals, from fewer families and from more.
 
     Example: densing density --reference qwen1.5 --benchmark mmlu --scores my_scores.csv --json
 
@@ -252,6 +247,7 @@ def density(
     hits = check_densities(table, fail_if) if fail_if else {}
     steps = densities_by_step(table) if by_step else None
     if steps is not None:
+        table = _with_steps(table)
         _draw_steps(pictures, steps, notes)
     elif pictures:
         from densing.plots import density_points
@@ -271,14 +267,14 @@ def density(
     save(table, payload, out, notes)
     show_notes(notes)
     if json:
-        emit_json(payload if steps is None else _with_steps(payload), notes)
+        emit_json(payload, notes)
     elif steps is not None:
         _show_steps(steps, reference)
     else:
         emit_table(_limited(table)[columns], f"Density against {reference}, {title}", table["bound"])
         told = [TO_QUOTE, *density_sentences(table, level)] if scores is not None else []
         say("\n".join(filter(None, [HOW_TO_READ.format(reference=reference), spread, *told])))
-        if verbose and reference == JOINT and scores is None and not skills:
+        if calls.current().verbose and reference == JOINT and scores is None and not skills:
             title = "The ruler's part of the variance of densities, by how many families the ruler is made from"
             emit_table(ruler_by_families(merged, result), title)
     finish(notes, chain.from_iterable(hits.values()))
@@ -408,14 +404,16 @@ def _of_runs(
     show_notes(notes)
     result = run_densities(measurements, models, reference, **options)
     hits = check_densities(result.table, fail_if) if fail_if else {}
-    payload, told = _with_hits(_with_sentences(result.table, options["level"]), hits), (*notes, *result.notes)
-    steps = densities_by_step(result.table) if by_step else None
+    told = (*notes, *result.notes)
+    table, steps = result.table, densities_by_step(result.table) if by_step else None
     if steps is not None:
+        table = _with_steps(table)
         _draw_steps(pictures, steps, told)
-    save(result.table, payload, out, told)
+    payload = _with_hits(_with_sentences(table, options["level"]), hits)
+    save(table, payload, out, told)
     show_notes(result.notes)
     if json:
-        emit_json(payload if steps is None else _with_steps(payload), told)
+        emit_json(payload, told)
     elif steps is not None:
         _show_steps(steps, reference)
     else:

@@ -8,23 +8,26 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, finish, progress, say, show_notes
-from densing.core import DensingError, Note, UnavailableError, install_command
+from densing.core import DensingError, Note, UnavailableError, install_command, strip_secrets
 
 
 def doctor(
+    ctx: typer.Context,
     refit: Annotated[
         bool, typer.Option("--refit", help="Also refit the shipped rulers and compare (about a minute).")
     ] = False,
     json: o.JsonFlag = False,
 ) -> None:
-    """Check versions, catalog, shipped fits and writable folders; exit code 3 when something is wrong.
+    """Check versions, catalog, shipped fits and settings; exit code 3 when something is wrong.
+
+    Under `settings` stands every setting in force, with the file or the variable that it comes from.
 
     Example: densing doctor --json
     """
     from densing.scores.study import versions
 
     with progress(quiet=json) as step:
-        document: dict[str, Any] = {"versions": versions()}
+        document: dict[str, Any] = {"versions": versions(), "settings": _settings(ctx)}
         notes = []
         for number, check in enumerate((_catalog, _fits, _extras, *((_refit,) if refit else ()))):
             step(check.__name__.strip("_"), number / 4)
@@ -35,7 +38,9 @@ def doctor(
         emit_json({**document, "healthy": not notes, "notes": notes})
     else:
         for key, value in document.items():
-            if key == "extras":
+            if key == "settings":
+                value = {row["name"]: f"{row['value']} ({row['source']})" for row in value}
+            if key in ("extras", "settings"):
                 typer.echo("\n".join([f"{key}:", *(f"  {part}: {found}" for part, found in value.items())]))
             else:
                 typer.echo(f"{key}: {', '.join(f'{k} {v}' for k, v in value.items())}")
@@ -102,6 +107,14 @@ def _extras() -> tuple[dict[str, Any], list[Any]]:
                 missing.append(name)
         extras[part] = ", ".join(versions_of) if not missing else f"not installed ({remedy or install_command(part)})"
     return {"extras": extras}, []
+
+
+def _settings(ctx: typer.Context) -> list[dict[str, str]]:
+    from densing.cli import build
+    from densing.cli.settings import options_in_force
+
+    rows = [*ctx.obj, *options_in_force(typer.main.get_command(build()))]
+    return strip_secrets([{"name": row.name, "value": row.value, "source": row.source} for row in rows])
 
 
 def _refit() -> tuple[dict[str, Any], list[Any]]:

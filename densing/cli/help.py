@@ -8,9 +8,9 @@ from textwrap import TextWrapper
 from typing import Any
 
 from typer import BadParameter
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from densing.cli import calls
+from densing.cli import calls, settings
 
 WIDE = 100
 """Columns that help takes at most."""
@@ -72,6 +72,8 @@ def _text(command: Any, ctx: Any, formatter: Any) -> None:
 def _options(command: Any, ctx: Any, formatter: Any) -> None:
     sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
     for parameter in command.get_params(ctx):
+        # Every option has a variable; the rule is said once, in what `densing --help` ends with.
+        parameter.show_envvar = False
         if record := parameter.get_help_record(ctx):
             sections["Arguments" if parameter.param_type_name == "argument" else "Options"].append(record)
     for name, each in getattr(command, "commands", {}).items():
@@ -88,11 +90,41 @@ def _options(command: Any, ctx: Any, formatter: Any) -> None:
                 formatter.write("".join(f"{'':{terms + 4}}{line}\n" for line in lines))
 
 
+def _how_much_is_said() -> tuple[TyperOption, TyperOption]:
+    """Return the options of every command that say how much it writes beside its answer."""
+    return (
+        TyperOption(
+            param_decls=["--quiet", "-q"],
+            is_flag=True,
+            default=False,
+            allow_from_autoenv=False,
+            help="Write the answer, warnings and errors, and nothing else.",
+        ),
+        TyperOption(
+            param_decls=["--verbose", "-v"],
+            count=True,
+            default=0,
+            allow_from_autoenv=False,
+            help="Also write what is only worth knowing, and what is read and kept; -vv: every step.",
+        ),
+    )
+
+
 class Command(TyperCommand):
-    """A command whose help is written here, and whose ``--json`` may name a form (``--json=v0``)."""
+    """A command whose help is written here, whose options have settings, and that says as much as it is asked to.
+
+    ``--json`` may name a form (``--json=v0``).
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.params += _how_much_is_said()
+        for parameter in self.params:
+            if parameter.name in settings.GIVEN_ONLY:
+                parameter.allow_from_autoenv = False  # type: ignore[attr-defined]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Note which command is called and how it answers, then parse as ever."""
+        """Note which command is called and how it answers, then parse as ever, with the settings beneath."""
         names: list[str] = []
         at = ctx
         while at.parent is not None:
@@ -102,7 +134,27 @@ class Command(TyperCommand):
             args = calls.begin(" ".join(names), args)
         except ValueError as error:
             raise BadParameter(str(error), param_hint=calls.FLAG) from error
-        return super().parse_args(ctx, args)
+        file = settings.SettingsFile()
+        # Help is there whatever a file holds; and a command that is called by itself, not by the program, has none.
+        if names and not ctx.resilient_parsing and not {"--help", "-h"} & set(args):
+            file = settings.find_file()
+            settings.check_variables(names, self)
+            ctx.auto_envvar_prefix = settings.variable(*names)
+            ctx.default_map = settings.defaults_of(file, names, self)
+        program = settings.program_settings(file, ctx.obj or ())
+        try:
+            rest = super().parse_args(ctx, args)
+        except BadParameter as error:
+            # A value that nobody wrote on the line: where does it stand?
+            name = str(getattr(error.param, "name", ""))
+            source = ctx.get_parameter_source(name)
+            if source is not None and source.name == "ENVIRONMENT":
+                error.message = f"{settings.variable(*names, name)}: {error.message}"
+            elif source is not None and source.name == "DEFAULT_MAP":
+                error.message = f"{file.place(names)}: {error.message}"
+            raise
+        ctx.obj = settings.apply(program, quiet=ctx.params.pop("quiet"), verbose=ctx.params.pop("verbose"))
+        return rest
 
     get_short_help_str, format_help_text, format_options = _short, _text, _options
 

@@ -48,14 +48,6 @@ JsonFlag = Annotated[
         "--json=v0 prints what 0.2 printed, for one more version.",
     ),
 ]
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "--verbose",
-        help="Also say how the estimators did in simulations, what tests found that have no power on these data, and "
-        "what is only worth knowing.",
-    ),
-]
 Reference = Annotated[
     str,
     typer.Option(

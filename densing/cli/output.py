@@ -164,7 +164,7 @@ def emit_table(frame: pd.DataFrame, title: str, bound: Iterable[object] = ()) ->
     console.print(table)
     if hidden := [name for name in cells if name not in names]:
         left_out = ", ".join(map(visible, hidden))
-        Console(stderr=True).print(Text(f"No room for {left_out}: widen the terminal, or use --json."), soft_wrap=True)
+        say(f"No room for {left_out}: widen the terminal, or use --json.")
 
 
 def fitting(widths: dict[str, int], room: int) -> list[str]:
@@ -252,7 +252,13 @@ def _terminal() -> bool:
 
 
 def say(message: str, style: str = "") -> None:
-    """Print lines for people to stderr."""
+    """Print a remark to stderr; none with ``--quiet``."""
+    if not calls.current().quiet:
+        warn(message, style)
+
+
+def warn(message: str, style: str = "") -> None:
+    """Print what must be seen to stderr."""
     lines = "\n".join(map(visible, message.split("\n")))
     if not _terminal():
         # Colours are for terminals, and what draws them takes longer to load than some commands to run.
@@ -264,16 +270,20 @@ def say(message: str, style: str = "") -> None:
     Console(stderr=True).print(Text(lines, style=style), soft_wrap=True)
 
 
-def show_notes(notes: Iterable[Note], verbose: bool = True, most: int | None = None) -> None:
-    """Print notes to stderr, each once, the severest first; of many the first ``most``."""
+def show_notes(notes: Iterable[Note], brief: bool = False, most: int | None = None) -> None:
+    """Print notes to stderr, each once, the severest first; of many the first ``most``.
+
+    ``brief`` leaves what is only worth knowing to ``--verbose``; with ``--quiet`` it is left out always.
+    """
+    call = calls.current()
     distinct: dict[str, Note] = {}
-    for note in severest_first(notes if verbose else doubts(notes)):
+    for note in severest_first(doubts(notes) if call.quiet or (brief and not call.verbose) else notes):
         distinct.setdefault(note.message, note)
     first = list(distinct.values())[:most]
     for note in first:
         # A name from data may be endless, and what follows a line end in it must not pass for a message of ours.
         lines = [words.middle_cut(line, LONGEST_NOTE) for line in note.message.split("\n")]
-        say(f"{note.severity}: " + "\n  ".join(lines), STYLES[note.severity])
+        warn(f"{note.severity}: " + "\n  ".join(lines), STYLES[note.severity])
     if len(first) < len(distinct):
         say(f"... and {len(distinct) - len(first)} more notes; all of them: --json")
 
@@ -283,7 +293,7 @@ def finish(notes: Iterable[Note], hits: Iterable[Hit] = ()) -> None:
     says that the result should not be used as it stands."""
     messages = [hit.message for hit in hits]
     for message in messages:
-        say(f"--fail-if: {message}", "bold red")
+        warn(f"--fail-if: {message}", "bold red")
     if messages:
         raise typer.Exit(CONDITION_HOLDS)
     if worst(notes) == "error":
@@ -310,7 +320,7 @@ def progress(quiet: bool) -> Iterator[Any]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    if quiet or not console.is_terminal:
+    if quiet or calls.current().quiet or not console.is_terminal:
         yield lambda label, fraction: None
         return
     parts = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -322,7 +332,7 @@ def progress(quiet: bool) -> Iterator[Any]:
 @contextmanager
 def timed_bar(quiet: bool, label: str = "") -> Iterator[Callable[[str, float, float | None], None]]:
     """Yield ``show(label, done, total)``: a bar with the time left on a terminal, nothing elsewhere."""
-    if quiet or not _terminal():
+    if quiet or calls.current().quiet or not _terminal():
         yield lambda label, done, total: None
         return
     from rich.console import Console

@@ -88,7 +88,7 @@ def show(
     else:
         columns = [name for name in (ITEM_COLUMNS if items else COLUMNS) if name in table.columns]
         emit_table(table[columns], f"{len(table)} {'documents' if items else 'measurements'} of {run}")
-        show_notes(results.notes, verbose=False)
+        show_notes(results.notes, brief=True)
     finish(results.notes)
 
 

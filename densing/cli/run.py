@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from densing.cli import calls
 from densing.cli import options as o
 from densing.cli.output import emit_json, finish, progress, say, show_notes
-from densing.core import plain, write_csv
+from densing.core import Note, doubts, plain, severest_first, words, write_csv
 
 if TYPE_CHECKING:
     from densing.scores.study import Study
     from densing.tradeoff import Frontier, GainRecord
+
+
+CAVEATS = 3
+"""Printed with the headline; the others stand in the report."""
 
 
 def run(
@@ -59,7 +64,6 @@ def run(
         ),
     ] = True,
     fast: Annotated[bool, typer.Option("--fast", help="Evaluate it on a quarter of the items.")] = False,
-    verbose: o.Verbose = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Do the main job: catalog, one scale, densities, doubling time, a model measured here, HTML report.
@@ -69,6 +73,8 @@ def run(
     (a row per task) and measured/ (its result store).
 
     Example: densing run --out results/mine --scores my_scores.csv
+
+    Prints the headline, three caveats and where the report is; --verbose also the front, the tests and every note.
 
     Example: densing run --gain ladders/arms/gain.json
     """
@@ -106,34 +112,57 @@ def run(
     if json:
         emit_json(_payload(study, report, against, ladders))
     else:
-        show_notes(study.notes, verbose)
-        if study.placed is not None:
-            # How a table of one's own was read is worth a line, however quiet.
-            show_notes(study.placed.notes)
-        say("\n".join([*_headline(study, verbose), "Report:"]))
+        notes = [*study.notes, *(() if study.placed is None else study.placed.notes)]
+        if calls.current().verbose:
+            show_notes(notes)
+            say("\n".join([*_headline(study), *_reasons(study), "Report:"]))
+        else:
+            say("\n".join(_headline(study)))
+            _caveats(study, notes)
         typer.echo(str(report))
     finish(study.notes)
 
 
-def _headline(study: Study, verbose: bool) -> list[str]:
+def _caveats(study: Study, notes: Sequence[Note]) -> None:
+    """Say what must be known before the number is quoted: what is wrong with the data first, then what the checks say.
+
+    Errors all; of the rest as much as there is room for.
+    """
+    doubtful = {note.message: note for note in severest_first(doubts(notes))}
+    errors = sum(note.severity == "error" for note in doubtful.values())
+    shown = list(doubtful.values())[: max(CAVEATS, errors)]
+    show_notes(shown)
+    checks = study.trend.sentences()
+    told = checks[: CAVEATS - len(shown)] if len(shown) < CAVEATS else []
+    more = len(doubtful) + len(checks) - len(shown) - len(told)
+    say("\n".join([*told, f"{words.plural(more, 'more caveat')} in the report, and with --verbose:"]))
+
+
+def _reasons(study: Study) -> list[str]:
+    """Say why this estimator, what the checks found, and what stands beside the headline."""
     from densing.scores.trend import sentences
 
     lines = [
-        study.trend.quoted(study.reference.name, study.reference.benchmark),
         *([] if study.trend.front is None else [study.trend.front.sentence]),
         f"Models: {study.selection}.",
         study.trend.why,
-        *(study.trend.sentences() if verbose else []),
-        *([study.trend.record, *study.trend.details()] if verbose else []),
+        *study.trend.sentences(),
+        study.trend.record,
+        *study.trend.details(),
+        *([study.precision] if study.precision else []),
     ]
-    if study.precision and verbose:
-        lines.append(study.precision)
-    if study.beside is not None and verbose:
+    if study.beside is not None:
         trend = study.beside.trend
         groups = sentences.without_groups(trend.checks, float(trend.line["doubling_months"]))
         caveats = filter(None, (sentences.broken(trend.checks), groups))
         ruler = f"{study.beside.reference.name} on {study.beside.reference.benchmark}"
         lines.append(" ".join([f"{study.beside.name} ({ruler}): {trend.title}.", *caveats]))
+    return lines
+
+
+def _headline(study: Study) -> list[str]:
+    """Say how fast density doubles, and where the models stand that were brought or measured."""
+    lines = [study.trend.quoted(study.reference.name, study.reference.benchmark)]
     if study.placed is not None:
         lines += [
             f"Yours: {row.model}{row.apart and f' ({row.apart}, no headline model)'}: density {row.density:.2g} "

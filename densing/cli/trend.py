@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from densing.cli import calls
 from densing.cli import options as o
 from densing.cli.figures import Pictures
 from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes, timed_bar
@@ -74,10 +75,11 @@ def trend(
     html: o.Html = None,
     png: o.Png = None,
     svg: o.Svg = None,
-    verbose: o.Verbose = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Estimate the doubling time of density side by side, with the checks that belong to it.
+
+    With --verbose also how the estimators did in simulations, and what tests found that have no power on these data.
 
     Example: densing trend --benchmark mmlu --only leaderboard.csv --html trend.html
 
@@ -86,7 +88,6 @@ def trend(
     import pandas as pd
 
     from densing.scores.catalog import load_catalog, selection_of
-    from densing.scores.study import sensitivity as other_choices
     from densing.scores.trend import PAPERS_OWN, TrendData, estimate_trend
     from densing.scores.trend import when as arrival
 
@@ -124,7 +125,9 @@ def trend(
             seed=seed,
         )
         models = TrendData.from_density(densities.headline)
-        result = estimate_trend(models.window(since, until), seed=seed, permutations=permutations, bootstrap=bootstrap)
+        result = estimate_trend(
+            models.window(since, until), seed=seed, permutations=permutations, bootstrap=bootstrap, keep=True
+        )
     later = models.window(since=pd.Timestamp(result.data.released.max()) + pd.Timedelta(days=1))
     today = pd.Timestamp.today().normalize()
     answers = [
@@ -132,9 +135,11 @@ def trend(
     ]
     notes = (*densities.notes, *result.notes)
     told = result.front if front else None
-    choices = (
-        other_choices(merged, densities, window=(since, until), selection=selection, seed=seed) if sensitivity else None
-    )
+    choices = None
+    if sensitivity:
+        from densing.scores.study import sensitivity as other_choices
+
+        choices = other_choices(merged, densities, window=(since, until), selection=selection, seed=seed)
     quoted = result.quoted(ruler.name, o.curve_name(benchmark, combine))
     payload = {
         "reference": ruler.describe(),
@@ -177,7 +182,7 @@ def trend(
                 ]
             )
         )
-        if verbose:
+        if calls.current().verbose:
             say("\n".join([result.record, *result.details()]))
         if front:
             say("The front cannot be told: too few models." if told is None else told.sentence)
@@ -188,7 +193,7 @@ def trend(
             emit_table(shown, "The headline under other choices, months")
         for question in answers:
             say(_sentence(*question))
-        show_notes(notes, verbose)
+        show_notes(notes, brief=True)
     finish(notes)
 
 

@@ -7,6 +7,7 @@ from .arguments import parse_pairs as parse_pairs
 from .arrays import Array as Array
 from .arrays import named_seed as named_seed
 from .arrays import named_stream as named_stream
+from .cache import cached as cached
 from .conditions import Hit as Hit
 from .conditions import Interval as Interval
 from .conditions import check_conditions as check_conditions

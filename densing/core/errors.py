@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 # What a message lists before it only counts.
@@ -197,6 +197,8 @@ class UnknownNameError(InputError):
         The names there are.
     instead : str, optional
         What else could have been given.
+    near : sequence of str, optional
+        What it may have meant, where more is known than how names are spelled; else those spelled like it.
 
     Examples
     --------
@@ -206,10 +208,10 @@ class UnknownNameError(InputError):
     unknown cluster 'mine' (known: cpu2; or give a .toml file)
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], instead: str = "") -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], instead: str = "", near: Sequence[str] = ()) -> None:
         self.name = name
         self.known = sorted(known)
-        self.suggestions = nearest(name, self.known)
+        self.suggestions = list(near) or nearest(name, self.known)
         hint = f"; did you mean {' or '.join(map(repr, self.suggestions))}?" if self.suggestions else ""
         names = "known: " + ", ".join(self.known[:SHOWN_NAMES])
         if len(self.known) > SHOWN_NAMES:

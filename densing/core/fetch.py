@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from densing.core.addresses import shown_address
 from densing.core.errors import InputError
 from densing.core.files import MAX_BYTES, cache_folder, replacing
 
+LOG = logging.getLogger(__name__)
 SECONDS = 60.0
 _GOOGLE = re.compile(r"docs\.google\.com/spreadsheets/d/(?P<id>[\w-]+)")
 
@@ -52,6 +54,7 @@ def fetch_file(address: str) -> Path:
     path = cache_folder() / "fetched" / hashlib.sha256(address.encode()).hexdigest()[:12] / name
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+    LOG.info("fetched %s, %d bytes", shown, len(data))
     return path
 
 

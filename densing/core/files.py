@@ -9,6 +9,7 @@ import codecs
 import csv
 import importlib.util
 import io
+import logging
 import os
 import stat
 import tempfile
@@ -23,6 +24,7 @@ from densing.core.errors import ArtefactError, InputError, UnavailableError
 if TYPE_CHECKING:
     import pandas as pd
 
+LOG = logging.getLogger(__name__)
 MAX_BYTES = 64 * 1024 * 1024
 GZIP = b"\x1f\x8b"
 # Source: Git LFS specification, https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
@@ -59,6 +61,7 @@ def read_bytes(path: Path | str, name: str) -> bytes:
         raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the file")
     if data.startswith(LFS_POINTER.encode()):
         raise InputError(f"{name}: a Git LFS pointer, not the file that it stands for; run `git lfs pull` there")
+    LOG.debug("read %s, %d bytes", name, len(data))
     return data
 
 
@@ -212,6 +215,7 @@ def replacing(path: Path) -> Iterator[Path]:
             yield temporary
             temporary.chmod(0o644)
             move(temporary, path)
+            LOG.debug("wrote %s", path)
     finally:
         # Nothing is left beside the file, after Ctrl-C neither; once renamed there is nothing to delete.
         if temporary is not None:

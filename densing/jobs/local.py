@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import shutil
@@ -26,6 +27,7 @@ from densing.jobs.base import (
     whole_option,
 )
 
+LOG = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 GB = 1e9
 NO_LIMIT = float("inf")
@@ -166,6 +168,7 @@ class _Queue:
             slot.attempt = Attempt(slot.job, devices)
             self.selector.register(slot.attempt.pipe, selectors.EVENT_READ, slot)
             kind: EventKind = "started" if slot.attempts == 1 else "restarted"
+            LOG.debug("%s %s, attempt %d", kind, slot.job.name, slot.attempts)
             self.on_event(JobEvent(slot.job, kind, "; ".join(slot.reasons[-1:]), slot.attempts))
 
     def listen(self) -> None:

@@ -6,8 +6,10 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
+
 from densing.scores.catalog.catalog import DATA
-from tests.support.command import answer, densing
+from tests.support.command import answer, densing, printed
 
 
 def test_sources_say_who_measured_what() -> None:
@@ -65,3 +67,17 @@ def test_a_table_that_is_not_there_is_one_message(tmp_path: Path) -> None:
 def test_show_writes_a_release_as_a_day() -> None:
     lines = densing("catalog", "show", "Llama-3-8B").stdout.splitlines()
     assert [line.split()[1:] for line in lines if line.strip().startswith("released ")] == [["2024-04-18"]]
+
+
+@pytest.mark.parametrize("name", ["llama 3 8b", "meta-llama/Meta-Llama-3-8B", "Llama3-8B-hf"])
+def test_show_finds_a_model_in_whatever_spelling(name: str) -> None:
+    assert answer("catalog", "show", name) == answer("catalog", "show", "Llama-3-8B")
+
+
+def test_show_asks_about_near_names_and_takes_none_for_another() -> None:
+    done = densing("catalog", "show", "Mistral 7B", "--json")
+    assert done.returncode == 1
+    near = printed(done.stdout)["error"]
+    assert near["suggestions"] == ["Mistral-7B-v0.1", "Mistral-7B-v0.2", "Mistral-7B-v0.3"]
+    assert "did you mean 'Mistral-7B-v0.1' or" in near["message"] and len(near["known"]) > 300
+    assert "'Qwen3-8B-Base'" in densing("catalog", "show", "Qwen3-8B").stderr

@@ -98,11 +98,13 @@ def test_dark_page_exchanges_colours(browser: Any, report: Path) -> None:
     assert light == "rgb(27, 31, 36)" and dark == "rgb(233, 236, 239)"
 
 
-def test_prints_light_and_complete(browser: Any, report: Path) -> None:
+def test_prints_light_and_what_is_unfolded(browser: Any, report: Path) -> None:
     page = opened(browser, report, 1280, scheme="dark")
+    state = "return [...document.querySelectorAll('details')].map((part) => part.open)"
+    unprinted = page.execute_script(state)
     page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    assert page.execute_script("return [...document.querySelectorAll('details')].every((part) => part.open)")
+    assert page.execute_script(state) == unprinted
     ink = page.execute_script("return getComputedStyle(document.querySelector('#plot-partition .xtitle')).fill")
     assert ink == "rgb(27, 31, 36)"
     page.execute_script("window.dispatchEvent(new Event('afterprint'))")

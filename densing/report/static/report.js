@@ -235,20 +235,14 @@
     window.clearTimeout(waiting);
     waiting = window.setTimeout(redraw, 120);
   });
-  const closed = [];
   const follow = () => {
     prefersDark.addEventListener("change", redraw);
     window.addEventListener("beforeprint", () => {
       printing = true;
-      document.querySelectorAll("details:not([open])").forEach((part) => {
-        closed.push(part);
-        part.open = true;
-      });
       holders.forEach(draw);
     });
     window.addEventListener("afterprint", () => {
       printing = false;
-      closed.splice(0).forEach((part) => { part.open = false; });
       redraw();
     });
     holders.forEach((holder) => near.observe(holder));

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core import Card, InputError, Note, Readable, UnknownNameError, cell_text, read_table
-from densing.scores.catalog.schema import ARCHITECTURES, DERIVATIONS, DOMAINS, GROUPS, KINDS, SIZE_BASES
+from densing.scores.catalog.schema import ARCHITECTURES, DERIVATIONS, DOMAINS, GROUPS, KINDS, SIZE_BASES, SIZED_KINDS
 
 DATA = Path(__file__).parent / "data"
 FRAMES = ("models", "scores", "benchmarks", "evaluators", "sources")
@@ -170,7 +170,7 @@ class Selection:
         if self.kinds == ("base",) and set(self.derivations) <= {"scratch", "distilled"}:
             terms.append(" or ".join(f"from-{name}" if name == "scratch" else name for name in self.derivations))
         phrase = ", ".join(term for term in terms if term)
-        phrase = f"{phrase} {_listed(self.kinds, KINDS)} models".replace("  ", " ").strip()
+        phrase = f"{phrase} {_listed(self.kinds, SIZED_KINDS)} models".replace("  ", " ").strip()
         phrase += " with a sourced release date" if self.verified_only else " with any release date"
         phrase += ", makers' own figures included" if self.vendors else ""
         since, until = _day(self.since, "since"), _day(self.until, "until")

@@ -242,14 +242,17 @@ class Identity:
     model : str or None
         The catalog's name for it.
     how : str
-        ``exact``, ``normalised`` or ``alias``; empty where it is none.
+        ``exact``, ``normalised`` or ``alias``: how ``named`` was matched; empty where it is none.
     near : tuple of str
         Models that it may be and is not taken for.
+    named : str or None
+        The catalog's model of this name, also where a revision or another size makes it another model.
     """
 
     model: str | None = None
     how: str = ""
     near: tuple[str, ...] = field(default=())
+    named: str | None = None
 
 
 def identify(
@@ -284,9 +287,11 @@ def identify(
     if match is not None and (match[1] == "exact" or revision in ("", "main")):
         row = _names(catalog).rows[match[0]]
         if match[1] == "exact" or params_b is None or _may_be(params_b, row):
-            return Identity(*match)
-        return Identity(near=(match[0],))
-    return Identity(near=_near(catalog, name, params_b) if ask and match is None else ())
+            return Identity(*match, named=match[0])
+        return Identity(how=match[1], near=(match[0],), named=match[0])
+    if match is not None:
+        return Identity(how=match[1], named=match[0])
+    return Identity(near=_near(catalog, name, params_b) if ask else ())
 
 
 def _may_be(params_b: float, row: Mapping[str, object]) -> bool:
@@ -347,8 +352,8 @@ def kind_of(name: str) -> dict[str, str]:
     --------
     >>> kind_of("Llama-3-8B-Instruct"), kind_of("Mixtral-8x7B")["architecture"], kind_of("Qwen2.5-7B")
     ({'kind': 'instruct', 'derivation': 'instruct_tuned', 'why': 'instruct'}, 'moe', {})
-    >>> kind_of("Zeta-30B-A3B")["params_active_b"], kind_of("GPT-4")["why"], kind_of("GPT-2-124M")
-    ('3', 'closed, size not published', {})
+    >>> kind_of("Zeta-30B-A3B")["params_active_b"], kind_of("GPT-4"), kind_of("GPT-2-124M")
+    ('3', {'kind': 'closed', 'why': 'size not published'}, {})
     """
     parts = words_of(name)
     told: dict[str, str] = {}
@@ -361,7 +366,8 @@ def kind_of(name: str) -> dict[str, str]:
     if tuned := next((word for word in parts if word in _TUNED), None):
         tell(tuned, kind="instruct", derivation="instruct_tuned")
     elif _is_closed(parts):
-        tell("closed, size not published", kind="instruct", derivation="instruct_tuned")
+        # What it was made of, and whether it is one model, nobody outside knows either.
+        tell("size not published", kind="closed")
     elif word := next((word for word in parts if word in _SMALLER), None):
         tell(word, kind="compressed", derivation="compressed" if word == "pruned" else "quantised")
     elif word := next((word for word in parts if word in _CONTINUED), None):

@@ -8,7 +8,7 @@ import pandas as pd
 
 from densing.core import InputError, Note, nearest, once, words
 from densing.scores.catalog.catalog import Catalog
-from densing.scores.catalog.identity import AGREEMENT, find_model, identify, kind_of, words_of
+from densing.scores.catalog.identity import AGREEMENT, identify, kind_of, words_of
 from densing.scores.catalog.tables import load_catalog
 
 _SIZES = ("params_total", "params_active", "params_non_embedding")
@@ -62,23 +62,23 @@ def with_sizes(
         origin = "results" if stored["params_total"] else ""
         if name in given:
             stored["params_total"], origin = given[name], "--params"
-        match = find_model(known, name)
-        if match is not None:
-            listed = {column: _count(sizes.loc[match[0], f"{column}_b"], 1e9) for column in _SIZES}
+        identity = identify(known, name, params_b=(stored["params_total"] or 0.0) / 1e9 or None)
+        if identity.named is not None:
+            listed = {column: _count(sizes.loc[identity.named, f"{column}_b"], 1e9) for column in _SIZES}
             total = stored["params_total"]
             agrees = not total or abs(total / (listed["params_total"] or total) - 1) <= AGREEMENT
             missing = [column for column in _SIZES if not stored[column] and listed[column]] if agrees else []
             stored |= {column: listed[column] for column in missing}
             if "params_total" in missing:
-                origin = f"catalog: {match[0]} ({match[1]})"
+                origin = f"catalog: {identity.named} ({identity.how})"
                 message = (
-                    f"model {name}: its size, {stored['params_total']:.4g}, is that of {match[0]} in the catalog "
-                    f"({match[1]} name); --params '{name}=COUNT' gives another"
+                    f"model {name}: its size, {stored['params_total']:.4g}, is that of {identity.named} in the catalog "
+                    f"({identity.how} name); --params '{name}=COUNT' gives another"
                 )
-                notes.append(Note("size-by-name", "info", message, {"model": name, "row": match[0], "how": match[1]}))
+                details = {"model": name, "row": identity.named, "how": identity.how}
+                notes.append(Note("size-by-name", "info", message, details))
         if not any(stored.values()):
             notes.append(_unsized(name, sizes.index))
-        identity = identify(known, name, params_b=(stored["params_total"] or 0.0) / 1e9 or None)
         if identity.near and any(stored.values()):
             message = (
                 f"model {name}: taken as a model of its own, though the catalog has {' and '.join(identity.near[:3])}; "

@@ -8,7 +8,8 @@ from __future__ import annotations
 from densing.core import Column, Table
 
 FORMS = ("cloze", "letters", "generate")
-KINDS = ("base", "continued", "compressed", "instruct")
+SIZED_KINDS = ("base", "continued", "compressed", "instruct")
+KINDS = (*SIZED_KINDS, "closed")
 ARCHITECTURES = ("dense", "moe")
 LAYERS = ("attention", "hybrid", "state-space")
 DOMAINS = ("general", "code", "math")
@@ -105,7 +106,8 @@ MODELS = Table(
         _text("architecture", "dense or mixture of experts", choices=ARCHITECTURES, default="dense"),
         _text(
             "kind",
-            "base: own random initialisation; continued: from other weights; compressed; instruct",
+            "base: own random initialisation; continued: from other weights; compressed; instruct; "
+            "closed: size not published",
             choices=KINDS,
             default="base",
         ),

@@ -15,6 +15,7 @@ is spelled.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ from densing.scores.catalog.schema import (
 )
 from densing.scores.catalog.scores import measurements
 
+LOG = logging.getLogger(__name__)
 IN_MEMORY = "the table"
 """Name of a table that is no file, in messages."""
 _TABLES: dict[str, Table] = {t.name: t for t in (MODELS, SCORES, BENCHMARKS, EVALUATORS, SOURCES)}
@@ -85,6 +87,8 @@ _FACTS: dict[str, tuple[str, ...]] = {
     "evaluators": (),
     "sources": (),
 }
+# What a user may state otherwise of a model that is there, which stays the same one; of another size or kind it is not.
+_STATED_FREELY = ("family", "released")
 _DERIVATION = {"base": "scratch", "continued": "continued", "instruct": "instruct_tuned"}
 _SOURCE_OF = {
     "released": "released_source",
@@ -175,6 +179,7 @@ def load_catalog(*extra: TableLike, replace: bool = False, embedded: bool = True
     )
     for source in extra:
         catalog = merge(catalog, read_extra(source), replace)
+    LOG.info("catalog: %d models, %d scores", len(catalog.models), len(catalog.scores))
     return catalog
 
 
@@ -808,15 +813,14 @@ def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
             strict=True,
         )
     ]
-    if changes and not replace:
-        raise TableError(
-            part.title,
-            [
-                _refusal(number, column, row, one, label, name, part.titles)
-                for number, label, row, one, columns in changes
-                for column in columns
-            ],
-        )
+    problems = [
+        _refusal(number, column, row, one, label, name, part.titles)
+        for number, label, row, one, columns in changes
+        for column in columns
+        if not (replace or (name == "models" and column in _STATED_FREELY))
+    ]
+    if problems:
+        raise TableError(part.title, problems)
     notes = list(catalog.notes)
     if repeated := labels[~changed].tolist():
         message = f"{part.title}: {len(repeated)} rows repeat the catalog's {name} and change nothing"

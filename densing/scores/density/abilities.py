@@ -27,7 +27,6 @@ from densing.scores.density.inversion import (
     sizes_of,
     without,
 )
-from densing.scores.joint import GENERAL, catalog_scale, evaluator_links, place_makers_own
 from densing.scores.references import JOINT, JointRuler, joint_ruler
 
 CARRIED = ("family", "organisation", "released", "kind", "architecture")
@@ -73,6 +72,8 @@ def joint_densities(
     --------
     catalog_densities
     """
+    from densing.scores.joint import GENERAL, catalog_scale, place_makers_own
+
     check_options(denominator, guard)
     if selection is not None and selection.vendors:
         # Another set of cells is another scale, with a ruler of its own.
@@ -283,6 +284,8 @@ def held_densities(result: DensityResult, models: Collection[str]) -> DensityRes
     """
     if not isinstance(result.reference, JointRuler):
         return result
+    from densing.scores.joint import evaluator_links
+
     cells = result.reference.scale.cells
     absent = sorted(set(models) - set(result.table["model"]))
     notes = []

@@ -243,22 +243,30 @@ def table_densities(
     if isinstance(reference, str):
         reference = load_reference(reference)
     if isinstance(reference, JointRuler):
+        from densing.scores.joint import joint_cells, place
+
         # A user's models stand on the scale beside all others: it is fitted anew with their scores.
         parts = read_extra(table)
-        merged = merge(load_catalog(), parts)
-        own = joint_ruler(merged, reference.benchmark, seed=seed)
+        own = joint_ruler(merge(load_catalog(), parts), reference.benchmark, seed=seed)
+        # There a known model ties the user's evaluator to the others. Its row is the user's measurement alone: read off
+        # that scale under a name of its own, beside the catalog's.
+        beside, names = own_measurements(parts)
+        merged = merge(load_catalog(), beside)
+        cells = joint_cells(merged)
+        apart = cells.table["model"].isin(names) & cells.table["benchmark"].isin(own.scale.benchmarks)
+        if apart.any():
+            cells = dataclasses.replace(cells, table=cells.table[apart].reset_index(drop=True), notes=())
+            own = dataclasses.replace(own, scale=place(own.scale, cells, seed=seed))
         everyone = joint_densities(merged, own, denominator=denominator, guard=guard, level=level, seed=seed)
         mine = set(merged.scores.loc[_from_user(merged.scores), "model"])
         everyone = held_densities(everyone, mine)
         result = everyone.subset(everyone.table["model"].isin(mine).to_numpy(dtype=bool))
         if len(result):
             read = (note for part in parts.values() for note in part.notes)
-            # One ability of a known model: from these scores and the catalog's, which also tie the two together.
-            known = _known(parts)
-            result = marked_known(result, parts, {model: name for name, model in known.items()})
-            return dataclasses.replace(
-                result, notes=tuple(once((*result.notes, *read, *_apart(result, set(result.table["model"])))))
-            )
+            result = marked_known(result, parts, names)
+            theirs = merged.models.assign(model=merged.models["model"].map(lambda model: names.get(model, model)))
+            told = (*_namesakes(theirs, _known(parts)), *_apart(result, set(result.table["model"])))
+            return dataclasses.replace(result, notes=tuple(once((*result.notes, *read, *told))))
         raise InputError(next(note.message for note in result.notes if note.code == "not-placed"))
     parts, source = read_extra(table), table if isinstance(table, (str, Path)) else IN_MEMORY
     if "models" not in parts:
@@ -577,13 +585,15 @@ def _second_evaluators(used: pd.DataFrame, spare: pd.DataFrame) -> Note:
 
 
 def _namesakes(models: pd.DataFrame, names: Mapping[str, str]) -> list[Note]:
-    """Name the models of a table of its own that the embedded catalog knows with another size or date."""
+    """Name the models of a table of its own that the embedded catalog knows with another family, size or date."""
     known = load_catalog().models.set_index("model")
     differing = []
     for row in models[models["model"].isin(names)].itertuples():
         entry = known.loc[names[row.model]]
         size, catalog_size = float(row.params_total_b), float(entry["params_total_b"])
         facts = []
+        if isinstance(row.family, str) and isinstance(entry["family"], str) and row.family != entry["family"]:
+            facts.append(f"family {row.family} instead of {entry['family']}")
         if size > 0 and catalog_size > 0 and not same_size(size, catalog_size):
             facts.append(f"{size:g} B parameters instead of {catalog_size:g} B")
         if pd.notna(row.released) and pd.notna(entry["released"]) and row.released != entry["released"]:

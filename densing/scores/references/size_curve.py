@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -23,9 +23,12 @@ import pandas as pd
 from densing.core import Array, InputError, Note, UnavailableError, named_stream, words
 from densing.scores.catalog import Catalog, Selection, strata
 from densing.scores.fit import LawFit, hash_data
-from densing.scores.joint import GENERAL, JointScale, catalog_scale
 from densing.scores.laws import get_law
 from densing.scores.references.reference import Reference
+
+if TYPE_CHECKING:
+    # The joint scale loads for half a second, and most rulers do without.
+    from densing.scores.joint import JointScale
 
 JOINT = "joint"
 ANCHOR = "Qwen2.5"
@@ -119,6 +122,8 @@ def joint_ruler(
     for name, value, known in (("reach", reach, REACHES), ("slope", slope, SLOPES)):
         if value not in known:
             raise InputError(f"{name}={value!r}: choose {' or '.join(map(repr, known))}")
+    from densing.scores.joint import GENERAL, catalog_scale
+
     scale = scale or catalog_scale(catalog)
     name = GENERAL if basket == "mean" else basket
     draws = scale.ability(name)

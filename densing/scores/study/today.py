@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable, once
+from densing.core import Card, InputError, Note, Readable, cached, once
 from densing.scores.catalog import Catalog, Selection, evaluator_table, load_recall
 from densing.scores.density import catalog_densities
 from densing.scores.joint import (
@@ -25,7 +25,6 @@ from densing.scores.joint import (
 )
 from densing.scores.references import joint_ruler
 from densing.scores.study.alternatives import SENSITIVITY_COLUMNS, sensitivity
-from densing.scores.study.kept import kept
 from densing.scores.study.recovery import Recovery, recover_trend
 from densing.scores.study.shipped import shipped_vintages
 from densing.scores.trend import (
@@ -157,11 +156,11 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
         cells=cells,
         scale=scale,
         links=evaluator_links(cells),
-        left_out=kept(
+        left_out=cached(
             lambda: leave_one_out(cells, step=within(0.25, 0.45)), LeaveOneOut, "links", cells.table, by=leave_one_out
         ),
         validation=_validated(cells, catalog, seeds, within(0.45, 0.75)),
-        recovery=kept(
+        recovery=cached(
             lambda: recover_trend(catalog, worlds=WORLDS, step=within(0.75, 0.9)),
             Recovery,
             "recovery",
@@ -200,7 +199,7 @@ def _validated(cells: Cells, catalog: Catalog, seeds: Sequence[int], step: Step)
                 return Validation(pd.DataFrame(), pd.DataFrame(), (note,))
 
         name = f"validation-{split}-{seed}"
-        parts.append(kept(make, Validation, name, cells.table, released, by=validate))
+        parts.append(cached(make, Validation, name, cells.table, released, by=validate))
     filled = [part for part in parts if len(part)]
     if not filled:
         raise InputError("; ".join(note.message for part in parts for note in part.notes))

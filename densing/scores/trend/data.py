@@ -189,10 +189,10 @@ class TrendData(Readable):
             models = table.loc[~keep, "model"].tolist()
             message = f"not part of the trend, because without a date or a density: {words.listed(models, 20)}"
             notes.append(Note("undated-rows", "info", message, {"models": models}))
-        if len(apart := rows[rows.get("kind", pd.Series("base", rows.index)).eq("instruct")]):
+        if len(apart := rows[rows.get("kind", pd.Series("base", rows.index)).isin(["instruct", "closed"])]):
             models = apart["model"].tolist()
             message = (
-                f"models of this trend that were tuned to follow instructions, as no headline has them: "
+                f"models of this trend that were tuned to follow instructions, or are closed, as no headline has them: "
                 f"{words.listed(models, 8)}; TrendData.from_density(densities.headline) leaves them out"
             )
             notes.append(Note("tuned-rows", "warning", message, {"models": models}))

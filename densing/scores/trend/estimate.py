@@ -11,17 +11,19 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, FitError, InputError, Note, Readable, plain
+from densing.core import Array, Card, FitError, InputError, Note, Readable, cached, plain
 from densing.scores.catalog import family_groups
 from densing.scores.trend import sentences
 from densing.scores.trend.checks import FEW_FAMILIES, Checks, check_headline
-from densing.scores.trend.data import EPOCH, DensityLike, TrendData
+from densing.scores.trend.data import EPOCH, DensityLike, Slope, TrendData
 from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, LINE, estimates_table, record, why
 from densing.scores.trend.front import Front, fit_front
 from densing.scores.trend.headline import Headline, fit_headline
 from densing.scores.trend.pace import PRIORS, PaceFit, fit_pace
 
 SHOWN = 3
+KEPT = 20
+"""Trends whose fits stay in the cache folder."""
 MAX_MODELS = 1000
 COLUMNS = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
 """Of the estimates, those that are shown."""
@@ -250,6 +252,16 @@ class TrendResult(Readable):
         return f"<p><b>{html.escape(self.title)}</b></p>{table}<ul>{items}</ul>{more}"
 
 
+@dataclass(frozen=True)
+class _Fitted:
+    """What takes seconds of a trend; everything else follows from it and the data."""
+
+    slopes: dict[str, Slope]
+    fit: Headline
+    varying: PaceFit | None
+    checks: Checks
+
+
 def estimate_trend(
     data: TrendData | DensityLike,
     *,
@@ -260,6 +272,7 @@ def estimate_trend(
     cluster: str = "family",
     worlds: int = 200,
     groups: Mapping[str, Iterable[str]] | None = None,
+    keep: bool = False,
 ) -> TrendResult:
     """Estimate how fast density doubles, over the window and now, several ways, with every check.
 
@@ -286,6 +299,8 @@ def estimate_trend(
         Simulated worlds behind the size and power of each test; 0 leaves them out.
     groups : mapping of str to families, optional
         Groups to leave out together, by name; those that the catalog declares by default.
+    keep : bool
+        Whether fits and checks are kept in the cache folder, and read from there for the same data and choices.
 
     Raises
     ------
@@ -312,44 +327,53 @@ def estimate_trend(
             "on every model; narrow the window (--since, --until), or keep fewer models"
         )
     rows = data.ordered()
-    fit = fit_headline(rows, level, cluster=cluster, seed=seed)
-    try:
-        varying = fit_pace(rows, level, seed=seed)
-    except FitError:
-        varying = None
-    options = {"cluster": cluster, "bootstrap": bootstrap, "seed": seed}
-    # What is fitted already is not fitted again: more of it is needed than its slope.
-    ready = {LINE.name: fit.slope, **({} if varying is None else {HEADLINE.name: varying.window})}
-    slopes = {
-        name: ready[name] if name in ready else estimator.fit(rows, level, **options)
-        for name, estimator in ESTIMATORS.items()
+    options = {
+        "level": level,
+        "seed": seed,
+        "permutations": permutations,
+        "bootstrap": bootstrap,
+        "cluster": cluster,
+        "worlds": worlds,
     }
-    estimates = estimates_table(slopes)
-    checks = check_headline(
-        rows,
-        fit,
-        slopes["envelope"].slope,
-        level=level,
-        seed=seed,
-        permutations=permutations,
-        cluster=cluster,
-        worlds=worlds,
-        groups=family_groups() if groups is None else groups,
-    )
+    groups = {name: list(families) for name, families in (family_groups() if groups is None else groups).items()}
+
+    def work() -> _Fitted:
+        fit = fit_headline(rows, level, cluster=cluster, seed=seed)
+        try:
+            varying = fit_pace(rows, level, seed=seed)
+        except FitError:
+            varying = None
+        # What is fitted already is not fitted again: more of it is needed than its slope.
+        ready = {LINE.name: fit.slope, **({} if varying is None else {HEADLINE.name: varying.window})}
+        slopes = {
+            name: ready[name]
+            if name in ready
+            else estimator.fit(rows, level, cluster=cluster, bootstrap=bootstrap, seed=seed)
+            for name, estimator in ESTIMATORS.items()
+        }
+        checks = check_headline(
+            rows,
+            fit,
+            slopes["envelope"].slope,
+            level=level,
+            seed=seed,
+            permutations=permutations,
+            cluster=cluster,
+            worlds=worlds,
+            groups=groups,
+        )
+        return _Fitted(slopes, fit, varying, checks)
+
+    made = cached(work, _Fitted, "trend", rows, options, groups, by=estimate_trend, most=KEPT) if keep else work()
+    fit, varying, checks = made.fit, made.varying, made.checks
+    estimates = estimates_table(made.slopes)
     return TrendResult(
         data=rows,
         estimates=estimates,
         headline=estimates.loc[estimates["headline"]].iloc[0],
         checks=checks,
         draws=fit.lines[:, 1] if varying is None else varying.window_draws(len(fit.lines)),
-        options={
-            "level": level,
-            "seed": seed,
-            "permutations": permutations,
-            "bootstrap": bootstrap,
-            "cluster": cluster,
-            "worlds": worlds,
-        },
+        options=options,
         notes=(*data.notes, *_notes(rows, fit, checks, varying)),
         fit=fit,
         varying=varying,

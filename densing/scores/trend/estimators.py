@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 from densing.core import Array, Column, FitError, Table, read_table
 from densing.scores.trend.data import DAYS_PER_YEAR, Slope, TrendData
@@ -105,9 +105,11 @@ def _classical(days: Array, values: Array, level: float, dropped: int) -> Slope:
     n = len(days)
     if n < MIN_RECORDS:
         return Slope.missing(f"{n} points, at least {MIN_RECORDS} needed", n, n, dropped)
-    fit = stats.linregress(days, values)
+    from scipy.stats import linregress
+
+    fit = linregress(days, values)
     error = fit.stderr if np.isfinite(fit.stderr) else 0.0  # undefined correlation: a constant maximum
-    half = stats.t.ppf(0.5 + level / 2, n - 2) * error
+    half = stdtrit(n - 2, 0.5 + level / 2) * error
     slope = float(fit.slope)
     return Slope(slope, slope - half, slope + half, float(fit.intercept), n, n, "classical t", dropped)
 
@@ -197,7 +199,7 @@ def ols_crv3(data: TrendData, level: float = 0.95, *, cluster: str = "family") -
         fit, error = model.fit(), np.inf
     slope = float(fit.params[1]) / DAYS_PER_YEAR
     # As many degrees of freedom as clusters allow, not rows: few families carry few.
-    half = stats.t.ppf(0.5 + level / 2, groups - 1) * error
+    half = stdtrit(groups - 1, 0.5 + level / 2) * error
     kind = f"CRV3, t({groups - 1})"
     return Slope(slope, slope - half, slope + half, float(fit.params[0]), n, groups, kind, dropped)
 
@@ -211,9 +213,12 @@ def theil_sen(data: TrendData, level: float = 0.95) -> Slope:
     n, dropped = len(observed), len(data) - len(observed)
     if reason:
         return Slope.missing(reason, n, n, dropped)
+    # It takes half a second to load, and what is kept of a trend does without.
+    from scipy.stats import theilslopes
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # many ties make scipy's rank variance negative: no interval then
-        slope, intercept, lo, hi = stats.theilslopes(observed.log_density, observed.days, alpha=level)
+        slope, intercept, lo, hi = theilslopes(observed.log_density, observed.days, alpha=level)
     lo, hi = (lo, hi) if np.isfinite([lo, hi]).all() else (-np.inf, np.inf)
     return Slope(float(slope), float(lo), float(hi), float(intercept), n, n, "rank", dropped)
 
@@ -241,7 +246,7 @@ def mixed(data: TrendData, level: float = 0.95, *, cluster: str = "family") -> S
         slope, error = np.nan, np.nan
     if not (np.isfinite(slope) and np.isfinite(error)):
         return Slope.missing("the fit is singular", n, groups, dropped)
-    half = stats.norm.ppf(0.5 + level / 2) * error
+    half = ndtri(0.5 + level / 2) * error
     middle, lo, hi = (value / DAYS_PER_YEAR for value in (slope, slope - half, slope + half))
     return Slope(middle, lo, hi, float(fit.fe_params[0]), n, groups, "REML, normal", dropped)
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import linprog
 
 from densing.core import Array, Card, FitError, Readable, plain, words
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
@@ -252,6 +251,8 @@ def quantile_splines(days: Array, values: Array, limits: Array, weights: Array, 
 
 def _programme(design: Array, values: Array, weight: Array, q: float) -> Array:
     """Solve one quantile regression by its dual: max y'a, X'a = (1 - q) X'w, 0 <= a <= w (Koenker 2005, eq. 6.14)."""
+    from scipy.optimize import linprog
+
     bounds = np.column_stack([np.zeros(len(values)), weight])
     answer = linprog(-values, A_eq=design.T, b_eq=(1 - q) * design.T @ weight, bounds=bounds, method="highs")
     return -np.asarray(answer.eqlin.marginals)

@@ -15,8 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
-from scipy.special import erfcx, log_ndtr
+from scipy.special import erfcx, log_ndtr, ndtri
 
 from densing.core import Array, FitError, words
 from densing.scores.trend.data import DAYS_PER_YEAR, Slope, TrendData
@@ -155,7 +154,7 @@ def fit_headline(
     pace, intercept = float(line[1]), float(line[0] - float(line[1]) * centre)
     kind = "cluster jackknife, simulated critical value" + (", plus reference law" if with_law else "")
     slope = Slope(pace, pace - half, pace + half, intercept, len(data), groups, kind, 0)
-    inflation = critical / stats.norm.ppf(0.5 + level / 2)
+    inflation = critical / ndtri(0.5 + level / 2)
     draws_of_line, picks = _draw_lines(line, sampling, law, law_lines, inflation, draws, seed)
     rows = law_rows[picks] if len(law_rows) else picks
     shares = _shares(data, centre, float(sampling[1, 1]), float(law[1, 1]), with_law)
@@ -320,7 +319,7 @@ def critical_value(
     law = law_ratio * variance.mean()
     error = own @ noise + np.sqrt(law) * rng.standard_normal(draws)
     simulated = float(np.quantile(np.abs(error) / np.sqrt(variance + law), level))
-    return max(simulated, float(stats.norm.ppf(0.5 + level / 2)))
+    return max(simulated, float(ndtri(0.5 + level / 2)))
 
 
 def _influences(days: Array, codes: Array, information: Array) -> tuple[Array, Array]:

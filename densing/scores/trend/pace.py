@@ -29,7 +29,6 @@ from scipy.linalg.lapack import dtrtrs
 from scipy.sparse import csr_array
 
 from densing.core import Array, Card, FitError, Readable, words
-from densing.scores.joint import truncated
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
 
 LN2 = math.log(2)
@@ -225,6 +224,9 @@ def fit_pace(
     >>> fit.window.lo < 0.0065 < fit.window.hi
     True
     """
+    # The sampler loads for half a second, and a pace that was kept does without.
+    from densing.scores.joint import truncated
+
     data = data.ordered()
     observed, families = int(data.observed.sum()), len(np.unique(data.family))
     span = float(np.ptp(data.days)) / DAYS_PER_MONTH if len(data) else 0.0

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, stats
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
 from densing.core import Array
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, TrendData, doubling_months
@@ -352,8 +351,8 @@ def wild_worlds(
         # Of a bound only the limit is known: its residual is drawn from the normal's tail beyond it.
         beyond = censor == side
         edge = residual[beyond] / sigma[beyond]
-        tail = stats.norm.sf(side * edge) * rng.random(len(edge))
-        residual[beyond] = side * sigma[beyond] * stats.norm.isf(np.clip(tail, 1e-300, 1.0))
+        tail = ndtr(-side * edge) * rng.random(len(edge))
+        residual[beyond] = side * sigma[beyond] * -ndtri(np.clip(tail, 1e-300, 1.0))
     # One sign for a whole family: what its models share is kept, which way it went is not.
     signs = rng.choice([-1.0, 1.0], size=(len(y), int(codes.max()) + 1))[:, codes]
     low, high = data.limits[:, 0], data.limits[:, 1]
@@ -444,6 +443,10 @@ class Shocks:
     model_sd: float
 
 
+def _normal_log_density(z: Array) -> Array:
+    return np.asarray(-(z**2) / 2 - np.log(np.sqrt(2 * np.pi)))
+
+
 def estimate_shocks(data: TrendData, cluster: str = "family") -> Shocks | None:
     """Estimate the size of family and model shocks by maximum likelihood.
 
@@ -464,6 +467,8 @@ def estimate_shocks(data: TrendData, cluster: str = "family") -> Shocks | None:
     >>> abs(shocks.family_sd - 0.6) < 0.1, abs(shocks.model_sd - 0.3) < 0.03
     (True, True)
     """
+    from scipy.optimize import minimize
+
     years = (data.days - data.days.mean()) / DAYS_PER_YEAR
     line = fit_tobit(np.column_stack([np.ones_like(years), years]), data.log_density, data.censor)
     scale = float(line.sigma[0])
@@ -472,19 +477,19 @@ def estimate_shocks(data: TrendData, cluster: str = "family") -> Shocks | None:
     codes = data.clusters(cluster)
     # Given u the rows of a family are independent: log-likelihoods add up over its members, at every point of the grid.
     members = (codes == np.arange(codes.max() + 1)[:, None]).astype(float)
-    weights = stats.norm.logpdf(_GRID) + np.log(_GRID[1] - _GRID[0])
+    weights = _normal_log_density(_GRID) + np.log(_GRID[1] - _GRID[0])
     y, censor = data.log_density[:, None], data.censor[:, None]
 
     def loss(params: Array) -> float:
         level, slope, family_sd, model_sd = *params[:2], *np.exp(params[2:])
         z = (y - level - slope * years[:, None] - family_sd * _GRID) / model_sd
-        terms = np.where(censor == 0, stats.norm.logpdf(z) - np.log(model_sd), log_ndtr(-censor * z))
+        terms = np.where(censor == 0, _normal_log_density(z) - np.log(model_sd), log_ndtr(-censor * z))
         return -float(logsumexp(members @ terms + weights, axis=1).sum())
 
     # From half of the line's variance for each; neither may vanish, nor run away where families have one model each.
     start = np.array([*line.beta[0], *np.log([scale / 2**0.5] * 2)])
     bounds = [(None, None), (None, None), *[tuple(np.log([0.02 * scale, 3 * scale]))] * 2]
-    best = optimize.minimize(loss, start, method="L-BFGS-B", bounds=bounds).x
+    best = minimize(loss, start, method="L-BFGS-B", bounds=bounds).x
     return Shocks(float(best[0]), *(float(value) for value in np.exp(best[2:]))) if np.isfinite(best).all() else None
 
 

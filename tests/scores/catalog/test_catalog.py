@@ -21,7 +21,7 @@ from densing.scores.catalog import (
     strata,
 )
 from densing.scores.catalog.catalog import read_groups
-from densing.scores.catalog.schema import KINDS
+from densing.scores.catalog.schema import SIZED_KINDS
 from densing.scores.catalog.scores import FLAGS, OTHER_PROTOCOL, WRONG, has_flag
 from densing.scores.catalog.tables import check_benchmarks, check_models, check_scores, source_id
 from densing.scores.references import load_ladder
@@ -97,7 +97,7 @@ def test_a_date_is_called_unverified_exactly_where_it_rests_on_recollection(cata
 
 def test_models_from_other_weights_name_their_parent(catalog: Catalog) -> None:
     derived = catalog.models[catalog.models["kind"] != "base"]
-    assert set(catalog.models["kind"]) == set(KINDS)
+    assert set(catalog.models["kind"]) == set(SIZED_KINDS)
     assert (derived["derived_from"].notna() | derived["notes"].notna()).all()
 
 

@@ -344,9 +344,9 @@ def test_merged_cells_over_models_that_the_catalog_knows_are_filled_by_it_unless
 @pytest.mark.parametrize(
     ("name", "stratum"),
     [
-        ("GPT-4", "instruct"),
-        ("gpt-3.5-turbo", "instruct"),
-        ("Claude 3 Opus", "instruct"),
+        ("GPT-4", "closed"),
+        ("gpt-3.5-turbo", "closed"),
+        ("Claude 3 Opus", "closed"),
         ("Llama-3-8B-Instruct", "instruct"),
         ("Zeta-7B-it", "instruct"),
         ("Zeta 7B (chat)", "instruct"),

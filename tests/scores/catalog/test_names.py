@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from densing.core.errors import InputError
-from densing.scores.catalog import load_catalog
+from densing.scores.catalog import load_catalog, names
 from densing.scores.catalog.identity import _ALIASES, find_model
 from densing.scores.catalog.names import with_sizes
 
@@ -83,3 +83,18 @@ def test_a_size_of_a_model_that_was_not_measured_is_refused() -> None:
         sizes_of([{"model": "a/mine"}, {"model": "b/mine"}], {"other": 1e9})
     with pytest.raises(InputError, match="2 models of that name in the results"):
         sizes_of([{"model": "a/mine"}, {"model": "b/mine"}], {"mine": 1e9})
+
+
+def test_a_measured_model_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, real = [], names.identify
+
+    def identify(catalog: Any, name: str, **more: Any) -> Any:
+        asked.append(name)
+        return real(catalog, name, **more)
+
+    monkeypatch.setattr(names, "identify", identify)
+    given = ["Gemma 7B", "EleutherAI/pythia-1.4b-deduped@step1000", "Zeta-7B"]
+    table, _ = with_sizes(pd.DataFrame({"model": given}))
+    assert asked == given
+    assert table["known_as"].dropna().tolist() == ["Gemma-7B"]
+    assert table["size_from"].tolist()[1] == "catalog: Pythia-1.4B-deduped (normalised)", "a checkpoint has its size"

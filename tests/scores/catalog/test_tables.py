@@ -125,10 +125,6 @@ def test_a_new_evaluator_is_told(tmp_path: Path) -> None:
             ],
         ),
         (
-            COMBINED + "Llama-3-8B,8.03e9,2024-04-19,mmlu,0.6\n",
-            ["column released", "2024-04-19 for Llama-3-8B", "has 2024-04-18"],
-        ),
-        (
             "model,benchmark,score,evaluator\nLlama-3-8B,mmlu,0.1,obsscaling\n",
             [
                 "row 2, column score",
@@ -379,7 +375,23 @@ def test_a_month_that_holds_our_day_is_no_contradiction(tmp_path: Path) -> None:
     place = put(tmp_path, "model,params_b,released\nLlama-3-8B,8.03,2024-04\n")
     row = load_catalog(place).models.set_index("model").loc["Llama-3-8B"]
     assert (row["released"], row["released_precision"]) == (pd.Timestamp("2024-04-18"), "day")
-    assert "2024-05-15 for Llama-3-8B" in refused(tmp_path, "model,params_b,released\nLlama-3-8B,8.03,2024-05\n")
+
+
+def test_another_date_or_family_of_a_known_model_is_the_users_to_state_and_another_kind_is_another_model(
+    tmp_path: Path,
+) -> None:
+    text = "model,params_b,released,family\nllama 3 8b,8.03,2024-05,Herd\nMine-7B,7,2024-06-01,Mine\n"
+    catalog = load_catalog(put(tmp_path, text))
+    assert catalog.models["model"].eq("Llama-3-8B").sum() == 1 and "llama 3 8b" not in set(catalog.models["model"])
+    row = catalog.models.set_index("model").loc["Llama-3-8B"]
+    assert (row["released"], row["released_precision"], row["family"]) == (pd.Timestamp("2024-05-15"), "month", "Herd")
+    assert row["organisation"] == "Meta", "what is not stated stays the catalog's"
+    [note] = [note for note in catalog.notes if note.code == "replaced-rows"]
+    assert "Llama-3-8B (family Llama-3 → Herd, released 2024-04-18 → 2024-05-15)" in note.message
+    assert note.severity == "warning"
+    other = "model,params_b,released,kind\nLlama-3-8B,8.03,2024-05-01,instruct\n"
+    said = refused(tmp_path, other)
+    assert "column kind: instruct for Llama-3-8B" in said and "column released" not in said
 
 
 @pytest.mark.parametrize("error", ["0", "-0.1", "inf", "2"])

@@ -155,3 +155,24 @@ def test_what_nothing_links_has_a_status_and_no_number(joint):
     row = table.set_index("model").loc[name]
     # Tests that others share are at their ceiling only if those are, too: a number stays.
     assert row["status"] != "at ceiling" and math.isfinite(row["density"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("embedded_scale")
+def test_a_users_measurement_of_a_known_model_is_a_row_of_its_own_and_never_ranked_beside_it(joint):
+    mine = (("gemma 7b", 8.5e9, 0.62), ("Zeta-7B", 7e9, 0.6))
+    of_all = {"released": "2024-05-01", "benchmark": "mmlu", "evaluator": "me"}
+    rows = [{"model": name, "params": size, "score": score, **of_all} for name, size, score in mine]
+    result = densing.table_densities(rows, joint.reference)
+    table = result.table.set_index("model")
+    assert set(table.index) == {"gemma 7b", "Zeta-7B"}
+    assert table["known_as"].dropna().to_dict() == {"gemma 7b": "Gemma-7B"}
+    # The catalog's own row rests on many scores; this one on a score alone, which says less.
+    own, theirs = table.loc["gemma 7b"], joint.table.set_index("model").loc["Gemma-7B"]
+    assert own["cells"] == 1 < theirs["cells"]
+    assert np.log(own["density_hi"] / own["density_lo"]) > 2 * np.log(theirs["density_hi"] / theirs["density_lo"])
+    [note] = [note for note in result.notes if note.code == "replaces-catalog"]
+    assert "gemma 7b (released 2024-05-01 instead of" in note.message
+    assert "Gemma-7B" in set(joint.headline.table["model"])
+    ranking = densing.rank(result, among=joint.headline)
+    assert "Gemma-7B" not in set(ranking.neighbours("gemma 7b", 500)["model"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,23 @@ def test_a_table_of_checkpoints_comes_by_step_too(tmp_path: Path) -> None:
     given = ("density", "-r", "qwen1.5", "-b", "mmlu", "--scores", path)
     assert [row["model"] for row in answer(*given)] == [f"mine/step{step}" for step in sorted(STEPS)]
     assert [row["step"] for row in answer(*given, "--by-step")] == sorted(STEPS)
+
+
+@pytest.mark.parametrize("of", ["--scores", "--results"])
+def test_a_file_of_checkpoints_holds_run_and_step_as_the_screen_does(run: Path, tmp_path: Path, of: str) -> None:
+    table = tmp_path / "mine.csv"
+    lines = [f"out/step{step},3e9,2024-03-01,mmlu,{0.5 + step / 1e6}" for step in STEPS]
+    table.write_text("\n".join(["model,params,released,benchmark,score", *lines]), encoding="utf-8")
+    given = {
+        "--scores": ("--scores", table, "-b", "mmlu"),
+        "--results": ("--results", run, "-r", "olmo-ladder", "--denominator", "total"),
+    }[of]
+    files = tmp_path / "steps.json", tmp_path / "steps.csv"
+    printed = [densing("density", *given, "--by-step", "--json", "--out", file).stdout for file in files]
+    assert files[0].read_text(encoding="utf-8") == printed[0]
+    rows = json.loads(printed[0])["data"]
+    assert {(row["run"], row["step"]) for row in rows} == {("out", step) for step in STEPS}
+    assert pd.read_csv(files[1])["step"].tolist() == [row["step"] for row in rows]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--rulers", "all", "--scores", "x.csv"), ("--skills",)])

@@ -1,0 +1,104 @@
+"""Results that take seconds or minutes, kept in the cache folder under a name that tells all they were made of."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar, get_origin
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from densing.core.errors import DensingError
+from densing.core.files import cache_folder, replacing
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+FOLDER = "results"
+LIBRARIES = ("numpy", "scipy", "statsmodels")
+"""What computes: another version of one may give another last digit."""
+
+
+def cached(
+    make: Callable[[], T], kind: type[T], name: str, *inputs: object, by: Callable[..., Any], most: int = 1
+) -> T:
+    """Return what is kept of a result, or make it and keep it.
+
+    Nothing that is read from the folder is run: a result is plain data of the types that its class declares.
+
+    Parameters
+    ----------
+    make : callable
+        Works the result out.
+    kind : type
+        Its dataclass: of plain data, other dataclasses, arrays of numbers and tables.
+    name : str
+        Of the result, for its file.
+    *inputs : object
+        What the result depends on; tables and arrays by their content.
+    by : callable
+        The function that makes it: a change in its room makes it anew, and so does another version of
+        :data:`LIBRARIES`.
+    most : int
+        How many results of this name are kept, the newest.
+
+    Examples
+    --------
+    >>> from densing.scores.study.recovery import Recovery
+    >>> table = pd.DataFrame({"world": [1], "hi": [float("inf")], "held": [True]})
+    >>> made = [cached(lambda: Recovery(table), Recovery, "example", 0, by=cached) for _ in range(2)]
+    >>> made[1].table.to_dict("records")
+    [{'world': 1, 'hi': inf, 'held': True}]
+    """
+    versions = [version(library) for library in LIBRARIES]
+    digest = hashlib.sha256(msgspec.msgpack.encode([inputs, versions], enc_hook=_plain))
+    for source in sorted(Path(str(sys.modules[by.__module__].__file__)).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    path = cache_folder() / FOLDER / f"{name}-{digest.hexdigest()[:24]}.msgpack"
+    # Whatever is wrong with a kept file: the result is made anew.
+    with suppress(OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError):
+        result = msgspec.msgpack.decode(path.read_bytes(), type=kind, dec_hook=_restored)
+        LOG.info("%s: read from %s", name, path)
+        return result
+    LOG.info("%s: worked out anew", name)
+    result = make()
+    with suppress(OSError, DensingError):
+        content = msgspec.msgpack.encode(result, enc_hook=_plain)
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
+        for old in sorted(path.parent.glob(f"{name}-*.msgpack"), key=lambda each: each.stat().st_mtime)[:-most]:
+            old.unlink(missing_ok=True)
+    return result
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, pd.DataFrame):
+        return {str(name): value[name].to_numpy() for name in value}
+    if isinstance(value, np.ndarray):
+        content = value.tolist() if value.dtype == object else np.ascontiguousarray(value).tobytes()
+        return {"type": value.dtype.str, "shape": value.shape, "content": content}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, pd.Timestamp) or value is pd.NaT or value is pd.NA:
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} cannot be kept")
+
+
+def _restored(kind: Any, value: Any) -> Any:
+    if kind is pd.DataFrame:
+        return pd.DataFrame({name: _array(column) for name, column in value.items()})
+    if get_origin(kind) is np.ndarray:
+        return _array(value)
+    raise TypeError(kind)
+
+
+def _array(value: dict[str, Any]) -> np.ndarray[Any, Any] | list[Any]:
+    if isinstance(value["content"], list):
+        return list(value["content"])
+    return np.frombuffer(value["content"], dtype=value["type"]).reshape(value["shape"]).copy()

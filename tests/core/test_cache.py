@@ -1,0 +1,100 @@
+"""Results that are kept: the same as made, made anew for other data or where a file is damaged, and never run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from densing.core import Array, cached
+from tests.support.command import densing
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    ends: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Whole:
+    draws: Array
+    parts: dict[str, Part]
+    table: pd.DataFrame
+
+
+WHOLE = Whole(
+    np.array([[0.1, np.nan], [np.inf, 1 / 3]]),
+    {"a": Part("first", (-np.inf, 0.1 + 0.2)), "b": Part("second", None)},
+    pd.DataFrame({"n": [1, 2], "x": [1 / 3, np.inf], "word": ["one", ""]}),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DENSING_CACHE", str(tmp_path))
+    return tmp_path / "results"
+
+
+def kept(*inputs: object, made: list[object], most: int = 1) -> Whole:
+    def make() -> Whole:
+        made.append(inputs)
+        return WHOLE
+
+    return cached(make, Whole, "whole", *inputs, by=cached, most=most)
+
+
+def test_what_is_kept_is_what_was_made_to_the_last_digit(folder: Path) -> None:
+    made: list[object] = []
+    kept(np.arange(3.0), {"seed": 1}, made=made)
+    again = kept(np.arange(3.0), {"seed": 1}, made=made)
+    assert len(made) == 1
+    np.testing.assert_array_equal(again.draws, WHOLE.draws)
+    assert again.parts == WHOLE.parts
+    assert again.table["x"].tolist() == WHOLE.table["x"].tolist() and again.table["n"].tolist() == [1, 2]
+    again.draws[0, 0] = 2.0  # as writable as what was made
+
+
+@pytest.mark.parametrize("other", [(np.arange(3.0) + 1e-16 + 1, {}), (np.arange(3), {}), (np.arange(3.0), {"seed": 2})])
+def test_other_data_or_choices_are_worked_out_anew(folder: Path, other: tuple[object, ...]) -> None:
+    made: list[object] = []
+    kept(np.arange(3.0), {}, made=made)
+    kept(*other, made=made)
+    assert len(made) == 2
+
+
+def test_a_damaged_file_is_made_anew_and_old_ones_go(folder: Path) -> None:
+    made: list[object] = []
+    kept(1, made=made)
+    [file] = folder.iterdir()
+    for damage in (b"", file.read_bytes()[:-3], b"\x80", b"\x83\xa5draws\x01\xa5parts\x80\xa5table\x01"):
+        file.write_bytes(damage)
+        assert kept(1, made=made).parts == WHOLE.parts
+    assert len(made) == 5
+    for number in range(4):
+        kept(number, made=made, most=2)
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_trend_answers_from_what_is_kept_the_same_and_loads_no_estimator(folder: Path, tmp_path: Path) -> None:
+    quick = ("trend", "-b", "mmlu", "--permutations", "19", "--bootstrap", "50", "--json")
+    cold, warm = densing(*quick), densing(*quick)
+    assert cold.stdout == warm.stdout and json.loads(cold.stdout)["data"]["estimates"]
+    assert densing(*quick, "--seed", "1").stdout != cold.stdout
+    heavy = "{'scipy.stats', 'scipy.optimize', 'statsmodels'}"
+    code = (
+        f"import sys; sys.argv = ['densing', *{quick!r}]\n"
+        "from densing.cli import main\n"
+        "try:\n    main()\n"
+        f"except SystemExit:\n    print(sorted({heavy} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
+    assert done.stdout == cold.stdout
+    assert done.stderr.splitlines()[-1] == "[]"
