@@ -10,6 +10,9 @@ import os
 
 # As the command line does; and tests run in as many processes as there are processors. Before numpy is loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Torch, too, and in what tests start: threads of small models wait for one another, several times the processor's time
+# of one thread where other tests run beside.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import signal
 from collections.abc import Iterator

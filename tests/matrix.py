@@ -61,14 +61,16 @@ def test_on(version: str, pins: list[str], workers: int) -> bool:
     home = ROOT / ".matrix" / version
     python = str(home / "bin" / "python")
     subprocess.run([interpreter, "-m", "venv", "--clear", str(home)], check=True)
-    subprocess.run([python, "-m", "pip", "install", "-q", str(ROOT), *TOOLS, *pins], check=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-compile", str(ROOT), *TOOLS, *pins], check=True)
     # The installed wheel is tested, its shipped fits and data inside it, so that the tests run where no checkout is.
     folder = home / "tested"
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "cli.py"):
         shutil.copy(ROOT / name, folder)
     command = [python, "-m", "pytest", *CHOSEN, "-m", "not slow", "-n", str(workers), "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    # What tests load is compiled once, when it is loaded: a part of what is installed.
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=env)
     # In one piece, since several interpreters are at work.
     sys.stderr.write(f"{label}: exit code {done.returncode}\n{done.stdout[-20_000:]}{done.stderr[-2_000:]}\n")
     return done.returncode == 0

@@ -152,10 +152,12 @@ def test_trend_says_when_a_score_fits_in_a_size() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("embedded_scale")
 def test_run_writes_its_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # All combinations are tested where the study is; the command needs a few of them.
+    # All combinations, and the varying pace under each choice, are tested where the study is; the command needs a few
+    # combinations, and a straight line under each choice.
     multiverse = importlib.import_module("densing.scores.study.alternatives")
     few = tuple(multiverse.specs(load_catalog(), joint=True))[:3]
     monkeypatch.setattr(multiverse, "specs", lambda catalog, joint: iter(few))
+    monkeypatch.setattr(multiverse, "_both_means", lambda data, seed: (multiverse.LINE.fit(data, seed=seed),))
     mine = tmp_path / "mine.csv"
     rows = ["Mine-3B,3e9,2025-06-01,mmlu,0.66", "Mine-3B,3e9,2025-06-01,gsm8k,0.70", "Mine-3B,3e9,2025-06-01,bbh,0.55"]
     lines = ["Model,params,released,benchmark,score", *rows]

@@ -256,9 +256,13 @@ def fit_pace(
     spread = np.array([PRIORS[prior], *(SHARED_SD for _ in shared)])
     ridge = np.concatenate([[LEVEL_SD**-2, PACE_SD**-2], np.ones(design.shape[1] - 2)])
     # A row has one family and one maker: of the products of two columns, summed in the gram matrix, few are not 0.
-    below = np.tril_indices(design.shape[1])
+    width = design.shape[1]
+    below = np.tril_indices(width)
     columns = csr_array(design.T)
     products = (columns[below[0]] * columns[below[1]]).tocsr()
+    # Where in the lower triangle each entry of the matrix lies; the upper one is not read.
+    place = np.zeros((width, width), np.intp)
+    place[below] = np.arange(len(below[0]))
     values = data.draws if data.draws is not None else data.law_draws
     n, floor, ceiling = len(data), data.limits[:, 0], data.limits[:, 1]
 
@@ -285,8 +289,7 @@ def fit_pace(
         precision = weights / variance[:, None]
         # Level, slope, bends, families and makers together, given their scales; how far the pace moves with all of
         # them integrated out, since it is known too loosely to be drawn given the bends.
-        gram = np.zeros((chains, design.shape[1], design.shape[1]))
-        gram[:, *below] = (products @ precision.T).T
+        gram = np.take(np.ascontiguousarray((products @ precision.T).T), place, axis=1)
         moment = (precision * y) @ design
         scales = np.abs(scales)
         trial = scales.copy()
@@ -296,11 +299,9 @@ def fit_pace(
         ratio += np.log(trial[:, 0] / scales[:, 0])
         taken = np.log(rng.random(chains)) < ratio
         scales = np.where(taken[:, None], trial, scales)
-        factor, half = (
-            np.where(taken.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-            for new, old in zip(there[:2], here[:2], strict=True)
-        )
-        noisy = half + rng.standard_normal(half.shape)
+        noisy = np.where(taken[:, None], there[1], here[1])
+        noisy += rng.standard_normal(noisy.shape)
+        factor = (there[0][chain] if new else here[0][chain] for chain, new in enumerate(taken))
         standard = np.stack([dtrtrs(f.T, v)[0] for f, v in zip(factor, noisy, strict=True)])
         # A scale up and its coefficients down, the effects as they are: where these are well known, scales move by it.
         for b, (start, end) in enumerate(pairwise(ends)):
@@ -344,7 +345,8 @@ def _marginal(gram: Array, moment: Array, scales: Array, ends: Array, ridge: Arr
     size = np.ones((chains, width))
     for b, (start, end) in enumerate(pairwise(ends)):
         size[:, start:end] = scales[:, [b]]
-    matrix = gram * size[:, :, None] * size[:, None, :]
+    matrix = gram * size[:, :, None]
+    matrix *= size[:, None, :]
     matrix[:, range(width), range(width)] += ridge
     factor = np.linalg.cholesky(matrix)
     half = np.stack([dtrtrs(f.T, v, trans=1)[0] for f, v in zip(factor, moment * size, strict=True)])

@@ -147,5 +147,9 @@ def test_a_planted_rule_from_genre_to_score_is_learnt(tmp_path: Path, monkeypatc
     # The control: before the link is there, the same question about the same films is a guess.
     trainer.advance(600, None, tmp_path / "run.pt")
     assert nats() > 0.6
-    trainer.advance(2200, None, tmp_path / "run.pt")
-    assert nats() < 0.1
+    # Asked now and then, so that training ends when it is learnt.
+    for steps in range(1400, 2300, 200):
+        trainer.advance(steps, None, tmp_path / "run.pt")
+        if (left := nats()) < 0.1:
+            break
+    assert left < 0.1
