@@ -282,7 +282,7 @@ def shipped_folder(name: str) -> Path:
     Examples
     --------
     >>> sorted(path.name for path in shipped_folder("examples").glob("*.csv"))
-    ['leaderboard.csv', 'my_scores.csv', 'runs.csv']
+    ['checkpoints.csv', 'leaderboard.csv', 'my_scores.csv', 'runs.csv']
     """
     package = Path(__file__).parents[1]
     for folder in (package / f"_{name}", package.parent / name):
