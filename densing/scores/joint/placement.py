@@ -221,7 +221,7 @@ def _with_tests(scale: JointScale, table: pd.DataFrame, rng: np.random.Generator
     floor = np.where(reach > 0, truncated(chance, np.full(size, FLOOR_SD), chance - reach, chance + reach, rng), chance)
     away = rng.standard_normal(centre.shape) * np.sqrt(d.test_variance)[:, None]
     drawn = {
-        "tests": np.stack([centre[..., 0] + away[..., 0], centre[..., 1] * np.exp(away[..., 1])], axis=2),
+        "tests": np.where(np.arange(centre.shape[2]) == 1, centre * np.exp(away), centre + away),
         "floor": floor,
         "ceiling": truncated(np.full(size, CEILING), np.full(size, CEILING_SD), lowest, 1.0, rng),
         "scatter": d.typical_scatter[:, None] * np.exp(SCATTER_SD * rng.standard_normal(size)),
@@ -272,12 +272,13 @@ def _abilities(
         at = np.where(accepted[:, new.block], there, at)
         density = np.where(accepted, ahead, density)
         gradient = np.where(accepted[:, new.block], slope, gradient)
-    ability, effects, scatter = np.split(at, [new.first, new.second], axis=1)
+    ability, effects, scatter, factors = np.split(at, [new.first, new.second, new.third], axis=1)
     mean, _, total = new.general(ability)
     general = mean + rng.standard_normal((many, models)) / np.sqrt(total)
     abilities = general[:, :, None] + d.own[:, None] * rng.standard_normal((many, models, d.own.shape[1]))
     abilities[:, new.owner, new.kind] = ability
-    return abilities, effects, np.exp(scatter)
+    free = factors.reshape(many, -1, models).swapaxes(1, 2)
+    return np.concatenate([abilities, free], axis=2), effects, np.exp(scatter)
 
 
 class _New:
@@ -291,9 +292,12 @@ class _New:
         self.models = int(self.model.max()) + 1
         of_pair = np.empty(int(self.pair.max()) + 1, dtype=int)
         of_pair[self.pair] = self.model
-        self.block = np.concatenate([self.owner, of_pair, np.arange(self.models)])
-        # Where effects begin, and where scatter does.
+        self.pulls = draws.tests[:, test, 2:]
+        every = [np.arange(self.models)] * (1 + self.pulls.shape[2])
+        self.block = np.concatenate([self.owner, of_pair, *every])
+        # Where effects, scatter and free factors begin.
         self.first, self.second = len(known), len(known) + len(of_pair)
+        self.third = self.second + self.models
         self.score, self.variance = table["score"].to_numpy(dtype=float), table["se"].to_numpy(dtype=float) ** 2
         self.ease, self.loading = draws.tests[:, test, 0], draws.tests[:, test, 1]
         self.curve = draws.floor[:, test], (draws.ceiling - draws.floor)[:, test]
@@ -321,14 +325,18 @@ class _New:
 
     def density(self, at: Array) -> tuple[Array, Array]:
         """Return the log density of each model, less a constant (R, models), and its gradient (R, parameters)."""
-        ability, effect, spread = np.split(at, [self.first, self.second], axis=1)
+        ability, effect, spread, factors = np.split(at, [self.first, self.second, self.third], axis=1)
         logit = self.ease + self.loading * ability[:, self.slot] + effect[:, self.pair]
+        of_factor = np.split(factors, self.pulls.shape[2], axis=1) if self.pulls.shape[2] else []
+        for f, factor in enumerate(of_factor):
+            logit = logit + self.pulls[:, :, f] * factor[:, self.model]
         scatter = self.scatter * np.exp(spread[:, self.model])
         cells, at_logit, _, _, at_spread = student(self.score, self.variance, logit, self.curve, scatter)
         mean, precision, _ = self.general(ability)
         away = ability - mean[:, self.owner]
         own = effect / self.effect_variance
         density = self.per_model(cells, self.model) - 0.5 * (spread / MODEL_SD) ** 2
+        density -= 0.5 * sum(factor**2 for factor in of_factor)
         density -= 0.5 * self.per_model(
             np.hstack([precision * ability * away, effect * own]), self.block[: self.second]
         )
@@ -336,6 +344,10 @@ class _New:
             _summed(at_logit * self.loading, self.slot, self.first) - precision * away,
             _summed(at_logit, self.pair, self.second - self.first) - own,
             self.per_model(at_spread, self.model) - spread / MODEL_SD**2,
+            *(
+                self.per_model(at_logit * self.pulls[:, :, f], self.model) - factor
+                for f, factor in enumerate(of_factor)
+            ),
         ]
         return density, np.hstack(gradient)
 
@@ -350,17 +362,21 @@ class _New:
         weight = slope * np.sqrt((FREEDOM + 1) / (FREEDOM + 3) / (self.variance + spread))
         seen = np.sqrt(FREEDOM / (2 * (FREEDOM + 3))) * spread / (self.variance + spread)
         cell = np.arange(len(self.model))
-        entries = np.concatenate([weight * loading, weight, seen])
-        where = (
-            np.concatenate([cell, cell, len(cell) + cell]),
-            np.concatenate([self.slot, effect, self.second + self.model]),
-        )
-        rows = sparse.csr_matrix((entries, where), (2 * len(cell), len(self.block)))
+        # Chains turn free factors as they like, so that only the size of a pull has a mean.
+        pulls = np.sqrt((self.pulls**2).mean(axis=0)).T
+        entries = [weight * loading, weight, seen, *(weight * pull for pull in pulls)]
+        row = [cell, cell, *(len(cell) * (1 + extra) + cell for extra in range(1 + len(pulls)))]
+        column = [self.slot, effect, self.second + self.model]
+        column += [self.third + f * self.models + self.model for f in range(len(pulls))]
+        where = (np.concatenate(row), np.concatenate(column))
+        shape = (len(cell) * (2 + len(pulls)), len(self.block))
+        rows = sparse.csr_matrix((np.concatenate(entries), where), shape)
         precision = self.own.mean(axis=0)[self.kind] ** -2
         total = np.bincount(self.owner, precision, self.models) + 1
         member = sparse.csr_matrix((precision, (self.owner, np.arange(self.first))), (self.models, len(self.block)))
         held = np.full(len(self.block), MODEL_SD**-2)
         held[: self.first] = precision
+        held[self.third :] = 1.0
         held[self.first : self.second] = 1 / self.effect_variance.mean()
         return (rows.T @ rows + sparse.diags(held) - member.T @ sparse.diags(1 / total) @ member).tocsr()
 

@@ -4,19 +4,21 @@ A cell is one score s of model m on test j (benchmark b, run by evaluator e), wh
 
 .. math::
     s &\sim t_\nu(c_j + (u_j - c_j)\,\sigma(z),\; se^2 + \psi_j \kappa_m\, s'(z)^2), \quad
-    z = d_j + e^{l_j} x_{mt} + h_{me} \\
+    z = d_j + e^{l_j} x_{mt} + \gamma_j^T y_m + h_{me} \\
     (d_j, l_j) &\sim N((D_b, L_b), \mathrm{diag}(w_d^2, w_l^2)), \quad
     (D_b, L_b) \sim N((\mu, \ell), \mathrm{diag}(v_d^2, v_l^2)) \\
-    x_{mt} &\sim N(g_m, s_t^2), \quad g_m \sim N(0, 1), \quad h_{me} \sim N(0, s_h^2) \\
+    \gamma_j &\sim N(\Gamma_b, w_y^2 I), \quad \Gamma_b \sim N(0, v_y^2 I) \\
+    x_{mt} &\sim N(g_m, s_t^2), \quad g_m \sim N(0, 1), \quad y_m \sim N(0, I), \quad h_{me} \sim N(0, s_h^2) \\
     \ln \psi_j &\sim N(p, 0.8^2), \quad \ln \kappa_m \sim N(0, 0.63^2)
 
 Floors c lie near chance and ceilings u below 1 (label noise). A model has one general ability g and, by trait, what it
-has of its own; where no test of a trait measured it, it has what the others let expect, and the error of that. h is
-what a model has of its own with an evaluator, and the scatter psi kappa is what it has of its own on a test: on the
-scale of logits, so that it vanishes at floor and ceiling, where s' (the curve's slope) does. Loadings are positive.
+has of its own; where no test of a trait measured it, it has what the others let expect, and the error of that. The free
+factors y are what tests of different traits share beyond that (a form of question, a prompt). h is what a model has of
+its own with an evaluator, and the scatter psi kappa is what it has of its own on a test: on the scale of logits, so
+that it vanishes at floor and ceiling, where s' (the curve's slope) does. Loadings are positive.
 
-What is Gaussian and nobody asks for is integrated out in closed form: g, D and L. Scales are logarithms, floors and
-ceilings tanh of a number, so that every number is possible and moves are of one size.
+What is Gaussian and nobody asks for is integrated out in closed form: g, D, L and Gamma. Scales are logarithms, floors
+and ceilings tanh of a number, so that every number is possible and moves are of one size.
 
 Source: own; the parts are the two-parameter logistic model (Birnbaum 1968) with correlated dimensions, partial pooling
 of tests (Gelman and Hill 2006, ch. 12-14) and Student errors.
@@ -51,7 +53,18 @@ LN4 = float(np.log(4.0))
 
 # What all cells share. The first two are means, the others logarithms of standard deviations, and the typical ln psi.
 MEANS = ("ease_mean", "loading_mean")
-SCALES = ("own", "evaluator", "ease_within", "loading_within", "ease_between", "loading_between", "typical")
+SCALES = (
+    "own",
+    "evaluator",
+    "ease_within",
+    "loading_within",
+    "pull_within",
+    "ease_between",
+    "loading_between",
+    "pull_between",
+    "typical",
+)
+FACTORS = 2
 
 
 @dataclass(frozen=True)
@@ -208,6 +221,9 @@ class Posterior:
         sizes = dict.fromkeys((*MEANS, *SCALES), 1) | {"own": self.traits, "ability": len(known), "effect": self.pairs}
         sizes |= dict.fromkeys(("ease", "loading", "floor", "ceiling", "scatter"), self.tests)
         sizes["model_scatter"] = self.models
+        # Free factors: what each pulls on a test, and how much of it a model has.
+        self.pulls, self.factors = ([f"{kind}_{f}" for f in range(FACTORS)] for kind in ("pull", "factor"))
+        sizes |= dict.fromkeys(self.pulls, self.tests) | dict.fromkeys(self.factors, self.models)
         last = np.cumsum(list(sizes.values()))
         self.at = {
             name: slice(int(end) - size, int(end)) for (name, size), end in zip(sizes.items(), last, strict=True)
@@ -226,6 +242,14 @@ class Posterior:
         """Return what turns the entries of ``effect`` into logits."""
         return np.where(self.alone, np.exp(q["evaluator"][0]), 1.0)
 
+    def logit(self, q: dict[str, Array], effect: Array) -> Array:
+        """Return the logits of the cells; effects as logits, too."""
+        test = self.index.test
+        z = q["ease"][test] + np.exp(q["loading"])[test] * q["ability"][self.slot] + effect[self.index.pair]
+        for pull, factor in zip(self.pulls, self.factors, strict=True):
+            z = z + q[pull][test] * q[factor][self.index.model]
+        return np.asarray(z)
+
     def curve(self, q: dict[str, Array]) -> tuple[Array, Array, Array, Array]:
         """Return floors and ceilings, and what they move by with their parameters."""
         floor, ceiling = np.tanh(q["floor"]), np.tanh(q["ceiling"])
@@ -243,33 +267,39 @@ class Posterior:
         total = np.bincount(self.owner, precision, self.models) + 1
         return np.bincount(self.owner, precision * q["ability"], self.models) / total, precision, total
 
-    def of_benchmarks(self, q: dict[str, Array], kind: str) -> tuple[Array, Array, Array, Array]:
-        """Return the mean of each benchmark's ease (loading) given its tests', and precisions within, between, in all.
+    def kinds(self) -> dict[str, tuple[str, str | None]]:
+        """Return which parameters of tests are shrunk to their benchmark's: name of the scales, and of the mean."""
+        named: dict[str, tuple[str, str | None]] = {name: (name, f"{name}_mean") for name in ("ease", "loading")}
+        return named | dict.fromkeys(self.pulls, ("pull", None))
 
-        The mean is taken from that of all benchmarks.
+    def of_benchmarks(self, q: dict[str, Array], kind: str) -> tuple[Array, Array, float, float, Array]:
+        """Return tests' values less the mean of all, the benchmarks' means of those, and precisions.
+
+        The mean of a benchmark is that given its tests'; precisions are within, between, and of that mean.
         """
-        within, between = np.exp(-2 * q[f"{kind}_within"][0]), np.exp(-2 * q[f"{kind}_between"][0])
+        scale, mean = self.kinds()[kind]
+        within, between = np.exp(-2 * q[f"{scale}_within"][0]), np.exp(-2 * q[f"{scale}_between"][0])
         total = between + self.per_benchmark * within
-        away = q[kind] - q[f"{kind}_mean"][0]
-        return within * np.bincount(self.index.benchmark, away) / total, within, between, total
+        away = q[kind] - (q[mean][0] if mean else 0.0)
+        return away, within * np.bincount(self.index.benchmark, away) / total, within, between, total
 
     def draw_benchmarks(self, vector: Array, rng: np.random.Generator) -> Array:
-        """Draw eases and log loadings of the benchmarks given those of their tests: shape (2, benchmarks)."""
+        """Draw eases, log loadings and pulls of the benchmarks given those of their tests: (2 + F, benchmarks)."""
         q = self.split(vector)
         drawn = []
-        for kind in ("ease", "loading"):
-            mean, _, _, total = self.of_benchmarks(q, kind)
-            drawn.append(q[f"{kind}_mean"][0] + mean + rng.standard_normal(len(mean)) / np.sqrt(total))
+        for kind, (_, name) in self.kinds().items():
+            _, mean, _, _, total = self.of_benchmarks(q, kind)
+            drawn.append((q[name][0] if name else 0.0) + mean + rng.standard_normal(len(mean)) / np.sqrt(total))
         return np.array(drawn)
 
     def draw_abilities(self, vector: Array, rng: np.random.Generator) -> Array:
-        """Return the abilities on all traits, shape (models, traits): where none was measured, drawn."""
+        """Return the abilities on all traits, drawn where none was measured, and the factors: (models, traits + F)."""
         q = self.split(vector)
         mean, _, total = self.general(q)
         general = mean + rng.standard_normal(self.models) / np.sqrt(total)
         abilities = general[:, None] + np.exp(q["own"]) * rng.standard_normal((self.models, self.traits))
         abilities[self.owner, self.kind] = q["ability"]
-        return np.asarray(abilities)
+        return np.column_stack([abilities, *(q[name] for name in self.factors)])
 
     def draws(self, vector: Array, rng: np.random.Generator) -> dict[str, Array]:
         """Return what a state says of models, tests and benchmarks, with what was integrated out drawn.
@@ -278,19 +308,19 @@ class Posterior:
         """
         q = self.split(vector)
         floor, ceiling, _, _ = self.curve(q)
-        ease, loading = self.draw_benchmarks(vector, rng)
+        ease, loading, *pulls = self.draw_benchmarks(vector, rng)
         return {
             "abilities": self.draw_abilities(vector, rng),
             "own": np.exp(q["own"]),
-            "tests": np.column_stack([q["ease"], np.exp(q["loading"])]),
-            "benchmarks": np.column_stack([ease, np.exp(loading)]),
+            "tests": np.column_stack([q["ease"], np.exp(q["loading"]), *(q[name] for name in self.pulls)]),
+            "benchmarks": np.column_stack([ease, np.exp(loading), *pulls]),
             "evaluators": q["effect"] * self.effect_scale(q),
             "floor": floor,
             "ceiling": ceiling,
             "scatter": np.exp(q["scatter"]),
             "model_scatter": np.exp(q["model_scatter"]),
             "evaluator_variance": np.exp(2 * q["evaluator"][0]),
-            "test_variance": np.exp(2 * np.concatenate([q["ease_within"], q["loading_within"]])),
+            "test_variance": np.exp(2 * np.concatenate([q[f"{scale}_within"] for scale, _ in self.kinds().values()])),
             "typical_scatter": np.exp(q["typical"][0]),
         }
 
@@ -314,7 +344,7 @@ class Posterior:
         cells, at_logit, at_floor, at_ceiling, at_spread = student(
             index.score,
             self.variance,
-            q["ease"][test] + loading[test] * ability + effect[index.pair],
+            self.logit(q, effect),
             (floor[test], (ceiling - floor)[test]),
             np.exp(q["scatter"][test] + q["model_scatter"][model]),
         )
@@ -335,25 +365,32 @@ class Posterior:
         gradient[at["effect"]] = per_pair * effect_scale - np.where(self.alone, scaled, scaled / spread)
         gradient[at["evaluator"]] = np.where(self.alone, per_pair * effect, scaled**2 - 1).sum()
 
-        for row, (kind, slope) in enumerate({"ease": at_logit, "loading": at_logit * ability}.items()):
-            here = np.bincount(test, slope, tests) * (loading if kind == "loading" else 1.0)
-            middle, within, between, whole = self.of_benchmarks(q, kind)
+        slopes = {"ease": at_logit, "loading": at_logit * ability}
+        for pull, factor in zip(self.pulls, self.factors, strict=True):
+            slopes[pull] = at_logit * q[factor][model]
+            gradient[at[factor]] = np.bincount(model, at_logit * q[pull][test], self.models) - q[factor]
+            priors[at[factor]] = -0.5 * q[factor] ** 2
+        for row, (kind, (scale, name)) in enumerate(self.kinds().items()):
+            here = np.bincount(test, slopes[kind], tests) * (loading if kind == "loading" else 1.0)
+            over, middle, within, between, whole = self.of_benchmarks(q, kind)
             if benchmarks is not None:
                 rest = q[kind] - benchmarks[row][index.benchmark]
                 priors[at[kind]] = -0.5 * within * rest**2
                 gradient[at[kind]] = here - within * rest
                 continue
-            over = q[kind] - q[f"{kind}_mean"][0]
             rest = over - middle[index.benchmark]
             priors[at["ease_mean"]] += (
                 -0.5 * (within * over @ rest + np.log(whole).sum())
-                - tests * q[f"{kind}_within"]
-                - len(middle) * q[f"{kind}_between"]
+                - tests * q[f"{scale}_within"]
+                - len(middle) * q[f"{scale}_between"]
             )
             gradient[at[kind]] = here - within * rest
-            gradient[at[f"{kind}_within"]] = within * rest @ rest - tests + (self.per_benchmark * within / whole).sum()
-            gradient[at[f"{kind}_between"]] = between * middle @ middle + (between / whole - 1).sum()
-            gradient[at[f"{kind}_mean"]] = between * middle.sum()
+            gradient[at[f"{scale}_within"]] += (
+                within * rest @ rest - tests + (self.per_benchmark * within / whole).sum()
+            )
+            gradient[at[f"{scale}_between"]] += between * middle @ middle + (between / whole - 1).sum()
+            if name:
+                gradient[at[name]] = between * middle.sum()
 
         for name, slope, moved, (centre, sd), value in (
             ("floor", at_floor, by_floor, (index.chance, FLOOR_SD), floor),
@@ -377,7 +414,10 @@ class Posterior:
             priors[at[name]] -= 0.5 * rest**2
             gradient[at[name]] -= rest / sd
         shape, rate = VARIANCE_PRIOR
-        for name in ("evaluator", "ease_within", "loading_within", "ease_between", "loading_between"):
+        for name in (
+            "evaluator",
+            *(f"{kind}_{way}" for kind in ("ease", "loading", "pull") for way in ("within", "between")),
+        ):
             inverse = rate * np.exp(-2 * q[name])
             priors[at[name]] -= 2 * shape * q[name] + inverse
             gradient[at[name]] -= 2 * shape - 2 * inverse
@@ -387,7 +427,7 @@ class Posterior:
         """Return the parameters by kind, each cell's slope in its logit, variance, and scatter's part of that."""
         q, index = self.split(vector), self.index
         effect = q["effect"] * self.effect_scale(q)
-        logit = q["ease"][index.test] + np.exp(q["loading"])[index.test] * q["ability"][self.slot] + effect[index.pair]
+        logit = self.logit(q, effect)
         floor, ceiling, _, _ = self.curve(q)
         share = expit(logit)
         slope = (ceiling - floor)[index.test] * share * (1 - share)
@@ -401,12 +441,11 @@ class Posterior:
         """
         index, at = self.index, self.at
         q, slope, variance, part = self.slopes(vector)
-        floor, ceiling, by_floor, by_ceiling = self.curve(q)
+        _, _, by_floor, by_ceiling = self.curve(q)
         test, model = index.test, index.model
         loading, ability = np.exp(q["loading"])[test], q["ability"][self.slot]
-        width = (ceiling - floor)[test]
         # The share from the slope would have two values.
-        share = expit(q["ease"][test] + loading * ability + (q["effect"] * self.effect_scale(q))[index.pair])
+        share = expit(self.logit(q, q["effect"] * self.effect_scale(q)))
         weight = np.sqrt((FREEDOM + 1) / (FREEDOM + 3) / variance)
         rows: list[Array] = []
         columns: list[Array] = []
@@ -429,7 +468,15 @@ class Posterior:
             (at["ability"].start + self.slot, steep * loading),
             (at["effect"].start + index.pair, steep * self.effect_scale(q)[index.pair]),
             (at["floor"].start + test, (1 - share) * by_floor[test] * weight),
-            (at["ceiling"].start + test, share * by_ceiling[test] * weight * np.sign(width)),
+            (at["ceiling"].start + test, share * by_ceiling[test] * weight),
+            *(
+                (at[name].start + test, steep * q[other][model])
+                for name, other in zip(self.pulls, self.factors, strict=True)
+            ),
+            *(
+                (at[name].start + model, steep * q[other][test])
+                for name, other in zip(self.factors, self.pulls, strict=True)
+            ),
         )
         seen = np.sqrt(FREEDOM / (2 * (FREEDOM + 3))) * part
         add((at["scatter"].start + test, seen), (at["model_scatter"].start + model, seen))
@@ -446,8 +493,8 @@ class Posterior:
         columns.append(at["ability"].start + common.col)
         values.append(-common.data * root[common.col])
         add((self.places("effect"), np.where(self.alone, 1.0, np.exp(-q["evaluator"][0]))))
-        for kind in ("ease", "loading"):
-            _, within, between, _ = self.of_benchmarks(q, kind)
+        for kind, (_, name) in self.kinds().items():
+            _, _, within, between, _ = self.of_benchmarks(q, kind)
             count = self.per_benchmark.astype(float)
             shrink = (1 - 1 / np.sqrt(1 + count * within / between)) / count
             member = sparse.csr_matrix(
@@ -457,17 +504,21 @@ class Posterior:
             rows.append(made + root_of.row)
             columns.append(at[kind].start + root_of.col)
             values.append(root_of.data)
-            add((at[f"{kind}_mean"].start, -np.sqrt(within) * (1 - (shrink * count)[index.benchmark])))
+            made += self.tests if name is None else 0
+            if name:
+                add((at[name].start, -np.sqrt(within) * (1 - (shrink * count)[index.benchmark])))
         for name, moved, sd in (("floor", by_floor, FLOOR_SD), ("ceiling", by_ceiling, CEILING_SD)):
             add((self.places(name), np.sqrt((moved / sd) ** 2 + 2 * (1 - np.tanh(q[name]) ** 2))))
         add((self.places("scatter"), 1 / SCATTER_SD), (at["typical"].start, -1 / SCATTER_SD))
         add((self.places("model_scatter"), 1 / MODEL_SD))
+        add((self.places(*self.factors), 1.0))
         for name, (_, sd) in zip((*MEANS, "typical"), (EASE, LOADING, SCATTER), strict=True):
             add((self.places(name), 1 / sd))
         benchmarks = len(self.per_benchmark)
         counts = {"evaluator": self.pairs}
-        for kind in ("ease", "loading"):
-            counts |= {f"{kind}_within": max(self.tests - benchmarks, 1), f"{kind}_between": benchmarks}
+        for kind, times in (("ease", 1), ("loading", 1), ("pull", FACTORS)):
+            within_count = max(self.tests - benchmarks, 1)
+            counts |= {f"{kind}_within": times * within_count, f"{kind}_between": times * benchmarks}
         for name, number in counts.items():
             add((self.places(name), np.sqrt(2.0 * number)))
         known = np.bincount(self.kind, 1 - precision / total[self.owner], self.traits)
@@ -494,6 +545,8 @@ class Posterior:
             "loading_within": -1.9,
             "ease_between": 0.5,
             "loading_between": -0.7,
+            "pull_within": -1.8,
+            "pull_between": -1.2,
             "typical": -4.0,
             "ability": ((ability - ability.mean()) / spread)[self.owner],
             "ease": ease + ability.mean(),
@@ -505,6 +558,10 @@ class Posterior:
         vector = np.zeros(self.size)
         for name, value in values.items():
             vector[self.at[name]] = value
+        # Free factors have no sign, so that none would ever move from nothing.
+        some = np.random.default_rng(0)
+        for name in (*self.pulls, *self.factors):
+            vector[self.at[name]] = 0.2 * some.standard_normal(self.at[name].stop - self.at[name].start)
         free = np.ones(self.size, dtype=bool)
         free[self.places("loading_mean", *SCALES)] = False
 

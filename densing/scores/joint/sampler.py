@@ -41,7 +41,7 @@ SLOW = 100
 PILOT = (0.15, 0.15, 0.55, 0.15)
 NARROW = 0.05
 # The scales that the pilot finds and chains keep.
-KNOWN = ("own", "evaluator", "loading_within", "loading_between", "typical")
+KNOWN = ("own", "evaluator", "loading_within", "loading_between", "pull_within", "pull_between", "typical")
 
 
 class Move:
@@ -187,12 +187,13 @@ class Slow(Move):
         self.mean = functional(share, posterior.slot, len(posterior.owner))
         self.contrast = functional(contrast, posterior.slot, len(posterior.owner))
         self.effects = functional(share, posterior.index.pair, posterior.pairs)
+        self.models = functional(share, posterior.index.model, posterior.models)
         self.usual = self.contrast @ q["ability"]
-        self.turned = tuple(matrix.T.tocsr() for matrix in (self.mean, self.contrast, self.effects))
+        self.turned = tuple(matrix.T.tocsr() for matrix in (self.mean, self.contrast, self.effects, self.models))
         self.kept = (np.empty(0), np.empty(0))
 
         # How all parameters move with those of the models, at the reference.
-        own = posterior.places("ability", "effect")
+        own = posterior.places("ability", "effect", *posterior.factors)
 
         def placed(matrix: sparse.csr_matrix, row: str, column: str) -> sparse.csr_matrix:
             entries = matrix.tocoo()
@@ -206,10 +207,14 @@ class Slow(Move):
             + placed(by_ability.tocsr(), "ease", "ability")
             + placed(-(self.effects @ sparse.diags(scale)).tocsr(), "ease", "effect")
             + placed(-self.contrast, "loading", "ability")
-        ).tocsr()
-        together = (information @ following).tocsr()
+        )
+        for pull, factor in zip(posterior.pulls, posterior.factors, strict=True):
+            following = following + placed(-(sparse.diags(q[pull]) @ self.models).tocsr(), "ease", factor)
+        together = (information @ following.tocsr()).tocsr()
         of_models = together[:, own]
-        root, _ = roots((of_models.T @ of_models).tocsr(), np.concatenate([posterior.owner, posterior.of_pair]))
+        each = [np.arange(posterior.models)] * len(posterior.factors)
+        blocks = np.concatenate([posterior.owner, posterior.of_pair, *each])
+        root, _ = roots((of_models.T @ of_models).tocsr(), blocks)
         whitened = (of_models @ root).tocsr()
         turned = whitened.T.tocsr()
         count = min(count, len(own) - 1)
@@ -242,12 +247,15 @@ class Slow(Move):
         super().__init__(wide, one, np.zeros(size, dtype=int), np.zeros_like(test), STEPS["slow"])
 
     def _means(self, vector: Array) -> tuple[Array, Array, Array]:
-        """Return mean ability, contrast and mean effect of each test."""
+        """Return mean ability, contrast, and what effects and factors add on average, of each test."""
         ability = vector[self.at["ability"]]
         effect = vector[self.at["effect"]]
         scale = np.where(self.posterior.alone, np.exp(vector[self.at["evaluator"]][0]), 1.0)
         contrast = 1 + self.contrast @ ability - self.usual
-        return self.mean @ ability, np.maximum(contrast, NARROW), self.effects @ (effect * scale)
+        other = self.effects @ (effect * scale)
+        for pull, factor in zip(self.posterior.pulls, self.posterior.factors, strict=True):
+            other = other + vector[self.at[pull]] * (self.models @ vector[self.at[factor]])
+        return self.mean @ ability, np.maximum(contrast, NARROW), other
 
     def begin(self, vector: Array) -> None:
         """Remember the tests' logits and slopes at their models' means."""
@@ -275,7 +283,9 @@ class Slow(Move):
         whole = gradient.copy()
         turned = gradient[at["loading"]] - loading * mean * ease
         whole[at["loading"]] = turned
-        by_mean, by_contrast, by_effect = self.turned
+        by_mean, by_contrast, by_effect, by_model = self.turned
+        for pull, factor in zip(self.posterior.pulls, self.posterior.factors, strict=True):
+            whole[at[factor]] -= by_model @ (vector[at[pull]] * ease)
         whole[at["ability"]] -= by_mean @ (loading * ease) + by_contrast @ (turned / contrast)
         scale = np.where(alone, np.exp(vector[at["evaluator"]][0]), 1.0)
         through = -(by_effect @ ease) * scale
@@ -355,8 +365,14 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
         return made
 
     own = np.arange(posterior.models)
-    of_model = blocks(ability=posterior.owner, effect=posterior.of_pair, model_scatter=own)
-    of_test = blocks(**dict.fromkeys(("ease", "loading", "floor", "ceiling", "scatter"), np.arange(posterior.tests)))
+    of_model = blocks(
+        ability=posterior.owner, effect=posterior.of_pair, model_scatter=own, **dict.fromkeys(posterior.factors, own)
+    )
+    of_test = blocks(
+        **dict.fromkeys(
+            ("ease", "loading", "floor", "ceiling", "scatter", *posterior.pulls), np.arange(posterior.tests)
+        )
+    )
     free = posterior.places(*MEANS, *(name for name in SCALES if scales or name not in KNOWN))
     of_mean = np.full(size, -1)
     of_mean[free] = np.arange(len(free))

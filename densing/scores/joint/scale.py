@@ -1,7 +1,7 @@
 r"""The joint scale: abilities of all models on any basket of benchmarks, as draws, and how evaluators differ.
 
 An ability is what an average evaluator would measure: the mean, over a basket of benchmarks, of the logit of a model's
-share of what lies between floor and ceiling.
+share of what lies between floor and ceiling. Free factors have no names and no orientation; baskets have both.
 """
 
 from __future__ import annotations
@@ -86,11 +86,12 @@ class JointDraws:
 
     Parameters
     ----------
-    abilities : array, shape (R, models, traits)
+    abilities : array, shape (R, models, traits + F)
+        By trait, then free factors.
     own : array, shape (R, traits)
         Standard deviation of what models have on a trait beyond their general ability, which has one of 1.
-    tests, benchmarks : array, shape (R, tests, 2) and (R, benchmarks, 2)
-        Ease (minus difficulty) and loading on the trait.
+    tests, benchmarks : array, shape (R, tests, 2 + F) and (R, benchmarks, 2 + F)
+        Ease (minus difficulty), loading on the trait, pulls of the free factors.
     evaluators : array, shape (R, pairs)
         Effects of the (model, evaluator) pairs that occur.
     floor, ceiling, scatter : array, shape (R, tests)
@@ -98,8 +99,8 @@ class JointDraws:
     model_scatter : array, shape (R, models)
         Factor kappa on psi, of order 1.
     evaluator_variance : array, shape (R,)
-    test_variance : array, shape (R, 2)
-        Of eases and log loadings of tests around their benchmark's.
+    test_variance : array, shape (R, 2 + F)
+        Of eases, log loadings and pulls of tests around their benchmark's.
     typical_scatter : array, shape (R,)
         Median of psi over tests.
     """
@@ -189,18 +190,20 @@ class JointScale(Readable):
     def ability(self, basket: str | Basket = GENERAL, vectors: Array | None = None) -> Array:
         r"""Return the abilities of all models on a basket, by its name or one's own, shape (R, models), in logits.
 
-        .. math:: \theta_m = \sum_b w_b (D_b + e^{L_b} x_{m,t(b)})
+        .. math:: \theta_m = \sum_b w_b (D_b + e^{L_b} x_{m,t(b)} + \Gamma_b^T y_m)
 
         Effects of evaluators are left out: an average evaluator has none. A basket may be that of another scale whose
-        benchmarks this one has, too; ``vectors`` (R, m, traits) stand for other models than those of the scale.
+        benchmarks this one has, too; ``vectors`` (R, m, traits + F) stand for other models than those of the scale.
         """
         weights = (basket if isinstance(basket, Basket) else self.basket(basket)).weights
         chosen = [b for b, name in enumerate(self.benchmarks) if name in weights]
         weight = np.array([weights[str(self.benchmarks[b])] for b in chosen])
         loadings = weight[:, None] * self.draws.benchmarks[:, chosen].astype(float)
-        columns = np.zeros((len(loadings), len(self.traits)))
+        traits = len(self.traits)
+        columns = np.zeros((len(loadings), self.draws.abilities.shape[2]))
         for position, b in enumerate(chosen):
             columns[:, self._trait_of[b]] += loadings[:, position, 1]
+        columns[:, traits:] = loadings[:, :, 2:].sum(axis=1)
         ease = loadings[:, :, 0].sum(axis=1)
         vectors = self.draws.abilities if vectors is None else vectors
         return np.asarray(ease[:, None] + np.einsum("rk,rmk->rm", columns, vectors.astype(float)))
@@ -239,7 +242,7 @@ class JointScale(Readable):
         cells : pandas.DataFrame
             ``model, test, trait, evaluator, se``; models and tests of the scale.
         seed : int
-        new : mapping of str to array (R, traits), optional
+        new : mapping of str to array (R, traits + F), optional
             Abilities of models that the scale has not seen, by name: all models of ``cells`` are then taken from here.
             How much such a model scatters is that of a model of the scale, drawn at random.
 
@@ -285,9 +288,10 @@ class JointScale(Readable):
         return np.searchsorted(self.benchmarks, first.loc[self.tests].to_numpy(dtype=str))
 
     def _logits(self, loadings: Array, trait: Array, abilities: Array) -> Array:
-        """Logits of abilities (R, n, traits) on tests (R, n, 2) of traits (n,)."""
+        """Logits of abilities (R, n, traits + F) on tests (R, n, 2 + F) of traits (n,)."""
         own = np.take_along_axis(abilities, np.broadcast_to(trait, abilities.shape[:2])[..., None], axis=2)[..., 0]
-        return np.asarray(loadings[:, :, 0] + loadings[:, :, 1] * own, dtype=float)
+        free = (loadings[:, :, 2:] * abilities[:, :, len(self.traits) :]).sum(axis=2)
+        return np.asarray(loadings[:, :, 0] + loadings[:, :, 1] * own + free, dtype=float)
 
     def offsets(self, level: float = 0.95) -> pd.DataFrame:
         """Return how far each evaluator's test of a benchmark lies from an average one, in score.
