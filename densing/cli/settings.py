@@ -268,10 +268,10 @@ def options_in_force(tree: Any) -> list[Setting]:
             defaults = defaults_of(file, words, command)
             check_variables(words, command)
             for name in options_of(command):
-                if os.environ.get(variable(*words, name)):
-                    yield Setting(".".join([*words, name]), os.environ[variable(*words, name)], variable(*words, name))
-                elif name in defaults:
-                    yield Setting(".".join([*words, name]), str(defaults[name]), file.name)
+                own = variable(*words, name)
+                value, source = (os.environ.get(own), own) if os.environ.get(own) else (defaults.get(name), file.name)
+                if value is not None:
+                    yield Setting(".".join([*words, name]), str(value), source)
             return
         for key in file.below(words):
             if words and key not in commands:

@@ -43,8 +43,8 @@ def cached(
     *inputs : object
         What the result depends on; tables and arrays by their content.
     by : callable
-        The function that makes it: a change in its room makes it anew, and so does another version of
-        :data:`LIBRARIES`.
+        The function that makes it: a change in its wing (``densing.scores``) or in the core makes it anew, since rooms
+        compute with each other's functions, and so does another version of :data:`LIBRARIES`.
     most : int
         How many results of this name are kept, the newest.
 
@@ -58,8 +58,10 @@ def cached(
     """
     versions = [version(library) for library in LIBRARIES]
     digest = hashlib.sha256(msgspec.msgpack.encode([inputs, versions], enc_hook=_plain))
-    for source in sorted(Path(str(sys.modules[by.__module__].__file__)).parent.glob("*.py")):
-        digest.update(source.read_bytes())
+    wing = ".".join(by.__module__.split(".")[:2])
+    for folder in (Path(sys.modules[wing].__path__[0]), Path(__file__).parent):
+        for source in sorted(folder.rglob("*.py")):
+            digest.update(source.read_bytes())
     path = cache_folder() / FOLDER / f"{name}-{digest.hexdigest()[:24]}.msgpack"
     # Whatever is wrong with a kept file: the result is made anew.
     with suppress(OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError):

@@ -37,18 +37,20 @@ __all__ = [
     "log_to_wandb",
     "to_log",
 ]
-_OF_DENSITY = {name for name in __all__ if name[0].islower()} | {"DensityCallback"}
+_WRAPPERS = ("CO2", "DCT", "FedFT", "Federated", "LocalSGD", "SlowMo", "SpaFL")
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     from densing.core import UnavailableError, install_command
-    from densing.efficiency import parallel
-    from densing.scores import density
 
     try:
-        return getattr(density if name in _OF_DENSITY else parallel, name)
+        return getattr(
+            import_module(f"densing.{'efficiency.parallel' if name in _WRAPPERS else 'scores.density'}"), name
+        )
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "transformers"):
             raise

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,31 @@ def test_a_damaged_file_is_made_anew_and_old_ones_go(folder: Path) -> None:
     for number in range(4):
         kept(number, made=made, most=2)
     assert len(list(folder.iterdir())) == 2
+
+
+def test_a_change_anywhere_in_the_wing_makes_it_anew(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The function stands in one room, and computes with what another has.
+    wing = tmp_path / "made_house" / "wing"
+    for room in (wing.parent, wing, wing / "one", wing / "other"):
+        room.mkdir(exist_ok=True)
+        (room / "__init__.py").write_text("")
+    (wing / "one" / "work.py").write_text("def work():\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    work = import_module("made_house.wing.one.work").work
+    made: list[object] = []
+
+    def make() -> Whole:
+        made.append(1)
+        return WHOLE
+
+    for _ in range(2):
+        cached(make, Whole, "whole", by=work)
+    assert len(made) == 1
+    (wing / "other" / "__init__.py").write_text("# changed")
+    cached(make, Whole, "whole", by=work)
+    assert len(made) == 2
 
 
 def test_trend_answers_from_what_is_kept_the_same_and_loads_no_estimator(folder: Path, tmp_path: Path) -> None:
