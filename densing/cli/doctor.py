@@ -8,7 +8,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, finish, progress, say, show_notes
-from densing.core import DensingError, Note, UnavailableError, install_command, strip_secrets
+from densing.core import DensingError, Note, UnavailableError, cache_folder, install_command, strip_secrets
 
 
 def doctor(
@@ -114,7 +114,11 @@ def _settings(ctx: typer.Context) -> list[dict[str, str]]:
     from densing.cli.settings import options_in_force
 
     rows = [*ctx.obj, *options_in_force(typer.main.get_command(build()))]
-    return strip_secrets([{"name": row.name, "value": row.value, "source": row.source} for row in rows])
+    # A cache that nobody set has no value of its own.
+    cache = {"cache": str(cache_folder())}
+    return strip_secrets(
+        [{"name": row.name, "value": row.value or cache.get(row.name, ""), "source": row.source} for row in rows]
+    )
 
 
 def _refit() -> tuple[dict[str, Any], list[Any]]:

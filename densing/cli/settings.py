@@ -19,7 +19,7 @@ from typing import Any
 import typer
 
 from densing.cli import calls
-from densing.core import SLIP, InputError, UnknownNameError, cache_folder, nearest
+from densing.core import SLIP, InputError, UnknownNameError, nearest
 
 PREFIX = "DENSING"
 DEFAULT = "default"
@@ -45,6 +45,7 @@ class Setting:
     name : str
         Of the program (``cache``), or of a command (``density.guard``).
     value : str
+        Empty for the cache where nobody set it: the user's own cache folder.
     source : str
         The variable, the file, ``command line`` or ``default``.
     """
@@ -214,7 +215,7 @@ def program_settings(file: SettingsFile, commands: Sequence[str]) -> list[Settin
             raise UnknownNameError(f"setting in {file.place(())}:", key, (*PROGRAM, *commands))
     settings = []
     for name, default in PROGRAM.items():
-        value, source = default or str(cache_folder()), DEFAULT
+        value, source = default, DEFAULT
         if name in file.table:
             value, source = file.table[name], file.name
             if isinstance(value, dict | list):
