@@ -11,7 +11,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test waits for a hub: lm-eval's stand-in model would look for a tokenizer there, a minute long.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# The joint scale of the embedded catalog takes a quarter of a minute to fit: one process does it, and all others, and
-# the next run, read its draws. They are stored under a name that tells what they were fitted to.
+# A joint scale that is not shipped takes a quarter of a minute to fit: one process does it, and all others, and the
+# next run, read its draws. They are stored under a name that tells what they were fitted to.
 owner = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
 os.environ.setdefault("DENSING_CACHE", str(Path(tempfile.gettempdir()) / f"densing-tests-{owner}"))

@@ -54,7 +54,7 @@ collect_ignore = ["matrix.py", "support"]
 
 @pytest.fixture(scope="session")
 def embedded_scale() -> JointScale:
-    """The joint scale of the embedded catalog: of processes that test side by side, one fits and the others read it."""
+    """The joint scale of the embedded catalog, as shipped; where that is stale, one process fits it for all."""
     from densing.scores.catalog import load_catalog
     from densing.scores.joint import catalog_scale
 

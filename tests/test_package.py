@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import densing
+from densing.scores.catalog import load_catalog
+from densing.scores.joint import joint_cells, scale_name
 from tests.support.folders import ROOT
 
 pytestmark = pytest.mark.slow
@@ -53,7 +55,8 @@ def test_what_is_tracked_travels_and_nothing_else(dist: Path) -> None:
         for name in tracked
         if name.startswith(("densing/", "reference_fits/", "examples/"))
     }
-    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "densing/py.typed"} <= wheel
+    scale = f"densing/scores/joint/data/{scale_name(joint_cells(load_catalog()))}"
+    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "densing/py.typed", scale} <= wheel
     # The folder of results stays at home.
     assert sdist - {"PKG-INFO"} == {name for name in tracked if not name.startswith("results/")}
 

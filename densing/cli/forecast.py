@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -64,11 +64,13 @@ def show(
     Example: densing forecast show --months 6
     """
     from densing.scores.catalog import load_catalog
+    from densing.scores.study import shipped_rehearsal
     from densing.scores.trend import forecast_now
 
     merged = load_catalog(*(catalog or []))
+    asked: dict[str, Any] = {"selection": _selection(moe), "basket": benchmark, "seed": seed}
     with progress(json) as step:
-        outlook = forecast_now(merged, months, basket=benchmark, selection=_selection(moe), seed=seed, step=step)
+        outlook = forecast_now(merged, months, result=shipped_rehearsal(merged, **asked), **asked, step=step)
     payload = outlook.to_dict()
     save(outlook.table, payload, out)
     if json:

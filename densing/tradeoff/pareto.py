@@ -228,7 +228,7 @@ def frontier(
 
         catalog = catalog or load_catalog()
         if reference == JOINT:
-            # Half a minute each the first time; what follows reads what this keeps.
+            # What is not shipped takes half a minute the first time; what follows reads what this keeps.
             for vendors in dict.fromkeys((selection is not None and selection.vendors, False)):
                 catalog_scale(catalog, own="all" if vendors else "none", step=step)
         ruler = load_reference(reference, benchmark, catalog=catalog)

@@ -12,10 +12,12 @@ from .rivals import fit_eci as fit_eci
 from .rivals import fit_pca as fit_pca
 from .sampler import truncated as truncated
 from .scale import GENERAL as GENERAL
+from .scale import SHIPPED_SCALES as SHIPPED_SCALES
 from .scale import JointScale as JointScale
 from .scale import catalog_scale as catalog_scale
 from .scale import fit_joint as fit_joint
 from .scale import joint_baskets as joint_baskets
+from .scale import scale_name as scale_name
 from .scale import usual_scale as usual_scale
 from .validation import SPLITS as SPLITS
 from .validation import Split as Split

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
@@ -36,9 +37,10 @@ from densing.core import (
 )
 from densing.jobs import Tell, in_processes, in_turn
 from densing.scores.catalog import Catalog
-from densing.scores.joint import sampler
+from densing.scores.joint import packing, sampler
 from densing.scores.joint.cells import ENGLISH, Cells, joint_cells
 from densing.scores.joint.convergence import bulk_ess, r_hat
+from densing.scores.joint.packing import pack, unpack
 from densing.scores.joint.sampler import CEILING, FREEDOM, Index, index_cells, sample
 
 GENERAL, MULTILINGUAL = "general", "multilingual"
@@ -47,8 +49,11 @@ SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 BASKET_SHARE = 0.1
 """A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
 FACTORS, CHAINS, SWEEPS, DRAWS = 2, 4, 750, 500
+USUAL = {"factors": FACTORS, "chains": CHAINS, "sweeps": SWEEPS, "burn": SWEEPS // 3, "draws": DRAWS, "seed": 0}
 SMALL = 3_000_000
 """Cells times sweeps of a chain up to which new processes would cost more than they save: a second or two."""
+SHIPPED_SCALES = Path(__file__).with_name("data")
+"""Where the scale of the embedded catalog lies; ``make shipped`` puts it there."""
 KEPT_SCALES = 16
 """A back-test with three origins reads four."""
 AT_END = 0.01
@@ -569,12 +574,19 @@ def _cells_of(catalog: Catalog, own: str) -> Cells:
     return joint_cells(catalog, own=own)
 
 
+def scale_name(cells: Cells) -> str:
+    """Return the name of the file that keeps the usual scale of some cells: it tells cells, options and sampler."""
+    sources = "".join(Path(str(module.__file__)).read_text("utf-8") for module in (sampler, packing))
+    return f"joint-{hashlib.sha256(f'{cells.digest}{USUAL}{sources}'.encode()).hexdigest()[:24]}.npz"
+
+
 def usual_scale(cells: Cells, *, step: Callable[[str, float], None] = lambda label, share: None) -> JointScale:
     """Return the joint scale of some cells with the usual options, fitted once and then kept on disk.
 
-    The draws are stored in ``$DENSING_CACHE`` (by default ``densing`` in the user's cache folder) under a name that
-    tells cells, options and sampler; nothing is stored where that folder cannot be written, and a damaged
-    file is fitted anew.
+    That of the embedded catalog is shipped. The draws of another are stored in ``$DENSING_CACHE`` (by default
+    ``densing`` in the user's cache folder) under a name that tells cells, options and sampler; nothing is stored where
+    that folder cannot be written, and a damaged file is fitted anew. All are rounded as they are stored
+    (:mod:`densing.scores.joint.packing`), so that what is read and what is fitted are one.
 
     Parameters
     ----------
@@ -586,21 +598,22 @@ def usual_scale(cells: Cells, *, step: Callable[[str, float], None] = lambda lab
     --------
     catalog_scale
     """
-    options = {"factors": FACTORS, "chains": CHAINS, "sweeps": SWEEPS, "burn": SWEEPS // 3, "draws": DRAWS, "seed": 0}
-    key = hashlib.sha256(f"{cells.digest}{options}".encode() + Path(sampler.__file__).read_bytes()).hexdigest()
-    if key in _FITTED:
-        return _FITTED[key]
-    path = cache_folder() / f"joint-{key[:24]}.npz"
-    scale = _read(path, cells, options)
+    name = scale_name(cells)
+    if name in _FITTED:
+        return _FITTED[name]
+    path = cache_folder() / name
+    scale = _read(SHIPPED_SCALES / name, cells) or _read(path, cells)
     if scale is None:
         # Of processes side by side one fits, and the others read what it stored.
         with _locked(path.with_suffix(".lock")):
-            scale = _read(path, cells, options)
+            scale = _read(path, cells)
             if scale is None:
-                scale = fit_joint(cells, step=step)
-                _write(path, scale)
+                fitted = fit_joint(cells, step=step)
+                packed = pack({item.name: getattr(fitted.draws, item.name) for item in fields(JointDraws)})
+                _write(path, packed)
+                scale = _unpacked(packed, cells)
     _FITTED.clear()
-    _FITTED[key] = scale
+    _FITTED[name] = scale
     return scale
 
 
@@ -616,24 +629,27 @@ def _locked(path: Path) -> AbstractContextManager[object]:
         return nullcontext()
 
 
-def _write(path: Path, scale: JointScale) -> None:
-    arrays = {item.name: getattr(scale.draws, item.name) for item in fields(JointDraws)}
+def _write(path: Path, packed: Mapping[str, Any]) -> None:
     with suppress(OSError, DensingError):
         with replacing(path) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, **arrays)
+            np.savez_compressed(stream, **packed)
         # Every table of a user's own leaves a scale behind: the latest few are enough.
         stored = sorted(path.parent.glob("joint-*.npz"), key=lambda file: file.stat().st_mtime)
         for file in stored[:-KEPT_SCALES]:
             file.unlink(missing_ok=True)
 
 
-def _read(path: Path, cells: Cells, options: Mapping[str, Any]) -> JointScale | None:
-    _, names = index_cells(cells.table)
+def _read(path: Path, cells: Cells) -> JointScale | None:
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            draws = JointDraws(**{item.name: stored[item.name] for item in fields(JointDraws)})
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            return _unpacked(stored, cells)
+    except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
         return None
-    if draws.abilities.shape[:2] != (options["draws"], len(names["model"])):
-        return None
-    return _scale(cells, names, draws, options)
+
+
+def _unpacked(packed: Mapping[str, Array], cells: Cells) -> JointScale:
+    arrays, (_, names) = unpack(packed), index_cells(cells.table)
+    draws = JointDraws(**{item.name: arrays[item.name] for item in fields(JointDraws)})
+    if draws.abilities.shape[:2] != (DRAWS, len(names["model"])):
+        raise ValueError(f"draws {draws.abilities.shape} of other cells")
+    return _scale(cells, names, draws, USUAL)

@@ -1,18 +1,21 @@
-"""What takes minutes to work out of the embedded catalog, shipped with it: vintages and back-tests of forecasts.
+"""What takes minutes to work out of the embedded catalog, shipped with it: its joint scale, vintages and back-tests.
 
-Each needs a fit of the joint scale at several dates. The tables lie in ``data/`` beside this file, with the digest of
-the catalog that they were made from; of another catalog there is nothing, and the commands work it out.
+Vintages and back-tests need a fit of the joint scale at several dates. Their tables lie in ``data/`` beside this file,
+with the digest of the catalog that they were made from and the name of its scale, which tells the sampler; of another
+catalog there is nothing, and the commands work it out.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 
 import pandas as pd
 
-from densing.core import write_csv
-from densing.scores.catalog import Catalog, load_catalog
+from densing.core import cache_folder, write_csv
+from densing.scores.catalog import Catalog, Selection, load_catalog
+from densing.scores.joint import GENERAL, SHIPPED_SCALES, joint_cells, scale_name, usual_scale
 from densing.scores.study.vintages import COLUMNS, vintages
 from densing.scores.trend import FORECASTERS, Rehearsal, rehearse_forecasts
 
@@ -36,8 +39,26 @@ def shipped_vintages(catalog: Catalog, folder: Path = FOLDER) -> pd.DataFrame:
     return table.assign(reason=reason, vintage=vintage)[COLUMNS]
 
 
-def shipped_rehearsal(catalog: Catalog, folder: Path = FOLDER) -> Rehearsal | None:
-    """Return the back-tests of forecasts of density on this catalog; None where it is another one."""
+def shipped_rehearsal(
+    catalog: Catalog,
+    folder: Path = FOLDER,
+    *,
+    selection: Selection | None = None,
+    basket: str = GENERAL,
+    seed: int = 0,
+) -> Rehearsal | None:
+    """Return the back-tests of forecasts of density on this catalog; None where it is another one, or not as usual.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    folder : Path
+        Where the tables lie.
+    selection, basket, seed
+        Of :func:`densing.scores.trend.rehearse_forecasts`; what is shipped was made with its defaults.
+    """
+    if not (selection in (None, Selection()) and basket in (GENERAL, "mean") and seed == 0):
+        return None
     table, cases, origins = (_read(catalog, folder / f"rehearsal-{part}.csv") for part in PARTS)
     if table.empty or cases.empty or origins.empty:
         return None
@@ -62,20 +83,32 @@ def _read(catalog: Catalog, path: Path) -> pd.DataFrame:
         table = pd.read_csv(path, dtype={"catalog": str})
     except OSError:
         return pd.DataFrame()
-    return table[table["catalog"].eq(catalog.digest)].drop(columns="catalog").reset_index(drop=True)
+    table = table[table["catalog"].eq(catalog.digest)]
+    if len(table):
+        table = table[table["scale"].eq(scale_name(joint_cells(catalog)))]
+    return table.drop(columns=["catalog", "scale"]).reset_index(drop=True)
 
 
 def _write(table: pd.DataFrame, catalog: Catalog, path: Path) -> None:
     digits = dict.fromkeys(table.select_dtypes("float"), 6)
-    write_csv(table.round(digits).assign(catalog=catalog.digest), path)
+    scale = scale_name(joint_cells(catalog))
+    write_csv(table.round(digits).assign(catalog=catalog.digest, scale=scale), path)
 
 
 def main() -> None:
-    """Work out vintages and back-tests of the embedded catalog and keep their tables."""
+    """Fit the joint scale of the embedded catalog, work out its vintages and back-tests, and keep all three."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", type=Path, default=FOLDER)
     folder = parser.parse_args().out
     catalog = load_catalog()
+    cells = joint_cells(catalog)
+    usual_scale(cells)
+    shipped = SHIPPED_SCALES / scale_name(cells)
+    if not shipped.is_file():
+        for stale in SHIPPED_SCALES.glob("joint-*.npz"):
+            stale.unlink()
+        SHIPPED_SCALES.mkdir(exist_ok=True)
+        shutil.copyfile(cache_folder() / shipped.name, shipped)
     _write(vintages(catalog), catalog, folder / "vintages.csv")
     result = rehearse_forecasts(catalog)
     parts = (

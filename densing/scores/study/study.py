@@ -530,12 +530,14 @@ def _tested(catalog: Catalog, options: StudyOptions, step: Step) -> WinningForec
         "selection": options.selection,
         "basket": options.benchmark,
         "seed": options.seed,
-        "step": lambda label, share: step(label, 0.97 + 0.02 * share),
     }
-    usual = options.origins == ORIGINS and (options.selection, options.benchmark) == (USUAL, "mean")
-    result = shipped_rehearsal(catalog) if usual else None
-    result = result or rehearse_forecasts(catalog, options.origins, **shared)
-    return WinningForecast(result, forecast_now(catalog, result=result, **shared))
+
+    def within(label: str, share: float) -> None:
+        step(label, 0.97 + 0.02 * share)
+
+    result = shipped_rehearsal(catalog, **shared) if options.origins == ORIGINS else None
+    result = result or rehearse_forecasts(catalog, options.origins, **shared, step=within)
+    return WinningForecast(result, forecast_now(catalog, result=result, **shared, step=within))
 
 
 def _recall(trend: TrendResult) -> str:

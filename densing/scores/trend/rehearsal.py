@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -169,7 +170,6 @@ class Rehearsal(Readable):
         What each assumes.
     months : float
         How far each forecast reached.
-    notes : tuple of Note
 
     See Also
     --------
@@ -182,7 +182,26 @@ class Rehearsal(Readable):
     forecasters: tuple[str, ...]
     labels: dict[str, str]
     months: float
-    notes: tuple[Note, ...] = field(default=())
+
+    @cached_property
+    def notes(self) -> tuple[Note, ...]:
+        """What to keep in mind: models without a known test, dates with few families, or that nothing was tested."""
+        notes = []
+        unlinked = sorted(set(self.cases.loc[~self.cases["linked"].astype(bool), "model"]))
+        if unlinked:
+            message = (
+                f"{words.plural(len(unlinked), 'later model')} took only tests that no earlier model took; where they "
+                f"stand rests on a benchmark being alike in other hands ({words.listed(unlinked)})"
+            )
+            notes.append(Note("unlinked", "warning", message, {"models": unlinked}))
+        if self.cases.empty:
+            reasons = "; ".join(f"{row.origin.date()}: {row.sentence}" for row in self.origins.itertuples())
+            notes.append(Note("no-backtest", "error", f"no forecast could be tested: {reasons}"))
+        few = [words.day(origin) for origin in self.origins.loc[self.origins["status"].eq("few families"), "origin"]]
+        if few:
+            message = f"fewer than {FEW_FAMILIES} families came after {words.listed(few)}: read those rows as examples"
+            notes.append(Note("few-families", "warning", message, {"origins": few}))
+        return tuple(notes)
 
     def pit(self, bins: int = 10) -> pd.DataFrame:
         """Return the histogram of where outcomes fell in their forecasts: share per bin, 1 / bins if calibrated.
@@ -366,7 +385,7 @@ def rehearse_forecasts(
         # A basket that the full scale has not is a slip of the caller: this raises, before minutes of fits.
         scale(catalog).basket(basket)
     full: _Full | None = None
-    rows, cases, unlinked = [], [], set[str]()
+    rows, cases = [], []
     for turn, origin in enumerate(dates):
         step(f"frozen at {origin.date()}", turn / (len(dates) + 1))
         status, sentence, later = _later(catalog, origin, months, selection)
@@ -380,7 +399,6 @@ def rehearse_forecasts(
             full = full or _Full.of(catalog, scale, basket)
             part = _cases(ground, full, _measured(later, full), forecasters, origin, seed)
             status, sentence = _outcome(part, origin, months)
-            unlinked |= set(part.loc[~part["linked"].astype(bool), "model"])
         cases.append(part)
         counted = (part["model"].nunique(), part["family"].nunique())
         rows.append((origin, status, *counted, sentence))
@@ -389,20 +407,6 @@ def rehearse_forecasts(
     everything = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=CASES)
     names = tuple(forecaster.name for forecaster in forecasters)
     table = _table(everything, names, seed) if filled else pd.DataFrame(columns=["origin", "target", "forecaster"])
-    notes = []
-    if unlinked:
-        message = (
-            f"{words.plural(len(unlinked), 'later model')} took only tests that no earlier model took; where they "
-            f"stand rests on a benchmark being alike in other hands ({words.listed(sorted(unlinked))})"
-        )
-        notes.append(Note("unlinked", "warning", message, {"models": sorted(unlinked)}))
-    if not filled:
-        message = "no forecast could be tested: " + "; ".join(f"{row[0].date()}: {row[-1]}" for row in rows)
-        notes.append(Note("no-backtest", "error", message))
-    few = [words.day(row[0]) for row in rows if row[1] == "few families"]
-    if few:
-        message = f"fewer than {FEW_FAMILIES} families came after {words.listed(few)}: read those rows as examples"
-        notes.append(Note("few-families", "warning", message, {"origins": few}))
     return Rehearsal(
         table=table,
         cases=everything,
@@ -410,7 +414,6 @@ def rehearse_forecasts(
         forecasters=names,
         labels={forecaster.name: forecaster.label for forecaster in forecasters},
         months=months,
-        notes=tuple(notes),
     )
 
 
