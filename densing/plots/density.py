@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.core import words
+from densing.core import Array, words
 from densing.plots import style
 from densing.scores.density import USER
 from densing.scores.fit import GUARD
@@ -49,6 +49,8 @@ FEW = 6
 # Labels of record-setters: the plot's extent in pixels on a wide page and on a narrow one, height and width of letters.
 WIDE, NARROW = (1050.0, 400.0), (290.0, 350.0)
 LABEL_HEIGHT, LETTER_WIDTH = 17.0, 6.8
+# Half of what a mark takes.
+MARK = 4.0
 
 
 def plot_density(
@@ -226,28 +228,41 @@ def _add_apart(fig: go.Figure, others: pd.DataFrame) -> None:
 def _name(
     fig: go.Figure, records: pd.DataFrame, stars: pd.DataFrame, span: tuple[Any, Any], heights: tuple[float, float]
 ) -> None:
-    """Write the names of stars and records above them, the latest first, as far as they do not cover each other.
+    """Write the names of stars and records beside them, the latest first, as far as they do not cover each other.
 
-    A label that has room on a narrow page too is called ``narrow``; the page's script leaves the others out there.
+    Of the places around a star the one is taken where the name covers fewest marks; a record whose name would cover
+    another record or a star has none. A label that has room on a narrow page too is called ``narrow``; the page's
+    script leaves the others out there.
     """
     parts = ((stars, True), (records, False))
     named = [part[["model", "released", "at"]][::-1].assign(star=star) for part, star in parts]
     rows = pd.concat(named, ignore_index=True)
     days, decades = (span[1] - span[0]).total_seconds(), np.log(heights[1] / heights[0])
+
+    def shares(released: pd.Series, at: pd.Series) -> Array:
+        """Positions on the plot, from its lower left corner."""
+        dated = (pd.to_datetime(released) - span[0]).dt.total_seconds() / days
+        return np.column_stack([dated, np.log(at.to_numpy(dtype=float) / heights[0]) / decades])
+
+    marks = np.concatenate([
+        shares(pd.Series(trace.x), pd.Series(trace.y)) for trace in fig.data
+        if trace.mode == "markers" and len(trace.x) and trace.x[0] is not None
+    ])  # fmt: skip
     drawn: dict[str, list[tuple[float, float, float, float]]] = {"wide": [], "narrow": []}
-    for row in rows.to_dict("records"):
+    stood = shares(rows["released"], rows["at"])
+    for row, share in zip(rows.to_dict("records"), stood, strict=True):
         label = style.figure_text(row["model"], 26)
-        share = (row["released"] - span[0]).total_seconds() / days, np.log(row["at"] / heights[0]) / decades
         width = LETTER_WIDTH * len(words.clean(row["model"], 26))
         # To the left of a record and above it nothing was as dense; near the left edge there is no room there, and a
-        # star stands anywhere: its name is below it, or wherever else around it there is room.
+        # star stands anywhere: its name is below it, or wherever else around it there is room, at worst a line away.
         star = bool(row["star"])
         left = share[0] * WIDE[0] > width and (not star or share[0] > 0.7)
-        sides = [(left, star), *([(not left, True), (left, False), (not left, False)] if star else [])]
-        for left, below in sides:
+        sides = [(side, lines) for lines in (-1, 0, 1, -2) for side in (left, not left)] if star else [(left, 0)]
+        places = []
+        for order, (left, lines) in enumerate(sides):
             boxes = {}
             for page, (across, up) in (("wide", WIDE), ("narrow", NARROW)):
-                x, y = share[0] * across, share[1] * up + (-8 - LABEL_HEIGHT if below else 8)
+                x, y = share[0] * across, share[1] * up + LABEL_HEIGHT * lines + (8 if lines >= 0 else -8)
                 box = (x - width, x, y, y + LABEL_HEIGHT) if left else (x, x + width, y, y + LABEL_HEIGHT)
                 inside = box[0] >= 0 and box[1] <= across and box[3] <= up + LABEL_HEIGHT
                 clear = all(
@@ -257,18 +272,27 @@ def _name(
                 if inside and clear:
                     boxes[page] = box
             if "wide" in boxes:
-                break
-        else:
+                firm, any_mark = (_covered(boxes["wide"], points * WIDE) for points in (stood, marks))
+                if star or not firm:
+                    places.append((lines in (1, -2), firm, any_mark, order, left, lines, boxes))
+        if not places:
             continue
+        *_, left, lines, boxes = min(places, key=lambda place: place[:4])
         for page, box in boxes.items():
             drawn[page].append(box)
         fig.add_annotation(
             x=f"{row['released']:%Y-%m-%d}", y=float(np.log10(row["at"])), text=label, showarrow=False,
             xanchor="right" if left else "left", xshift=4 if left else -4,
-            yanchor="top" if below else "bottom", yshift=-8 if below else 6,
+            yanchor="bottom", yshift=LABEL_HEIGHT * lines + (6 if lines >= 0 else -8),
             font={"size": 12, "color": style.GREEN if star else style.VERMILLION},
             name="narrow" if "narrow" in boxes else "wide",
         )  # fmt: skip
+
+
+def _covered(box: tuple[float, float, float, float], points: Array) -> int:
+    """Return how many marks at some points a label in a box touches."""
+    low, high = np.array(box).reshape(2, 2).T
+    return int(((points > low - MARK) & (points < high + MARK)).all(axis=1).sum())
 
 
 def drawable(table: pd.DataFrame) -> pd.DataFrame:

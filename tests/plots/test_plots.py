@@ -277,6 +277,41 @@ def test_ones_own_models_among_others_are_stars_in_front_each_with_a_name(study:
     assert named(hidden, "your models").marker.symbol == "star"
 
 
+def test_a_stars_name_stands_where_it_covers_no_mark() -> None:
+    rows = [("mine", "2024-07-01", 1.0), ("last", "2025-07-01", 0.9), ("first", "2023-01-01", 3.0)]
+    # Below the star, where its name would be first, and left above it stand others.
+    rows += [(f"m{i}", f"2024-0{6 + i // 4}-{8 + 5 * (i % 4):02}", 0.93) for i in range(8)]
+    rows += [(f"n{i}", f"2024-06-{8 + 5 * (i % 4):02}", 1.07) for i in range(4)]
+    table = pd.DataFrame(rows, columns=["model", "released", "density"]).assign(
+        density_lo=0.5, density_hi=4.0, bound="", status="ok"
+    )
+    table["evaluator"] = np.where(table["model"].eq("mine"), "user", "lab")
+    figure = plots.plot_density(SimpleNamespace(table=table))
+    [note] = [note for note in figure.layout.annotations if note.text == "mine"]
+    assert note.xanchor == "left" and note.yshift > 0
+
+
+def test_a_record_whose_name_would_cover_another_record_has_none() -> None:
+    # Two records of one day, the second a little above the first.
+    rows = [("old", "2023-01-01", 0.1), ("lower", "2024-06-01", 1.0), ("higher", "2024-06-01", 1.15)]
+    rows += [("last", "2025-06-01", 0.5)]
+    table = pd.DataFrame(rows, columns=["model", "released", "density"]).assign(
+        density_lo=0.05, density_hi=4.0, bound="", status="ok"
+    )
+    figure = plots.plot_density(SimpleNamespace(table=table))
+    assert {note.text for note in figure.layout.annotations} == {"old", "higher"}
+
+
+def test_stars_beside_each_other_are_all_named() -> None:
+    rows = [("first", "2023-01-01", 3.0), *((f"mine {i}", f"2024-06-{10 + 4 * i}", 1.0) for i in range(4))]
+    table = pd.DataFrame(rows, columns=["model", "released", "density"]).assign(
+        density_lo=0.5, density_hi=4.0, bound="", status="ok"
+    )
+    table["evaluator"] = np.where(table["model"].eq("first"), "lab", "user")
+    figure = plots.plot_density(SimpleNamespace(table=table))
+    assert {f"mine {i}" for i in range(4)} <= {note.text for note in figure.layout.annotations}
+
+
 def test_points_are_the_rows_of_a_figure_each_with_its_group(study: Any) -> None:
     points = plots.density_points(study.density, study.apart)
     assert len(points) == len(study.density.table) + len(study.apart.table)

@@ -756,20 +756,22 @@ def _belongs(name: str, above: str, held: str, column: str, facts: Mapping[str, 
     return bool(mine) and (column == "released" or mine != its or _key(words_of(mine)) == _key(words_of(held)))
 
 
-def _notes(
-    models: Sequence[str],
-    identities: Mapping[str, Identity],
-    kinds: Mapping[str, Mapping[str, str]],
-    stated: Mapping[str, Mapping[str, str]],
-    facts: Mapping[str, Mapping[str, str]],
-    where: str,
-) -> list[Note]:
+def identity_notes(identities: Mapping[str, Identity], where: str) -> list[Note]:
+    """Say which models of a table, or of results, the catalog knows, and which have a name near one of its own.
+
+    Parameters
+    ----------
+    identities : mapping of str to Identity
+        By the user's name; see :func:`identify`.
+    where : str
+        What holds these names.
+    """
     notes = []
     if known := {name: found.model for name, found in identities.items() if found.model}:
         shown = words.listed((n if n == model else f"{n} (there {model})" for n, model in known.items()), _SHOWN)
         message = (
             f"{where}: {words.plural(len(known), 'model')} of yours that the catalog knows: {shown}; taken as your own "
-            "measurements of them, what you leave blank is the catalog's"
+            f"{'measurement of it' if len(known) == 1 else 'measurements of them'}, what is left blank is the catalog's"
         )
         notes.append(Note("known-models", "info", message, {"models": known}))
     if near := {name: found.near for name, found in identities.items() if found.near}:
@@ -779,6 +781,18 @@ def _notes(
             "model, write the catalog's name, or it may count twice"
         )
         notes.append(Note("near-names", "warning", message, {"models": {n: list(each) for n, each in near.items()}}))
+    return notes
+
+
+def _notes(
+    models: Sequence[str],
+    identities: Mapping[str, Identity],
+    kinds: Mapping[str, Mapping[str, str]],
+    stated: Mapping[str, Mapping[str, str]],
+    facts: Mapping[str, Mapping[str, str]],
+    where: str,
+) -> list[Note]:
+    notes = identity_notes(identities, where)
     spelled: dict[str, list[str]] = {}
     for name in models:
         if not identities[name].model and "@" not in name and (key := _key(_core(words_of(name)))):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from densing.core import InputError, Note, nearest, once, words
+from densing.core import InputError, Note, nearest, once
 from densing.scores.catalog.catalog import Catalog
-from densing.scores.catalog.identity import AGREEMENT, identify, kind_of, words_of
+from densing.scores.catalog.identity import AGREEMENT, Identity, identify, identity_notes, kind_of, words_of
 from densing.scores.catalog.tables import load_catalog
 
 _SIZES = ("params_total", "params_active", "params_non_embedding")
@@ -55,7 +55,8 @@ def with_sizes(
             )
         given[matches[0]] = float(size)
     sizes = known.models.set_index("model")
-    rows, again, notes = [], [], []
+    found: dict[str, Identity] = {}
+    rows, notes = [], []
     for row in models.to_dict("records"):
         name = str(row["model"])
         stored = {column: _count(row.get(column)) for column in _SIZES}
@@ -79,24 +80,14 @@ def with_sizes(
                 notes.append(Note("size-by-name", "info", message, details))
         if not any(stored.values()):
             notes.append(_unsized(name, sizes.index))
-        if identity.near and any(stored.values()):
-            message = (
-                f"model {name}: taken as a model of its own, though the catalog has {' and '.join(identity.near[:3])}; "
-                "where it is that one, it may count twice"
-            )
-            notes.append(Note("near-names", "warning", message, {"models": {name: list(identity.near)}}))
         same = identity.model
         about = {column: sizes.loc[same, column] for column in _ABOUT[1:]} if same else kind_of(name)
         told = {column: about.get(column) for column in _ABOUT[1:]} | {"known_as": same}
         stated = {column: row[column] for column in _ABOUT if isinstance(row.get(column), str)}
         rows.append({**row, **stored, "size_from": origin, **told, **stated})
-        again += [name] if same else []
-    if again:
-        message = (
-            f"{words.listed(again, 8)}: known to the catalog, taken as your own "
-            f"{'measurement of it' if len(again) == 1 else 'measurements of them'}"
-        )
-        notes.append(Note("known-models", "info", message, {"models": again}))
+        if same or any(stored.values()):
+            found[name] = identity
+    notes += identity_notes(found, "results")
     table = pd.DataFrame(rows, columns=[*dict.fromkeys([*models.columns, *_SIZES, "size_from", *_ABOUT])])
     return table.astype(dict.fromkeys(_SIZES, "float64")), once(notes)
 

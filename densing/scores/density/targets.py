@@ -184,6 +184,8 @@ def marked_known(
 ) -> DensityResult:
     """Return the densities of a user's table with the column ``known_as``: the catalog's model that was measured again.
 
+    Table and notes call every model as the user does.
+
     Parameters
     ----------
     result : DensityResult
@@ -197,9 +199,20 @@ def marked_known(
     --------
     own_measurements
     """
-    known = _known(parts)
-    models = result.table["model"].map(lambda model: (names or {}).get(model, model))
-    return dataclasses.replace(result, table=result.table.assign(model=models, known_as=models.map(known)))
+    known, names = _known(parts), names or {}
+    models = result.table["model"].map(lambda model: names.get(model, model))
+    table = result.table.assign(model=models, known_as=models.map(known))
+    return dataclasses.replace(result, table=table, notes=tuple(_called(note, names) for note in result.notes))
+
+
+def _called(note: Note, names: Mapping[str, str]) -> Note:
+    """Return a note with other names of models, in its sentence and in the lists behind it."""
+    message = note.message
+    for name, other in names.items():
+        message = message.replace(name, other)
+    lists = {key: value for key, value in note.details.items() if isinstance(value, list)}
+    renamed = {key: [names.get(str(each), each) for each in value] for key, value in lists.items()}
+    return dataclasses.replace(note, message=message, details={**note.details, **renamed})
 
 
 def table_densities(

@@ -165,15 +165,15 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
     scale = place(ruler.scale, cells, seed=options["seed"])
     result = catalog_densities(merged, replace(ruler, scale=scale, notes=scale.notes), **options)
     result = result.subset(result.table["model"].isin(mine).to_numpy(dtype=bool))
-    result = marked_known(result, parts, names)
-    placed, mine = mine, sorted(names.get(name, name) for name in mine)
+    # What is true of the whole scale is said with the ruler.
+    general = {"user-apart", "few-cells", "no-size", *(note.code for note in ruler.notes)}
+    of_them = (*(note for note in result.notes if note.code not in general), *evaluator_links(scale.cells, mine).notes)
+    result = marked_known(replace(result, notes=of_them), parts, names)
+    mine = sorted(names.get(name, name) for name in mine)
     sizeless = sorted(set(mine) - set(result.table["model"]))
     if not len(result):
         raise InputError(f"{source}: {words.listed(sizeless)}: no size; fill in the column params")
-    # What is true of the whole scale is said with the ruler.
-    general = {"user-apart", "few-cells", "no-size", *(note.code for note in ruler.notes)}
-    notes = [note for note in result.notes if note.code not in general]
-    notes += evaluator_links(scale.cells, placed).notes
+    notes = [*result.notes]
     few = result.table.loc[result.table["cells"].lt(3), "model"].tolist()
     if few:
         message = f"{words.listed(few)}: fewer than 3 scores, so the interval is wide"

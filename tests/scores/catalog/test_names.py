@@ -55,7 +55,11 @@ def test_a_size_is_the_one_given_then_the_stored_one_then_the_catalogs() -> None
     table, notes = sizes_of(rows, {"mine": 1e9})
     assert table["params_total"].tolist() == [13e9, 1e9, 5e8]
     assert table["size_from"].tolist() == ["catalog: Llama-2-13B (alias)", "--params", "results"]
-    assert notes[1:] == ["meta-llama/Llama-2-13b-hf: known to the catalog, taken as your own measurement of it"]
+    # In the words of a table's own note.
+    assert notes[1:] == [
+        "results: 1 model of yours that the catalog knows: meta-llama/Llama-2-13b-hf (there Llama-2-13B); taken as "
+        "your own measurement of it, what is left blank is the catalog's"
+    ]
     assert "is that of Llama-2-13B in the catalog (alias name)" in notes[0]
 
 

@@ -121,6 +121,9 @@ def test_the_joint_scale_reads_whatever_benchmarks_a_table_holds(catalog: Catalo
     assert (known["model"], known["known_as"], known["verified"]) == ("qwen2.5 7b", "Qwen2.5-7B", False)
     assert known["density"] == pytest.approx(twin["density"], rel=0.02)
     assert again.ranks["of"].item() == placed.ranks["of"].item() - 1 == len(headline)
+    one = place_scores([{**mine[0], "model": "qwen2.5 7b"}], catalog, joint, headline)
+    [single] = [note for note in one.notes if note.code == "one-score"]
+    assert "1 model with one score (qwen2.5 7b)" in single.message and single.details["models"] == ["qwen2.5 7b"]
     with pytest.raises(InputError, match=r"no score can be placed on the joint scale: olmo3_eval_math \(no scale\)"):
         place_scores([rows("mine", 0.7) | {"benchmark": "olmo3_eval_math"}], catalog, joint, headline)
     with pytest.raises(TableError, match="row 2, column benchmark: 'nobody_knows'"):
