@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from densing.core import (
 from densing.jobs import Tell, in_processes, in_turn
 from densing.scores.catalog import Catalog
 from densing.scores.joint import sampler
-from densing.scores.joint.cells import ENGLISH, Cells, joint_cells
+from densing.scores.joint.cells import ENGLISH, Cells, catalog_cells
 from densing.scores.joint.convergence import bulk_ess, r_hat
 from densing.scores.joint.sampler import CEILING, FREEDOM, Index, index_cells, sample
 
@@ -369,7 +369,7 @@ def joint_baskets(catalog: Catalog) -> list[str]:
     >>> joint_baskets(load_catalog())[:3]
     ['mean', 'code', 'knowledge']
     """
-    return ["mean", *(name for name in _baskets(joint_cells(catalog).table) if name != GENERAL)]
+    return ["mean", *(name for name in _baskets(catalog_cells(catalog, "none").table) if name != GENERAL)]
 
 
 def _baskets(table: pd.DataFrame) -> Mapping[str, Basket]:
@@ -561,12 +561,7 @@ def catalog_scale(
     --------
     fit_joint
     """
-    return usual_scale(_cells_of(catalog, own), step=step)
-
-
-@lru_cache(maxsize=4)
-def _cells_of(catalog: Catalog, own: str) -> Cells:
-    return joint_cells(catalog, own=own)
+    return usual_scale(catalog_cells(catalog, own), step=step)
 
 
 def usual_scale(cells: Cells, *, step: Callable[[str, float], None] = lambda label, share: None) -> JointScale:
