@@ -6,6 +6,7 @@ a slow machine decides. ``pytest --hypothesis-profile=explore`` looks for new ex
 
 from __future__ import annotations
 
+import gc
 import os
 
 # As the command line does; and tests run in as many processes as there are processors. Before numpy is loaded.
@@ -15,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,21 @@ settings.load_profile("fixed")
 
 # No tests are in them.
 collect_ignore = ["matrix.py", "support"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without collections of garbage, and keep what was read out of later ones.
+
+    Modules, tests and the trees that assertions are rewritten in are millions of objects that stay: to look through
+    them again and again takes half of the time of collecting tests, and as long each time a large test makes garbage.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -62,6 +62,7 @@ LINES = {
     'densing.load_refrence("qwen1.5")': ['"load_refrence"'],
     "densing.catalog_densities(densing.load_catalog(), 7)": ["incompatible type"],
     'densing.load_refrence("x")\ndensing.get_law(name=7)': ['"load_refrence"', "incompatible type"],
+    "ruler.nothing\ndensities.nothing\ntrend.nothing": ['"Reference"', '"DensityResult"', '"TrendResult"'],
 }
 
 

@@ -45,6 +45,8 @@ def densing(*arguments: object, cwd: Path | None = None, columns: int = 200) -> 
     code: Any = 0
     with (
         mock.patch.object(sys, "argv", command),
+        # What this process holds outlives the command.
+        mock.patch.object(gc, "freeze"),
         mock.patch.dict(os.environ, {"NO_COLOR": "1", "COLUMNS": str(columns)}),
         warnings.catch_warnings(),
         contextlib.chdir(cwd or Path.cwd()),
@@ -56,7 +58,6 @@ def densing(*arguments: object, cwd: Path | None = None, columns: int = 200) -> 
             main()
         except SystemExit as end:
             code = end.code
-    gc.unfreeze()
     texts = []
     for stream in (out, err):
         stream.flush()

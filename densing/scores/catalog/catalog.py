@@ -341,18 +341,22 @@ def size_intervals(models: pd.DataFrame) -> pd.DataFrame:
     >>> size_intervals(models)[models["model"].eq("Falcon-H1-7B").to_numpy()].iloc[0].tolist()
     [6500000000.0, 7500000000.0]
     """
-    rows = []
-    for row in models.to_dict("records"):
-        total, label = float(row["params_total_b"]), float(row["params_label_b"])
-        if row.get("params_basis") not in SIZE_BASES or not total > 0:
-            rows.append((np.nan, np.nan))
-            continue
-        if row["params_basis"] != "count" and (total == label or np.isnan(label)):
-            half = _half_of_label(str(row["model"]), total)
-        else:
-            half = 0.5 * 10.0 ** -max(_decimals(total), 1 - int(np.floor(np.log10(total))))
-        rows.append(((total - half) * 1e9, (total + half) * 1e9))
+    rows = [
+        _size_interval(str(row["model"]), float(row["params_total_b"]), float(row["params_label_b"]), basis)
+        if (basis := row.get("params_basis")) in SIZE_BASES and row["params_total_b"] > 0
+        else (np.nan, np.nan)
+        for row in models.to_dict("records")
+    ]
     return pd.DataFrame(rows, columns=["params_lo", "params_hi"], index=models.index)
+
+
+@lru_cache(maxsize=4096)
+def _size_interval(name: str, total: float, label: float, basis: str) -> tuple[float, float]:
+    if basis != "count" and (total == label or np.isnan(label)):
+        half = _half_of_label(name, total)
+    else:
+        half = 0.5 * 10.0 ** -max(_decimals(total), 1 - int(np.floor(np.log10(total))))
+    return (total - half) * 1e9, (total + half) * 1e9
 
 
 def _half_of_label(name: str, billions: float) -> float:

@@ -504,13 +504,24 @@ def own_figures(catalog: Catalog) -> pd.Series:
     >>> sorted(set(own["model"]))[:2]
     ['Gemma-2-27B', 'Gemma-2-2B']
     """
-    makers = catalog.scores["model"].map(_people(catalog.models.set_index("model")["organisation"]))
-    runners = catalog.scores["evaluator"].map(_people(catalog.evaluators.set_index("id")["organisation"]))
+    return _own_figures(catalog).copy()
+
+
+@lru_cache(maxsize=4)
+def _own_figures(catalog: Catalog) -> pd.Series:
+    makers = _people(catalog.models.set_index("model")["organisation"])
+    runners = _people(catalog.evaluators.set_index("id")["organisation"])
+    (model, models), (evaluator, evaluators) = (
+        pd.factorize(catalog.scores[name], use_na_sentinel=False) for name in ("model", "evaluator")
+    )
+    # Far fewer pairs than scores.
+    pairs, place = np.unique(model * len(evaluators) + evaluator, return_inverse=True)
+    nobody: frozenset[str] = frozenset()
     own = [
-        isinstance(maker, frozenset) and isinstance(runner, frozenset) and bool(maker & runner)
-        for maker, runner in zip(makers, runners, strict=True)
+        bool(makers.get(models[first], nobody) & runners.get(evaluators[second], nobody))
+        for first, second in (divmod(pair, len(evaluators)) for pair in pairs.tolist())
     ]
-    return pd.Series(own, index=catalog.scores.index, dtype=bool)
+    return pd.Series(np.array(own, dtype=bool)[place], index=catalog.scores.index)
 
 
 def _people(organisations: pd.Series) -> dict[str, frozenset[str]]:

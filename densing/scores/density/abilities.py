@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -28,6 +30,9 @@ from densing.scores.density.inversion import (
     without,
 )
 from densing.scores.references import JOINT, JointRuler, joint_ruler
+
+if TYPE_CHECKING:
+    from densing.scores.joint import Cells
 
 CARRIED = ("family", "organisation", "released", "kind", "architecture")
 FEW_CELLS = 3
@@ -84,9 +89,8 @@ def joint_densities(
     abilities, draws = scale.abilities(basket, level), scale.ability(basket)
     models = catalog.models.set_index("model").reindex(abilities["model"])
     labels = strata(catalog, selection).set_index("model")["stratum"]
-    scores = catalog.scores[["model", "benchmark", "evaluator", "source"]].assign(own=own_figures(catalog))
-    by_model = scale.cells.table.merge(scores).groupby("model")
-    own = abilities["model"].map(by_model["own"].all()).eq(True).to_numpy()
+    behind = _behind(catalog, scale.cells)
+    own = abilities["model"].map(behind["own"]).eq(True).to_numpy()
     # A scale that was fitted to such scores was asked to count them.
     apart = own & abilities["model"].isin(scale.placed).to_numpy()
     labels = labels.reindex(abilities["model"]).to_numpy()
@@ -100,14 +104,14 @@ def joint_densities(
             "stratum": np.where(apart & (labels == HEADLINE), MAKERS_OWN, labels),
             "n_params": models[f"params_{denominator}_b"].astype(float).to_numpy() * 1e9,
             **sizes_of(models.reset_index(), denominator).to_dict("list"),
-            "evaluator": abilities["model"].map(by_model["evaluator"].agg(_joined)),
+            "evaluator": abilities["model"].map(behind["evaluator"]),
             "own": own,
             "score": abilities["ability"],
             "score_se": abilities["sd"],
-            "n_sources": abilities["model"].map(by_model["evaluator"].nunique()),
+            "n_sources": abilities["model"].map(behind["evaluators"]),
             "protocol": "joint",
             "protocol_detail": "",
-            "source": abilities["model"].map(by_model["source"].agg(_joined)),
+            "source": abilities["model"].map(behind["source"]),
             "cells": abilities["cells"],
             "traits": abilities["traits"],
             "position": np.arange(len(abilities)),
@@ -157,6 +161,21 @@ def joint_densities(
         ruler,
         options,
         (*notes, *catalog.notes),
+    )
+
+
+@lru_cache(maxsize=4)
+def _behind(catalog: Catalog, cells: Cells) -> pd.DataFrame:
+    """By model, what its cells are: all of its maker's own, evaluators and how many, sources."""
+    scores = catalog.scores[["model", "benchmark", "evaluator", "source"]].assign(own=own_figures(catalog))
+    by_model = cells.table.merge(scores).groupby("model")
+    return pd.DataFrame(
+        {
+            "own": by_model["own"].all(),
+            "evaluator": by_model["evaluator"].agg(_joined),
+            "evaluators": by_model["evaluator"].nunique(),
+            "source": by_model["source"].agg(_joined),
+        }
     )
 
 

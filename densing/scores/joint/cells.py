@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,7 @@ MAX_SCORES = 100_000
 COLUMNS = ["model", "benchmark", "evaluator", "test", "score", "se", "floor", "skill", "language", "trait"]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Cells(Readable):
     """Scores that a joint scale is fitted to.
 
@@ -205,6 +205,12 @@ def joint_cells(catalog: Catalog, *, own: str = "none", evaluators: Sequence[str
         notes.append(Note("cells-left-out", "info", message, {str(why): int(n) for why, n in counts.items()}))
     ordered = table.sort_values(["model", "test"], ignore_index=True)[COLUMNS]
     return Cells(ordered, dropped.reset_index(drop=True), tuple(notes))
+
+
+@lru_cache(maxsize=4)
+def catalog_cells(catalog: Catalog, own: str) -> Cells:
+    """Return :func:`joint_cells` of a catalog, worked out once: every basket, ruler and question reads the same."""
+    return joint_cells(catalog, own=own)
 
 
 def toy_cells(models: int = 10, benchmarks: int = 6, seed: int = 0) -> Cells:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
 from densing.core import Array, InputError, Note, named_seed, words
 from densing.scores.catalog import Catalog, own_figures
-from densing.scores.joint.cells import COLUMNS, Cells, joint_cells
+from densing.scores.joint.cells import COLUMNS, Cells, catalog_cells
 from densing.scores.joint.sampler import (
     CEILING,
     CEILING_SD,
@@ -187,19 +188,26 @@ def place_makers_own(scale: JointScale, catalog: Catalog, *, seed: int = 0) -> J
     """
     if scale.placed:
         return scale
-    cells = joint_cells(catalog, own="harness")
-    key = ["model", "benchmark", "evaluator"]
-    own = cells.table.merge(catalog.scores[key].assign(own=own_figures(catalog)), on=key, how="left")["own"]
-    alone = own.groupby(cells.table["model"]).transform("all") & ~cells.table["model"].isin(scale.models)
+    table, dropped = _makers_alone(catalog)
     # A test of a benchmark that the scale does not have says nothing there.
-    table = cells.table[alone & cells.table["benchmark"].isin(scale.benchmarks)].reset_index(drop=True)
+    there = ~table["model"].isin(scale.models) & table["benchmark"].isin(scale.benchmarks)
+    table = table[there].reset_index(drop=True)
     if table.empty:
         return scale
     made = f"{scale.cells.digest}{dict(scale.options)}{seed}".encode() + table.to_csv().encode()
     if made not in _PLACED:
         _PLACED.clear()
-        _PLACED[made] = place(scale, Cells(table, cells.dropped.head(0)), seed=seed)
+        _PLACED[made] = place(scale, Cells(table, dropped), seed=seed)
     return _PLACED[made]
+
+
+@lru_cache(maxsize=4)
+def _makers_alone(catalog: Catalog) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Cells of models that nobody but their maker measured, and an empty table of dropped ones."""
+    cells = catalog_cells(catalog, "harness")
+    key = ["model", "benchmark", "evaluator"]
+    own = cells.table.merge(catalog.scores[key].assign(own=own_figures(catalog)), on=key, how="left")["own"]
+    return cells.table[own.groupby(cells.table["model"]).transform("all")], cells.dropped.head(0)
 
 
 # The last of this process: every basket of a page reads the same one.

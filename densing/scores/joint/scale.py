@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from densing.core import (
 from densing.jobs import Tell, in_processes, in_turn
 from densing.scores.catalog import Catalog
 from densing.scores.joint import packing, sampler
-from densing.scores.joint.cells import ENGLISH, Cells, joint_cells
+from densing.scores.joint.cells import ENGLISH, Cells, catalog_cells
 from densing.scores.joint.convergence import bulk_ess, r_hat
 from densing.scores.joint.packing import pack, unpack
 from densing.scores.joint.sampler import CEILING, FREEDOM, Index, index_cells, sample
@@ -374,7 +374,7 @@ def joint_baskets(catalog: Catalog) -> list[str]:
     >>> joint_baskets(load_catalog())[:3]
     ['mean', 'code', 'knowledge']
     """
-    return ["mean", *(name for name in _baskets(joint_cells(catalog).table) if name != GENERAL)]
+    return ["mean", *(name for name in _baskets(catalog_cells(catalog, "none").table) if name != GENERAL)]
 
 
 def _baskets(table: pd.DataFrame) -> Mapping[str, Basket]:
@@ -566,12 +566,7 @@ def catalog_scale(
     --------
     fit_joint
     """
-    return usual_scale(_cells_of(catalog, own), step=step)
-
-
-@lru_cache(maxsize=4)
-def _cells_of(catalog: Catalog, own: str) -> Cells:
-    return joint_cells(catalog, own=own)
+    return usual_scale(catalog_cells(catalog, own), step=step)
 
 
 def scale_name(cells: Cells) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from densing.scores.references.reference import Reference
 
 if TYPE_CHECKING:
     # The joint scale loads for half a second, and most rulers do without.
-    from densing.scores.joint import JointScale
+    from densing.scores.joint import Cells, JointScale
 
 JOINT = "joint"
 ANCHOR = "Qwen2.5"
@@ -214,7 +215,7 @@ def joint_ruler(
         domain={"params": (float(within_reach.min()), float(within_reach.max()))},
         options=options,
         data_hash=hash_data(x_fit, aligned, weight, codes),
-        meta={"sources": sorted(_sources(catalog, scale))},
+        meta={"sources": list(_sources(catalog, scale.cells))},
     )
     notes = list(scale.notes)
     if anchor != ANCHOR:
@@ -285,6 +286,7 @@ def _members(catalog: Catalog, scale: JointScale, abilities: pd.DataFrame) -> pd
     return table[several].reset_index(drop=True)
 
 
-def _sources(catalog: Catalog, scale: JointScale) -> set[str]:
-    cells = catalog.scores.merge(scale.cells.table[["model", "benchmark", "evaluator"]])
-    return set(cells["source"].str.split("#").str[0])
+@lru_cache(maxsize=4)
+def _sources(catalog: Catalog, cells: Cells) -> tuple[str, ...]:
+    used = catalog.scores.merge(cells.table[["model", "benchmark", "evaluator"]])
+    return tuple(sorted(set(used["source"].str.split("#").str[0])))

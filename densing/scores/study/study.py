@@ -403,7 +403,7 @@ def run_study(
     placing = {name: value for name, value in shared.items() if name != "selection"}
     placed = None if scores is None else place_scores(scores, catalog, ruler, density, **placing)
     step("trend", 0.05)
-    trend = estimate_trend(TrendData.from_density(density), seed=options.seed)
+    trend = estimate_trend(TrendData.from_density(density), seed=options.seed, keep=True)
     missing: list[Note] = []
     step("beside it", 0.1)
     beside = _part("beside", lambda: _beside(catalog, options), missing)
@@ -519,7 +519,8 @@ def _beside(catalog: Catalog, options: StudyOptions) -> Beside | None:
         seed=options.seed,
     )
     result = _within(result, *window).headline
-    return Beside(name, ruler, result, estimate_trend(TrendData.from_density(result), seed=options.seed))
+    trend = estimate_trend(TrendData.from_density(result), seed=options.seed, keep=True)
+    return Beside(name, ruler, result, trend)
 
 
 def _tested(catalog: Catalog, options: StudyOptions, step: Step) -> WinningForecast | None:

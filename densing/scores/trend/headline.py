@@ -393,13 +393,15 @@ def fit_tobit(design: Array, y: Array, censor: Array, weights: Array | None = No
     value = problem.loglik(params)
     active = np.isfinite(value)
     # A line through every point has no finite maximum: theta runs away, and is stopped here.
-    ceiling = 1 / (_PERFECT * max(1.0, float(np.nanmax(np.abs(problem.jacobian)))))
+    ceiling = 1 / (_PERFECT * max(1.0, problem.largest))
     converged = np.zeros(len(value), dtype=bool)
+    part = problem
     for _ in range(_MAX_ITER):
         rows = np.flatnonzero(active)
         if rows.size == 0:
             break
-        part = problem.part(rows)
+        # Fits only leave: as many as before are the same ones.
+        part = part if len(rows) == len(part.y) else problem.part(rows)
         step, gain = part.newton(params[rows])
         params[rows], value[rows], moved = part.line_search(params[rows], value[rows], step)
         done = gain < _DECREMENT
@@ -429,83 +431,124 @@ def bound_curvature(z: Array) -> Array:
     >>> bound_curvature(np.array([-1e9, 0.0, 40.0])).round(3).tolist()
     [1.0, 0.637, 0.0]
     """
-    near = np.maximum(z, -1e4)  # beyond, the difference below is lost to rounding and the limit 1 is reached
-    mills = inverse_mills(near)
-    return np.asarray(np.clip(mills * (mills + near), 0.0, 1.0))
+    return _mills_and_curvature(z)[1]
+
+
+def _mills_and_curvature(z: Array) -> tuple[Array, Array]:
+    """Return :func:`inverse_mills` and :func:`bound_curvature`."""
+    mills = inverse_mills(z)
+    # Beyond, the difference below is lost to rounding and the limit 1 is reached.
+    near = z > -1e4
+    return mills, np.where(near, np.clip(mills * (mills + z), 0.0, 1.0), 1.0)
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """The batch with all its arrays at full shape: jacobian of z (B, n, k+1), censor and weights (B, n)."""
+    """The batch: one design (n, k) for all or one for each (B, n, k), y and weights (B, n), where and how it is cut."""
 
-    jacobian: Array
+    design: Array
+    products: Array
+    y: Array
     censor: Array
-    weights: Array
+    weights: Array | None
+    cut: Array
+    sign: Array
+    seen: Array
 
     @classmethod
     def build(cls, design: Array, y: Array, censor: Array, weights: Array | None) -> _Problem:
         design, y = np.asarray(design, dtype=float), np.atleast_2d(np.asarray(y, dtype=float))
-        design = design if design.ndim == 3 else design[None]
         flags = np.atleast_2d(np.asarray(censor))
-        share = np.ones((1, y.shape[1])) if weights is None else np.atleast_2d(np.asarray(weights, dtype=float))
-        size = max(len(design), len(y), len(flags), len(share))
-        n, k = design.shape[1:]
-        jacobian = np.empty((size, n, k + 1))
-        jacobian[:, :, :k] = -design
-        jacobian[:, :, k] = y
-        return cls(jacobian, np.broadcast_to(flags, (size, n)), np.broadcast_to(share, (size, n)))
+        share = None if weights is None else np.atleast_2d(np.asarray(weights, dtype=float))
+        size = max(len(design) if design.ndim == 3 else 1, len(y), len(flags), 1 if share is None else len(share))
+        if design.ndim == 3:
+            design = np.broadcast_to(design, (size, *design.shape[1:]))
+        shape = (size, y.shape[1])
+        return cls._of(
+            design,
+            (design[..., :, None] * design[..., None, :]).reshape(*design.shape[:-1], -1),
+            np.ascontiguousarray(np.broadcast_to(y, shape)),
+            np.broadcast_to(flags, shape),
+            None if share is None else np.broadcast_to(share, shape),
+        )
+
+    @classmethod
+    def _of(cls, design: Array, products: Array, y: Array, censor: Array, weights: Array | None) -> _Problem:
+        # Bounds by their places in the flat array, and the weight of the observed rows: both are needed at every step.
+        cut = np.flatnonzero(censor)
+        observed = np.asarray(censor == 0, dtype=float)
+        seen = (observed if weights is None else observed * weights).sum(axis=1)
+        return cls(design, products, y, censor, weights, cut, -censor.reshape(-1)[cut].astype(float), seen)
 
     def part(self, rows: Array) -> _Problem:
         """Return the fits still moving."""
-        if len(rows) == len(self.jacobian):
+        if len(rows) == len(self.y):
             return self
-        return _Problem(self.jacobian[rows], self.censor[rows], self.weights[rows])
+        design, products = (each[rows] if self.design.ndim == 3 else each for each in (self.design, self.products))
+        weights = None if self.weights is None else self.weights[rows]
+        return self._of(design, products, self.y[rows], self.censor[rows], weights)
 
     @property
-    def seen(self) -> Array:
-        """Weight of the observed rows, shape (B,)."""
-        return np.sum(np.where(self.censor == 0, self.weights, 0.0), axis=1)
+    def largest(self) -> float:
+        """The largest absolute number among values and design."""
+        return max(float(np.nanmax(np.abs(self.design))), float(np.nanmax(np.abs(self.y))))
+
+    def _total(self, values: Array, columns: Array) -> Array:
+        """Sum values (B, n) times columns over the rows, shape (B, columns)."""
+        return np.asarray(values @ columns if columns.ndim == 2 else (values[:, None, :] @ columns)[:, 0])
+
+    def _z(self, params: Array) -> Array:
+        gamma, theta = params[:, :-1], params[:, -1:]
+        line = gamma @ self.design.T if self.design.ndim == 2 else (self.design @ gamma[:, :, None])[:, :, 0]
+        z = theta * self.y
+        z -= line
+        return np.asarray(z)
 
     def start(self) -> Array:
         """Least squares with limits taken as values: crude, but the likelihood is concave."""
-        design, y = -self.jacobian[:, :, :-1], self.jacobian[:, :, -1]
-        weighted = np.swapaxes(design * self.weights[:, :, None], 1, 2)
-        beta = _solve(weighted @ design, (weighted @ y[:, :, None])[:, :, 0])
-        residual = y - (design @ beta[:, :, None])[:, :, 0]
-        total = np.maximum(self.weights.sum(axis=1), 1.0)
-        scale = np.sqrt(np.sum(self.weights * residual**2, axis=1) / total)
+        weights = np.ones(self.y.shape) if self.weights is None else self.weights
+        k = self.design.shape[-1]
+        gram = self._total(weights, self.products).reshape(-1, k, k)
+        beta = _solve(gram, self._total(weights * self.y, self.design))
+        residual = self._z(np.column_stack([beta, np.ones(len(beta))]))
+        total = np.maximum(weights.sum(axis=1), 1.0)
+        scale = np.sqrt(np.sum(weights * residual**2, axis=1) / total)
         theta = 1 / np.maximum(scale, 1e-8)
         return np.column_stack([beta * theta[:, None], theta])
 
     def loglik(self, params: Array) -> Array:
         """Log-likelihood, shape (B,); minus infinity where theta is not positive or nothing is observed."""
         theta = params[:, -1]
-        z = (self.jacobian @ params[:, :, None])[:, :, 0]
+        z = self._z(params)
         # A step may try a theta below zero: that counts as impossible, and the line search turns back.
         safe = np.where(theta > 0, theta, 1.0)
-        terms = -0.5 * z**2 - _LOG_ROOT_TAU + np.log(safe)[:, None]
-        row, column = np.nonzero(self.censor)
-        terms[row, column] = log_ndtr(-self.censor[row, column] * z[row, column])
-        total = np.sum(np.where(self.weights > 0, self.weights * terms, 0.0), axis=1)
-        return np.where((theta > 0) & (self.seen > 0), total, -np.inf)
+        terms = -0.5 * z**2 + (np.log(safe) - _LOG_ROOT_TAU)[:, None]
+        terms.reshape(-1)[self.cut] = log_ndtr(self.sign * z.reshape(-1)[self.cut])
+        if self.weights is not None:
+            terms = np.where(self.weights > 0, self.weights * terms, 0.0)
+        return np.where((theta > 0) & (self.seen > 0), terms.sum(axis=1), -np.inf)
 
     def newton(self, params: Array) -> tuple[Array, Array]:
         """Newton step (B, k+1) and the gain in log-likelihood it promises (B,)."""
         theta = params[:, -1]
-        z = (self.jacobian @ params[:, :, None])[:, :, 0]
+        z = self._z(params)
         slope, curvature = -z, np.ones_like(z)
-        row, column = np.nonzero(self.censor)
-        sign = -self.censor[row, column]
-        inner = sign * z[row, column]
-        mills = inverse_mills(inner)
-        slope[row, column] = sign * mills
-        curvature[row, column] = bound_curvature(inner)
-        weighted = np.swapaxes(self.jacobian * self.weights[:, :, None], 1, 2)
-        gradient = (weighted @ slope[:, :, None])[:, :, 0]
-        hessian = (weighted * curvature[:, None, :]) @ self.jacobian
-        # ln theta, once per observed row, is a function of the last parameter alone.
-        gradient[:, -1] += self.seen / theta
-        hessian[:, -1, -1] += self.seen / theta**2
+        inner = self.sign * z.reshape(-1)[self.cut]
+        mills, bend = _mills_and_curvature(inner)
+        slope.reshape(-1)[self.cut] = self.sign * mills
+        curvature.reshape(-1)[self.cut] = bend
+        if self.weights is not None:
+            slope, curvature = slope * self.weights, curvature * self.weights
+        k = self.design.shape[-1]
+        # z falls with gamma by the design and rises with theta by y; ln theta, once per observed row, is a function of
+        # theta alone.
+        lever = curvature * self.y
+        gradient, hessian = np.empty((len(z), k + 1)), np.empty((len(z), k + 1, k + 1))
+        gradient[:, :k] = -self._total(slope, self.design)
+        gradient[:, k] = (slope * self.y).sum(axis=1) + self.seen / theta
+        hessian[:, :k, :k] = self._total(curvature, self.products).reshape(-1, k, k)
+        hessian[:, :k, k] = hessian[:, k, :k] = -self._total(lever, self.design)
+        hessian[:, k, k] = (lever * self.y).sum(axis=1) + self.seen / theta**2
         step = _solve(hessian, gradient)
         return step, 0.5 * np.abs(np.sum(step * gradient, axis=1))
 

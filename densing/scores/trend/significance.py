@@ -548,17 +548,19 @@ def score_statistics(y: Array, censor: Array, fit: TobitFit, line: Array, design
         The first two columns span the line.
     """
     score, weight = _scores(fit, line, y, censor)
-    own = np.einsum("wn,ni,nj->wij", weight, line, line)
-    statistics = []
-    for design in designs:
-        added = design[:, 2:]
-        cross = np.einsum("wn,ni,nj->wij", weight, line, added)
-        curvature = np.einsum("wn,ni,nj->wij", weight, added, added)
-        curvature -= np.swapaxes(cross, 1, 2) @ np.linalg.solve(own, cross)
-        # The line's own score is zero at its fit, so that only the added columns pull.
-        force = (score @ added)[:, :, None]
-        statistics.append((np.swapaxes(force, 1, 2) @ np.linalg.pinv(curvature, hermitian=True) @ force)[:, 0, 0])
-    return np.asarray(np.where(fit.converged, np.max(statistics, axis=0), np.nan))
+    worlds, n = y.shape
+    # All designs at once: sums over the rows are products of matrices.
+    added = np.stack([design[:, 2:] for design in designs], axis=1)
+    shape = added.shape[1:]
+    own = (weight @ (line[:, :, None] * line[:, None, :]).reshape(n, -1)).reshape(worlds, 2, 2)
+    cross = (weight @ (line[:, :, None, None] * added[:, None]).reshape(n, -1)).reshape(worlds, 2, *shape)
+    curvature = weight @ (added[..., None] * added[:, :, None]).reshape(n, -1)
+    explained = np.linalg.solve(own, cross.reshape(worlds, 2, -1)).reshape(cross.shape)
+    curvature = curvature.reshape(worlds, *shape, shape[1]) - np.einsum("wida,widb->wdab", cross, explained)
+    # The line's own score is zero at its fit, so that only the added columns pull.
+    force = (score @ added.reshape(n, -1)).reshape(worlds, *shape)
+    pulled = (np.linalg.pinv(curvature, hermitian=True) @ force[..., None])[..., 0]
+    return np.asarray(np.where(fit.converged, (force * pulled).sum(axis=-1).max(axis=1), np.nan))
 
 
 def _scores(fit: TobitFit, design: Array, y: Array, censor: Array) -> tuple[Array, Array]:
