@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,8 +28,16 @@ from densing.scores.trend.forecasts import (
     with_hardware,
 )
 
-TREND = estimate_trend(simulate(Scenario(n=60, families=20, law_sd=0.05, law_draws=120), 5), permutations=19, worlds=0)
-FLAT = estimate_trend(simulate(Scenario(doubling_months=np.inf), 0), permutations=19, worlds=0)
+
+@cache
+def rising() -> TrendResult:
+    data = simulate(Scenario(n=60, families=20, law_sd=0.05, law_draws=120), 5)
+    return estimate_trend(data, permutations=19, worlds=0)
+
+
+@cache
+def without_trend() -> TrendResult:
+    return estimate_trend(simulate(Scenario(doubling_months=np.inf), 0), permutations=19, worlds=0)
 
 
 class PowerLaw:
@@ -45,63 +54,67 @@ def ruler(draws: int = 120, spread: float = 0.0) -> Any:
     return SimpleNamespace(fit=fit, given={})
 
 
-RECORD = float(TREND.data.log_density[TREND.data.observed].max())
-LAST = pd.Timestamp(TREND.data.released.max()).normalize()
+def record() -> float:
+    return float(rising().data.log_density[rising().data.observed].max())
+
+
+def last() -> pd.Timestamp:
+    return pd.Timestamp(rising().data.released.max()).normalize()
 
 
 def test_frontier_is_the_record_carried_on_at_the_pace_of_the_last_year() -> None:
-    fan = forecast(TREND, 6)
-    ahead = (fan["date"] - LAST).dt.days
-    assert TREND.varying is not None
-    np.testing.assert_allclose(np.log(fan["mid"]), RECORD + TREND.varying.last_year.slope * ahead)
-    straight = forecast(replace(TREND, varying=None), 6)
-    np.testing.assert_allclose(np.log(straight["mid"]), RECORD + TREND.fit.line[1] * ahead)
+    fan = forecast(rising(), 6)
+    ahead = (fan["date"] - last()).dt.days
+    assert rising().varying is not None
+    np.testing.assert_allclose(np.log(fan["mid"]), record() + rising().varying.last_year.slope * ahead)
+    straight = forecast(replace(rising(), varying=None), 6)
+    np.testing.assert_allclose(np.log(straight["mid"]), record() + rising().fit.line[1] * ahead)
     ordered = fan[["lo90", "lo50", "mid", "hi50", "hi90"]].to_numpy()
     assert (np.diff(ordered[1:], axis=1) > 0).all()
     assert fan["date"].is_monotonic_increasing and len(fan) == 7
 
 
 def test_a_record_never_falls() -> None:
-    assert TREND.varying is not None
-    falling = replace(TREND, varying=replace(TREND.varying, slopes=-TREND.varying.slopes))
+    assert rising().varying is not None
+    falling = replace(rising(), varying=replace(rising().varying, slopes=-rising().varying.slopes))
     assert (np.diff(forecast(falling, 6)["mid"]) == 0).all()
 
 
 def test_a_density_that_exists_is_dated_by_the_model_that_has_it() -> None:
-    seen = TREND.data.observed
-    order = np.argsort(TREND.data.days[seen], kind="stable")
-    first = np.flatnonzero(TREND.data.log_density[seen][order] >= RECORD - 0.5)[0]
-    found = date_for(TREND, float(np.exp(RECORD - 0.5)))
-    assert found.date == pd.Timestamp(TREND.data.released[seen][order][first]).round("D")
+    seen = rising().data.observed
+    order = np.argsort(rising().data.days[seen], kind="stable")
+    first = np.flatnonzero(rising().data.log_density[seen][order] >= record() - 0.5)[0]
+    found = date_for(rising(), float(np.exp(record() - 0.5)))
+    assert found.date == pd.Timestamp(rising().data.released[seen][order][first]).round("D")
     assert "exists" in found.note
 
 
 def test_date_for_inverts_the_forecast() -> None:
-    fan = forecast(TREND, 12)
+    fan = forecast(rising(), 12)
     for row in fan[1:].itertuples():
-        found = date_for(TREND, row.mid)
+        found = date_for(rising(), row.mid)
         assert abs((found.date - row.date).days) <= 1
         assert found.lo <= found.date < found.hi
 
 
 def test_date_interval_is_the_share_of_paces_that_crossed() -> None:
-    found = date_for(TREND, float(np.exp(RECORD + 1)), level=0.9)
-    rows = TREND.fit.law_rows
-    densest = int(np.flatnonzero(TREND.data.observed)[np.argmax(TREND.data.log_density[TREND.data.observed])])
-    records = TREND.data.law_draws[rows, densest]
-    ahead = (found.hi - LAST).days
-    paces = Frontier.of(TREND).paces
-    crossed = np.mean(records + np.maximum(paces, 0) * ahead >= RECORD + 1)
+    found = date_for(rising(), float(np.exp(record() + 1)), level=0.9)
+    rows = rising().fit.law_rows
+    densest = int(np.flatnonzero(rising().data.observed)[np.argmax(rising().data.log_density[rising().data.observed])])
+    records = rising().data.law_draws[rows, densest]
+    ahead = (found.hi - last()).days
+    paces = Frontier.of(rising()).paces
+    crossed = np.mean(records + np.maximum(paces, 0) * ahead >= record() + 1)
     assert crossed == pytest.approx(0.95, abs=0.01)
 
 
 def test_dates_that_have_passed_are_not_forecast() -> None:
-    whole = forecast(TREND, 12)
-    today = LAST + pd.Timedelta(days=100)
-    kept = forecast(TREND, 12, today=today)
+    whole = forecast(rising(), 12)
+    today = last() + pd.Timedelta(days=100)
+    kept = forecast(rising(), 12, today=today)
     pd.testing.assert_frame_equal(kept, whole[whole["date"] >= today].reset_index(drop=True))
     assert 0 < len(kept) < len(whole)
-    assert forecast(TREND, 12, today=LAST + pd.Timedelta(days=400)).empty
+    assert forecast(rising(), 12, today=last() + pd.Timedelta(days=400)).empty
 
 
 def test_a_forecast_is_scored_against_what_came() -> None:
@@ -124,64 +137,64 @@ def test_a_forecast_is_scored_against_what_came() -> None:
 
 
 def test_a_date_is_scored_by_later_models_and_withheld_where_none_can_score_it() -> None:
-    need = float(np.exp(RECORD + 0.8))
-    ahead = date_for(TREND, need)
-    later = TrendData.from_arrays(["late", "weak"], ["x", "y"], [ahead.date, ahead.date], [RECORD + 1.0, RECORD])
-    assert f"late had it on {ahead.date.date()}" in date_for(TREND, need, later=later).note
-    assert "no model had it" not in date_for(TREND, need, later=later).note
+    need = float(np.exp(record() + 0.8))
+    ahead = date_for(rising(), need)
+    later = TrendData.from_arrays(["late", "weak"], ["x", "y"], [ahead.date, ahead.date], [record() + 1.0, record()])
+    assert f"late had it on {ahead.date.date()}" in date_for(rising(), need, later=later).note
+    assert "no model had it" not in date_for(rising(), need, later=later).note
     weak = later.take(np.array([1]))
-    assert f"by {ahead.date.date()} no model had it" in date_for(TREND, need, later=weak).note
-    gone = date_for(TREND, need, today=ahead.date + pd.Timedelta(days=1))
+    assert f"by {ahead.date.date()} no model had it" in date_for(rising(), need, later=weak).note
+    gone = date_for(rising(), need, today=ahead.date + pd.Timedelta(days=1))
     assert pd.isna(gone.date) and pd.isna(gone.lo) and pd.isna(gone.hi) and "cannot score it" in gone.note
-    assert date_for(TREND, need, today=ahead.date) == ahead
-    known = date_for(TREND, float(np.exp(RECORD - 0.5)), today=ahead.date + pd.Timedelta(days=900))
+    assert date_for(rising(), need, today=ahead.date) == ahead
+    known = date_for(rising(), float(np.exp(record() - 0.5)), today=ahead.date + pd.Timedelta(days=900))
     assert "exists" in known.note and not pd.isna(known.date), "what has come is no forecast"
 
 
 def test_a_flat_trend_has_no_latest_date() -> None:
-    found = date_for(FLAT, 1e3)
+    found = date_for(without_trend(), 1e3)
     assert pd.isna(found.hi)
     assert "no latest date" in found.note or "does not get there" in found.note
     json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_when_is_the_date_of_the_needed_density() -> None:
-    found = when(TREND, 0.7, 1e7, ruler())
+    found = when(rising(), 0.7, 1e7, ruler())
     assert found.density == pytest.approx(1e11 * 0.7**4 / 1e7)
-    assert found.date == date_for(TREND, found.density).date
-    halved = when(TREND, 0.7, 0.5e7, ruler())
+    assert found.date == date_for(rising(), found.density).date
+    halved = when(rising(), 0.7, 0.5e7, ruler())
     months = (halved.date - found.date).days / 30.44
-    assert TREND.varying is not None
-    assert months == pytest.approx(TREND.varying.last_year.doubling_months, abs=0.05)
+    assert rising().varying is not None
+    assert months == pytest.approx(rising().varying.last_year.doubling_months, abs=0.05)
 
 
 def test_law_draws_are_paired_and_widen_the_date() -> None:
-    sure, unsure = when(TREND, 0.7, 1e7, ruler()), when(TREND, 0.7, 1e7, ruler(spread=0.5))
+    sure, unsure = when(rising(), 0.7, 1e7, ruler()), when(rising(), 0.7, 1e7, ruler(spread=0.5))
     assert unsure.hi - unsure.lo > sure.hi - sure.lo
     # When the ruler's error in the needed size also sits in the record, it cancels instead of adding.
     shift = ruler(spread=0.5)
     shared = np.log(shift.fit.draws[:, 0] / 1e11)
-    lifted = TREND.data.replace(law_draws=TREND.data.law_draws + shared[:, None])
-    cancelled = when(replace(TREND, data=lifted), 0.7, 1e7, shift)
+    lifted = rising().data.replace(law_draws=rising().data.law_draws + shared[:, None])
+    cancelled = when(replace(rising(), data=lifted), 0.7, 1e7, shift)
     assert abs((cancelled.hi - sure.hi).days) <= 1 and abs((cancelled.lo - sure.lo).days) <= 1
 
 
 def test_scores_off_the_ruler_are_said_to_be_so() -> None:
-    assert "any size does" in when(TREND, 0.0, 1e9, ruler()).note
-    assert "extrapolated" in when(TREND, 0.1, 1e9, ruler()).note
-    assert when(TREND, 0.7, 1e10, ruler()).note == "a model of that density exists"
-    assert when(TREND, 0.7, 1e7, ruler()).note == ""
+    assert "any size does" in when(rising(), 0.0, 1e9, ruler()).note
+    assert "extrapolated" in when(rising(), 0.1, 1e9, ruler()).note
+    assert when(rising(), 0.7, 1e10, ruler()).note == "a model of that density exists"
+    assert when(rising(), 0.7, 1e7, ruler()).note == ""
 
 
 @pytest.mark.parametrize(("score", "params"), [(45.0, 1e9), (-0.1, 1e9), (0.5, 0.0), (np.nan, 1e9)])
 def test_impossible_questions_are_refused(score: float, params: float) -> None:
     with pytest.raises(DomainError):
-        when(TREND, score, params, ruler())
+        when(rising(), score, params, ruler())
 
 
 def test_impossible_densities_are_refused() -> None:
     with pytest.raises(DomainError, match="above zero"):
-        date_for(TREND, 0.0)
+        date_for(rising(), 0.0)
 
 
 def test_backtest_bands_hold_their_share_when_models_are_independent() -> None:
@@ -242,9 +255,9 @@ def test_parameters_of_equal_performance_after_127_days() -> None:
 
 
 def test_corollaries_carry_the_interval_and_its_open_end() -> None:
-    table = corollaries(TREND)
+    table = corollaries(rising())
     assert ((table["lo"] <= table["value"]) & (table["value"] <= table["hi"])).all()
-    flat = corollaries(FLAT).set_index("unit")
+    flat = corollaries(without_trend()).set_index("unit")
     assert flat.loc["times per year", "lo"] == 1.0
     assert flat.loc["months", "hi"] == pytest.approx(2.1 * 365.25 / 30.44)
 
