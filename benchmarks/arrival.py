@@ -30,7 +30,7 @@ from typing import Any
 
 from overlap import densing
 
-from densing.core import words
+from densing.core import formatting
 from densing.efficiency.parallel import RunSpec
 from densing.efficiency.simulation import Delay, load_cluster, load_workload, parse_delay, simulate
 from densing.efficiency.techniques import compare, get_technique, workload_of_run
@@ -103,7 +103,7 @@ def map_table(name: str, delay: Delay) -> str:
         for gbit in MAP_GBIT:
             step = compare(workload, cluster, [name], knobs={name: {"r": r, "server_gbit": gbit}}).rows[0].step_s
             assert base is not None and step is not None
-            cells.append(words.number(base / step, 2))
+            cells.append(formatting.number(base / step, 2))
         rows.append([f"r = {r}", *cells])
     return markdown.table((name, *(f"{gbit:g} Gbit/s" for gbit in MAP_GBIT)), rows)
 
@@ -187,7 +187,7 @@ def gains_table(ladder: Path) -> str:
         off = pairs["arm"] - pairs["plain"]
 
         def ratio(kind: str, row: Any = row) -> str:
-            low, middle, high = (words.number(row[f"{kind}_{part}"], 3) for part in ("lo", "ratio", "hi"))
+            low, middle, high = (formatting.number(row[f"{kind}_{part}"], 3) for part in ("lo", "ratio", "hi"))
             return f"{middle} ({low} to {high})"
 
         ends = (f"{off.mean():+.5f}", f"{off.abs().max():.5f}")

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from densing.core import InputError, words, write_text
+from densing.core import InputError, formatting, write_text
 from densing.report import markdown
 from densing.scores.evals import RunStore, read_films, split_films
 from densing.scores.ladder import behaviour_table, fit_folder, read_exports
@@ -79,7 +79,7 @@ def models_table(table: pd.DataFrame) -> str:
             shown = group[floor].iloc[0] if floor in group else np.nan
             rows.append((task, f"{size} ({int(params):,})", arm, metric, f"{values.mean():.3f}",
                          f"{values.min():.3f} to {values.max():.3f}",
-                         words.MISSING if pd.isna(shown) else f"{shown:.3f}",
+                         formatting.MISSING if pd.isna(shown) else f"{shown:.3f}",
                          str(int(group["n_items"].max()))))  # fmt: skip
     return markdown.table(
         ("task", "size", "arm", "metric", "mean over seeds", "seeds", "floor on these films", "films"), rows
@@ -95,7 +95,7 @@ def few_table(store: Path) -> str:
     return markdown.table(
         ("model", "task", "metric", "value", "standard error", "films"),
         ((row.model, row.task, row.metric, f"{row.value:.3f}",
-          words.MISSING if pd.isna(row.stderr) else f"{row.stderr:.3f}", str(int(row.n_items)))
+          formatting.MISSING if pd.isna(row.stderr) else f"{row.stderr:.3f}", str(int(row.n_items)))
          for row in kept.itertuples()),
     )  # fmt: skip
 
@@ -134,13 +134,13 @@ def tuned_block(store: Path) -> str:
             for metric in metrics:
                 if metric == "bits_floor":
                     continue
-                change = words.MISSING
+                change = formatting.MISSING
                 if metric != "rmse":
                     gaps = both[f"metric_{metric}_after"] - both[f"metric_{metric}_before"]
                     change = f"{gaps.mean():+.3f} ± {gaps.sem():.3f}"
                 floor = f"{metric}_floor"
                 rows.append((task, metric, f"{before['value'][metric]:.3f}", f"{after['value'][metric]:.3f}", change,
-                             f"{after['value'][floor]:.3f}" if floor in after.index else words.MISSING,
+                             f"{after['value'][floor]:.3f}" if floor in after.index else formatting.MISSING,
                              str(len(both))))  # fmt: skip
     if not rows:
         raise InputError(
@@ -171,7 +171,7 @@ def main() -> None:
     skills = fits.behaviour
 
     def cell(value: object) -> str:
-        return words.number(value) if isinstance(value, float | int) and not pd.isna(value) else words.MISSING
+        return formatting.number(value) if isinstance(value, float | int) and not pd.isna(value) else formatting.MISSING
 
     beside = "" if options.fewshot is None else f" --fewshot {options.fewshot}"
     beside += "" if options.tuned is None else f" --tuned {options.tuned}"

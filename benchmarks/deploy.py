@@ -18,7 +18,7 @@ from typing import Any
 from exits import EXITS, MODEL, Commands, listed
 from overlap import densing
 
-from densing.core import words
+from densing.core import formatting
 from densing.report import markdown
 
 RATES = ("20mbit", "100mbit")
@@ -44,10 +44,10 @@ def choices_table(found: dict[str, Any]) -> str:
     """Return the ways to serve."""
     rows = [
         (
-            f"**{row['choice']}**" if row["front"] else row["choice"], words.number(row["bits_per_byte"]),
-            words.bounded(row["density"], row["bound"]), words.bounded(row["n_eff_per_byte"], row["bound"]),
-            words.bounded(row["density_per_ms"], row["bound"]), f"{row['bytes']:,}", words.number(row["median_ms"]),
-            words.number(row["p95_ms"]), words.percentage(row["share"]),
+            f"**{row['choice']}**" if row["front"] else row["choice"], formatting.number(row["bits_per_byte"]),
+            formatting.bounded(row["density"], row["bound"]), formatting.bounded(row["n_eff_per_byte"], row["bound"]),
+            formatting.bounded(row["density_per_ms"], row["bound"]), f"{row['bytes']:,}",
+            formatting.number(row["median_ms"]), formatting.number(row["p95_ms"]), formatting.percentage(row["share"]),
         )
         for row in found["choices"]
     ]  # fmt: skip
@@ -58,8 +58,8 @@ def choices_table(found: dict[str, Any]) -> str:
 def rounded_table(found: dict[str, dict[str, Any]]) -> str:
     """Return the ways without a cut, by the bits of their weights."""
     rows = [
-        (bits, row["choice"], words.number(row["bits_per_byte"]), words.bounded(row["density"], row["bound"]),
-         words.bounded(row["n_eff_per_byte"], row["bound"]), words.number(row["median_ms"]))
+        (bits, row["choice"], formatting.number(row["bits_per_byte"]), formatting.bounded(row["density"], row["bound"]),
+         formatting.bounded(row["n_eff_per_byte"], row["bound"]), formatting.number(row["median_ms"]))
         for bits, each in found.items() for row in each["choices"] if row["choice"].endswith("on the device")
     ]  # fmt: skip
     return markdown.table(("bits of weights", "way", "bits per byte", "density", "N per byte of weights", "median ms"),
@@ -72,16 +72,16 @@ def policies_table(found: dict[str, Any]) -> str:
     for row in found["policies"]:
         gain = row["sac_d_gain"]
         beside = "" if gain is None else f"{gain:+.3f} ({row['sac_d_gain_lo']:+.3f} to {row['sac_d_gain_hi']:+.3f})"
-        rows.append((row["policy"], row["what"], f"{row['reward']:.3f}", words.number(row["p95_ms"]),
-                     words.percentage(row["late"]), beside))  # fmt: skip
+        rows.append((row["policy"], row["what"], f"{row['reward']:.3f}", formatting.number(row["p95_ms"]),
+                     formatting.percentage(row["late"]), beside))  # fmt: skip
     return markdown.table(("policy", "", "reward", "95 % ms", "late", "sac-d beyond it"), rows)
 
 
 def tried_table(trials: dict[str, dict[str, Any]]) -> str:
     """Return what was served for real."""
     rows = [
-        (rate, row["choice"], f"{row['bytes']:,}", words.number(row["predicted_ms"]), words.number(row["measured_ms"]),
-         f"{100 * row['difference']:+.1f} %")
+        (rate, row["choice"], f"{row['bytes']:,}", formatting.number(row["predicted_ms"]),
+         formatting.number(row["measured_ms"]), f"{100 * row['difference']:+.1f} %")
         for rate, found in trials.items() for row in found["tried"]
     ]  # fmt: skip
     return markdown.table(("link", "way", "bytes", "predicted ms", "measured ms", "difference"), rows)

@@ -132,7 +132,7 @@ def read_ladder(folder: Path) -> pd.DataFrame:
 
 def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands) -> None:
     """Write the page from what lies in the folder."""
-    from densing.core import words, write_text
+    from densing.core import formatting, write_text
     from densing.report import markdown
     from densing.scores.density import served_densities
 
@@ -145,13 +145,13 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
         cut = "–" if pd.isna(row["cut"]) else f"{row['cut_bits']} bits, {row['bytes_per_token']:,} bytes"
         return [str(row["exit"]), cut, "as released" if row["weight_bits"] == 16 else f"{row['weight_bits']} bits",
                 f"{row['kept_non_embedding'] / 1e6:.1f}", f"{row['weight_bytes'] / 1e6:.1f}",
-                words.with_error(row["bits_per_byte"], row["bits_per_byte_se"]),
-                words.with_error(row["extra_bits_per_byte"], row["extra_bits_per_byte_se"]),
+                formatting.with_error(row["bits_per_byte"], row["bits_per_byte_se"]),
+                formatting.with_error(row["extra_bits_per_byte"], row["extra_bits_per_byte_se"]),
                 f"{100 * row['accuracy']:.1f} ± {100 * row['accuracy_se']:.1f}",
-                words.bounded(row["n_eff"] / 1e6, row["bound"]), words.bounded(row["density"], row["bound"]),
-                f"{words.number(row['density_lo'])} to {words.number(row['density_hi'])}",
-                words.bounded(row["n_eff_per_byte"], row["bound"]),
-                words.status(row["status"], row["bound"])]  # fmt: skip
+                formatting.bounded(row["n_eff"] / 1e6, row["bound"]), formatting.bounded(row["density"], row["bound"]),
+                f"{formatting.number(row['density_lo'])} to {formatting.number(row['density_hi'])}",
+                formatting.bounded(row["n_eff_per_byte"], row["bound"]),
+                formatting.status(row["status"], row["bound"])]  # fmt: skip
 
     head = ["layers", "handed over, a token", "weights", "kept M", "MB", "bits per byte", "beyond the whole",
             "accuracy %", "N M", "density", "interval", "N per byte", "status"]  # fmt: skip
@@ -208,7 +208,7 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
             else ()
         ),
         "## A loss behind every layer",
-        f"Size {DEEP} of the preset `deep` on the generated corpus, {words.plural(seeds, 'seed')}: `plain`, and "
+        f"Size {DEEP} of the preset `deep` on the generated corpus, {formatting.plural(seeds, 'seed')}: `plain`, and "
         "`plain:exits=1`, which is trained on the mean of the losses behind all six layers, read with its own norm and "
         f"head. Mean bits per byte over {QUESTIONS} questions of each set (± the standard "
         "deviation over several seeds). Exit 6 is the whole model.",

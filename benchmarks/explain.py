@@ -97,15 +97,15 @@ def answered(options: argparse.Namespace) -> tuple[str, str]:
     """Return how many documents of each task both models answered, and how well."""
     import pandas as pd
 
-    from densing.core import words
+    from densing.core import formatting
     from densing.scores.evals import read_results
 
     items = pd.concat([read_results(store).items for store in options.store])
     keys = ["task", "doc_id"]
     pairs = items[items["model"].eq(options.model)].merge(items[items["model"].eq(options.against)], on=keys)
     counts = pairs.groupby("task").size()
-    solved = [words.percentage(pairs[f"metric_accuracy_{side}"].mean()) for side in "xy"]
-    guessed = words.percentage((1 / pairs["n_choices_x"]).mean())
+    solved = [formatting.percentage(pairs[f"metric_accuracy_{side}"].mean()) for side in "xy"]
+    guessed = formatting.percentage((1 / pairs["n_choices_x"]).mean())
     return (
         ", ".join(f"{task.removeprefix('olmo_ladder_')} {count:,}" for task, count in counts.items()),
         f"Of these {options.model} solves {solved[0]} and {options.against}, which learnt a generated corpus, "
@@ -116,7 +116,7 @@ def answered(options: argparse.Namespace) -> tuple[str, str]:
 def asked(options: argparse.Namespace) -> list[list[str]]:
     """Return what every question of the stores gives: either model failing, among what, all weights or stable ones."""
     import densing
-    from densing.core import words
+    from densing.core import formatting
     from densing.tradeoff import AMONG
 
     rows = []
@@ -126,7 +126,7 @@ def asked(options: argparse.Namespace) -> list[list[str]]:
                 result = densing.explain_items(options.store, model=a, against=b, among=among, stable=stable)
                 rows.append([
                     a, f"--among {among}", "--stable" if stable else "", str(result.items),
-                    words.percentage(result.fails / result.items), str(len(result.weights)),
+                    formatting.percentage(result.fails / result.items), str(len(result.weights)),
                     str(int(result.weights["stable"].sum())), str(result.held_out),
                     f"{result.auc:.3f} ({result.auc_lo:.3f} to {result.auc_hi:.3f})",
                 ])  # fmt: skip
@@ -157,7 +157,7 @@ def apart(options: argparse.Namespace) -> list[str]:
 def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Write docs/results/explain.md: an explanation of stored items, the claims, and the benchmark."""
     import densing
-    from densing.core import words, write_text
+    from densing.core import formatting, write_text
     from densing.efficiency.techniques import validate
     from densing.report import markdown
     from densing.report.explain import body
@@ -173,8 +173,10 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
 
     def figures(row: dict[str, Any]) -> list[str]:
         if "seconds" not in row:
-            return [row["solver"], row["ended"], *[words.MISSING] * 5]
-        beside = [words.number(row[name] / ours[name]) if ours else words.MISSING for name in ("seconds", "more_mb")]
+            return [row["solver"], row["ended"], *[formatting.MISSING] * 5]
+        beside = [
+            formatting.number(row[name] / ours[name]) if ours else formatting.MISSING for name in ("seconds", "more_mb")
+        ]
         return [row["solver"], f"{row['seconds']:.1f}", beside[0], f"{row['more_mb']:.0f}", beside[1],
                 f"{row['objective']:.6f}", str(row["weights"])]  # fmt: skip
 

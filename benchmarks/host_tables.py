@@ -23,7 +23,7 @@ from typing import Any
 
 from overlap import densing
 
-from densing.core import film_rows, words
+from densing.core import film_rows, formatting
 from densing.efficiency.parallel.host_tables import films_task
 from densing.efficiency.simulation import load_gather
 from densing.efficiency.techniques.host_tables import requests_per_row
@@ -97,7 +97,7 @@ def parameters_table() -> str:
         for name, row in compared(model, CLUSTERS[0], NAMES).items():
             share = row["parameters_on_device"] / row["parameters"]
             rows.append((model, name, f"{row['parameters_on_device']:,}", f"{row['parameters']:,}",
-                         f"{words.number(100 * share, 2)} %", f"{row['memory_bytes'] / 1e9:.2f}"))  # fmt: skip
+                         f"{formatting.number(100 * share, 2)} %", f"{row['memory_bytes'] / 1e9:.2f}"))  # fmt: skip
     return markdown.table(("step", "technique", "on the device", "in all", "share", "GB on the device"), rows)
 
 
@@ -137,7 +137,7 @@ def claims_table() -> str:
 
 def _assumed(row: dict[str, Any]) -> str:
     return "; ".join(
-        f"{words.number(value) if isinstance(value, float) else value} with {name}"
+        f"{formatting.number(value) if isinstance(value, float) else value} with {name}"
         + (", which turns the verdict" if name in row["decided_by"] else "")
         for name, value in row["assumptions"].items()
     )

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from overlap import DATA, calibrated, densing, trained
 
-from densing.core import plain, words
+from densing.core import formatting, plain
 from densing.efficiency.parallel import sizes
 from densing.report import markdown
 from densing.tradeoff import gain_table, ladder_gain
@@ -73,7 +73,7 @@ def predicted_table(rows: list[dict[str, Any]]) -> str:
                 row["technique"],
                 f"{1e3 * row['step_s']:.1f}",
                 f"{1e3 * row['predicted_step_s']:.1f}",
-                words.percent(100 * (row["predicted_step_s"] / row["step_s"] - 1)),
+                formatting.percent(100 * (row["predicted_step_s"] / row["step_s"] - 1)),
                 f"{1e3 * row['wait_s']:.1f}",
                 f"{1e3 * row['predicted_wait_s']:.1f}",
                 f"{row['final_loss']:.3f}",
@@ -93,7 +93,7 @@ def crossover_table() -> str:
     table = markdown.table(
         ("speed-up over ddp", *(f"{size} replicas" for size in sizes_)),
         (
-            (name, *(words.number(found[name, size]["speedup"], 2) for size in sizes_))
+            (name, *(formatting.number(found[name, size]["speedup"], 2) for size in sizes_))
             for name in names
             if name != "ddp"
         ),
@@ -167,8 +167,8 @@ def gains_table(frame: pd.DataFrame, baseline: str) -> str:
     """Return what each arm bought."""
 
     def ratio(row: Any, kind: str, digits: int = 3) -> str:
-        ends = " to ".join(words.number(row[f"{kind}_{end}"], digits) for end in ENDS)
-        return f"{words.number(row.get(f'{kind}_ratio', row.get(kind)), digits)} ({ends})"
+        ends = " to ".join(formatting.number(row[f"{kind}_{end}"], digits) for end in ENDS)
+        return f"{formatting.number(row.get(f'{kind}_ratio', row.get(kind)), digits)} ({ends})"
 
     return markdown.table(
         ("arm", "tokens", "density", "trend of tokens", f"bytes over {baseline}", "kept", "no loss", "status", "pairs"),
@@ -178,7 +178,7 @@ def gains_table(frame: pd.DataFrame, baseline: str) -> str:
                 ratio(row, "token"),
                 ratio(row, "density"),
                 ratio(row, "trend", 2),
-                words.number(row["bytes_share"], 3),
+                formatting.number(row["bytes_share"], 3),
                 f"{row['kept_parameters']:,.0f}",
                 row["no_loss"],
                 row["status"],
@@ -211,8 +211,9 @@ def main() -> None:
         "Written by `python benchmarks/less.py`; its head says which commands it runs.",
         "## Predicted beside measured",
         f"Two ranks on two cores over a link of {chosen.link}, {steps} steps of the small language model; load "
-        f"before: {load:.2f}. Median error of a step {words.percent(100 * statistics.median(errors))}, largest "
-        f"{words.percent(100 * max(errors))}. Waiting is what the training thread stood still for; torch's PowerSGD "
+        f"before: {load:.2f}. Median error of a step {formatting.percent(100 * statistics.median(errors))}, largest "
+        f"{formatting.percent(100 * max(errors))}. Waiting is what the training thread stood still for; torch's "
+        "PowerSGD "
         "multiplies its factors meanwhile. Losses of so few steps say little of quality; what it buys is asked of a "
         "ladder's arms (`densing ladder gain`).",
         predicted_table(rows),

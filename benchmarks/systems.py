@@ -21,7 +21,7 @@ from typing import Any
 
 from overlap import densing
 
-from densing.core import words
+from densing.core import formatting
 from densing.efficiency.techniques import get_technique
 from densing.report import markdown
 
@@ -263,7 +263,7 @@ def findings(system: System, validated: Sequence[Mapping[str, Any]]) -> list[Map
 
 def shown(value: Any) -> str:
     """Return a figure or a direction in words."""
-    return words.number(value) if isinstance(value, int | float) else str(value or NONE)
+    return formatting.number(value) if isinstance(value, int | float) else str(value or NONE)
 
 
 def counted(claims: Sequence[Mapping[str, Any]]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from overlap import densing
 
-from densing.core import Array, words
+from densing.core import Array, formatting
 from densing.efficiency.techniques import validate
 from densing.efficiency.throughput import NAMES, Throughput, check_throughput, freeze, frozen, read_runs, step
 from densing.efficiency.throughput.check import configuration_distances
@@ -34,7 +34,7 @@ def sources_table(found: Throughput) -> str:
         (
             each.source, f"{each.rows:,}", f"{each.n:,}", share(each.unseen_median), share(each.unseen_p90),
             share(each.median_error), share(each.constant_mfu_median), share(each.nearest_median),
-            words.number(each.rank_correlation), f"{each.best_in_three} of {each.sweeps}" if each.sweeps else "–",
+            formatting.number(each.rank_correlation), f"{each.best_in_three} of {each.sweeps}" if each.sweeps else "–",
             "–" if each.repeat_spread is None else f"{each.repeat_spread:.2f}",
         )
         for each in found.sources
@@ -46,7 +46,7 @@ def sources_table(found: Throughput) -> str:
 
 def share(value: float | None) -> str:
     """Return an error in percent."""
-    return words.MISSING if value is None else words.percent(100 * value)
+    return formatting.MISSING if value is None else formatting.percent(100 * value)
 
 
 def laws_table(found: Throughput) -> str:
@@ -60,15 +60,15 @@ def laws_table(found: Throughput) -> str:
 def constants_table() -> str:
     """Return the constants of each generation."""
     known = frozen().constants
-    rows = [(name, *(words.number(getattr(each, name)) for each in known.values())) for name in NAMES]
+    rows = [(name, *(formatting.number(getattr(each, name)) for each in known.values())) for name in NAMES]
     return markdown.table(("constant", *known), rows)
 
 
 def published_table() -> str:
     """Return the claims on runs of papers, none of which was fitted."""
     rows = [
-        (row.claim, row.setup, f"{row.what}, {row.unit}", words.digits(float(row.published)),
-         words.digits(float(row.ours or 0)), words.percent(100 * (row.error or 0)), row.verdict,
+        (row.claim, row.setup, f"{row.what}, {row.unit}", formatting.digits(float(row.published)),
+         formatting.digits(float(row.ours or 0)), formatting.percent(100 * (row.error or 0)), row.verdict,
          ", ".join(row.turned_by), row.source)
         for row in validate(["pipeline"]).findings
     ]  # fmt: skip
@@ -134,7 +134,7 @@ def memory_words(found: Throughput) -> str:
         f"Of {memory.ran:,} layouts that ran {share(memory.ran_refused)} are said not to fit; of {memory.failed:,} "
         f"that failed, for whatever reason, {share(memory.failed_passed)} are said to fit. The share of the device "
         "that is needed is larger for a failed layout than for one that ran with a probability of "
-        f"{words.number(memory.auc)} "
+        f"{formatting.number(memory.auc)} "
         f"(AUC). Of {memory.peaks:,} printed peaks the median error is {share(memory.peak_median_error)}."
     )
 
@@ -157,7 +157,7 @@ def main() -> None:
     best = densing("techniques", "plan", *planned.split(), "--json")
     layouts = [
         (*(str(each[name]) for name in ("tp", "pp", "virtual", "dp", "zero", "micro_batch", "recompute")),
-         words.duration(1e9 * each["step_s"]), share(each["mfu"]))
+         formatting.duration(1e9 * each["step_s"]), share(each["mfu"]))
         for each in best["layouts"]
     ]  # fmt: skip
     reasons = pd.Series([row.reason for row in found.rows if row.reason]).value_counts()

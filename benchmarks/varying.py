@@ -23,7 +23,7 @@ from typing import Any
 
 from overlap import densing
 
-from densing.core import words
+from densing.core import formatting
 from densing.efficiency.parallel import RunSpec
 from densing.efficiency.simulation import load_cluster
 from densing.efficiency.techniques import predict
@@ -76,10 +76,10 @@ def compared(base: Path, out: Path, link: str, steps: int) -> tuple[str, list[tu
     for tau, one in runs.items():
         spec = RunSpec("local-sgd", {"tau": tau}, nproc=2, link=link)
         step = one["step_s"]
-        cells = [words.milliseconds_of(1e3 * step)]
+        cells = [formatting.milliseconds_of(1e3 * step)]
         for cluster in (plain, plain.change(delay=delay)):
             predicted = predict(spec, cluster).step_s
-            cells += [words.milliseconds_of(1e3 * predicted), words.percentage(predicted / step - 1)]
+            cells += [formatting.milliseconds_of(1e3 * predicted), formatting.percentage(predicted / step - 1)]
         rows.append((str(tau), *cells))
     return str(delay), rows
 

@@ -12,7 +12,7 @@ import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
-from densing.core import InputError, Note, UnknownNameError, doubts, words, write_text
+from densing.core import InputError, Note, UnknownNameError, doubts, formatting, write_text
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunSpec
@@ -193,7 +193,7 @@ def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None, d
     source = f"densing calibrate: {calibration.observations} communications of {recording.ranks} ranks, recorded"
     measured = _calibrated(cluster, calibration, level, source)
     if fit is not None and fit.delay is not None:
-        size = f"{words.plural(fit.ranks, 'rank')}, {words.plural(fit.steps, 'step')}"
+        size = f"{formatting.plural(fit.ranks, 'rank')}, {formatting.plural(fit.steps, 'step')}"
         seen = f"densing calibrate --delays: {size}, recorded"
         measured = delayed(measured or cluster, fit, seen)
     return Measured(calibration, measured, tuple(notes), {**about, "level": level}, fit)

@@ -13,7 +13,7 @@ from densing.cli import calls
 from densing.cli import options as o
 from densing.cli.figures import Pictures
 from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes, timed_bar
-from densing.core import Note, once, words
+from densing.core import Note, formatting, once
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -341,7 +341,7 @@ def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path |
 
         def cell(row: dict[str, Any]) -> str:
             """Return a density with its rank, a limit without one, and whether it was measured otherwise."""
-            limit, otherwise = words.sign(row["bound"]), " differs" if row["protocol"] == "differs" else ""
+            limit, otherwise = formatting.sign(row["bound"]), " differs" if row["protocol"] == "differs" else ""
             rank = "" if limit else f" ({row['rank']:.0f}/{row['ranked']})"
             return f"{limit}{row['density']:.3g}{rank}{otherwise}"
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from densing.cli import calls
-from densing.core import OUTPUT, Note, doubts, severest_first, words, worst
+from densing.core import OUTPUT, Note, doubts, formatting, severest_first, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +138,7 @@ def emit_table(frame: pd.DataFrame, title: str, bound: Iterable[object] = ()) ->
     cells = {str(name): [cell(value, str(name)) for value in frame[name]] for name in frame.columns}
     for name in LIMITED & cells.keys():
         # Rows beyond those of `bound` are no limits.
-        cells[name] = [words.sign(side) + value for side, value in zip_longest(bound, cells[name], fillvalue="")]
+        cells[name] = [formatting.sign(side) + value for side, value in zip_longest(bound, cells[name], fillvalue="")]
     fixed = {str(name): frame[name].dtype.kind in "fiuM" for name in frame.columns}
     widths = {name: max(map(len, [name, *column])) for name, column in cells.items()}
     # Text may fold; a figure or a date never does.
@@ -195,15 +195,15 @@ def cell(value: Any, column: str = "") -> str:
     """
     import pandas as pd
 
-    if not isinstance(value, str) and words.is_missing(value):
-        return words.MISSING
+    if not isinstance(value, str) and formatting.is_missing(value):
+        return formatting.MISSING
     if isinstance(value, pd.Timestamp):
-        return words.day(value)
+        return formatting.day(value)
     if isinstance(value, float) and math.isinf(value):
         return "∞"
     if column in COUNTS and isinstance(value, int | float):
         # What rounds to a million is one; less has no unit.
-        return words.size(value) if value >= 1e6 * (1 - 5e-4) else f"{value:.3g}"
+        return formatting.size(value) if value >= 1e6 * (1 - 5e-4) else f"{value:.3g}"
     return f"{value:.4g}" if isinstance(value, float) else visible(str(value))
 
 
@@ -282,7 +282,7 @@ def show_notes(notes: Iterable[Note], brief: bool = False, most: int | None = No
     first = list(distinct.values())[:most]
     for note in first:
         # A name from data may be endless, and what follows a line end in it must not pass for a message of ours.
-        lines = [words.middle_cut(line, LONGEST_NOTE) for line in note.message.split("\n")]
+        lines = [formatting.middle_cut(line, LONGEST_NOTE) for line in note.message.split("\n")]
         warn(f"{note.severity}: " + "\n  ".join(lines), STYLES[note.severity])
     if len(first) < len(distinct):
         say(f"... and {len(distinct) - len(first)} more notes; all of them: --json")
@@ -357,4 +357,4 @@ def timed_bar(quiet: bool, label: str = "") -> Iterator[Callable[[str, float, fl
 
 def _label(text: str) -> str:
     """Return what stands before a bar: the name of a file is text, and leaves room for the bar."""
-    return visible(words.middle_cut(text, LONGEST_LABEL))
+    return visible(formatting.middle_cut(text, LONGEST_LABEL))

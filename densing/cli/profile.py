@@ -14,7 +14,7 @@ import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.output import MOST_NOTES, columns, emit_plain, finish, say, show_notes, timed_bar, visible, width
-from densing.core import InputError, Note, StoppedError, UnknownNameError, doubts, of_part, severest_first, words
+from densing.core import InputError, Note, StoppedError, UnknownNameError, doubts, formatting, of_part, severest_first
 
 if TYPE_CHECKING:
     from densing.core import Hit
@@ -641,7 +641,7 @@ def _folded(sentences: Iterable[str], width: int | None) -> list[str]:
     >>> _folded(["1. the host launches too late"], 20)
     ['1. the host launches', '   too late']
     """
-    lines = [visible(words.middle_cut(sentence, LONGEST_SENTENCE)) for sentence in sentences]
+    lines = [visible(formatting.middle_cut(sentence, LONGEST_SENTENCE)) for sentence in sentences]
     if width is None:
         return lines
     fold = textwrap.TextWrapper(width, subsequent_indent="   ", break_on_hyphens=False)
@@ -674,11 +674,11 @@ def _unit(run: RunProfile) -> str:
 
 
 def _fixed(value: object, digits: int = 1) -> str:
-    return words.fixed(value if isinstance(value, int | float) else None, digits)
+    return formatting.fixed(value if isinstance(value, int | float) else None, digits)
 
 
 def _ms(value: object) -> str:
-    return words.milliseconds_of(value if isinstance(value, int | float) else None)
+    return formatting.milliseconds_of(value if isinstance(value, int | float) else None)
 
 
 def _ranks(run: RunProfile) -> list[str]:
@@ -695,9 +695,9 @@ def _ranks(run: RunProfile) -> list[str]:
         rows.append(
             (
                 str(rank.rank),
-                words.milliseconds_of(part.window_ns / 1e6),
-                *(words.fixed(100 * ns / part.window_ns if part.window_ns else None) for ns in shares),
-                words.fixed(None if cut_short([rank]) else part.overlap_pct),
+                formatting.milliseconds_of(part.window_ns / 1e6),
+                *(formatting.fixed(100 * ns / part.window_ns if part.window_ns else None) for ns in shares),
+                formatting.fixed(None if cut_short([rank]) else part.overlap_pct),
             )
         )
     lines = columns(header, rows)
@@ -718,13 +718,13 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
     rows = [
         (
             row.op or "unknown",
-            words.cut(visible(row.group or row.group_label or "–"), room),
+            formatting.cut(visible(row.group or row.group_label or "–"), room),
             str(row.group_size) if row.group_size > 0 else "–",
             str(row.count),
-            words.fixed(row.bytes / row.count_sized / 1e6 if row.count_sized else None, 2),
-            words.fixed(row.busbw_gbps, 2),
-            words.fixed(None if run.figures["overlap_pct"] is None else row.hidden_pct),
-            words.milliseconds_of(row.exposed_ns / steps / 1e6),
+            formatting.fixed(row.bytes / row.count_sized / 1e6 if row.count_sized else None, 2),
+            formatting.fixed(row.busbw_gbps, 2),
+            formatting.fixed(None if run.figures["overlap_pct"] is None else row.hidden_pct),
+            formatting.milliseconds_of(row.exposed_ns / steps / 1e6),
         )
         for row in run.collectives[:SHOWN_COLLECTIVES]
     ]
@@ -795,7 +795,7 @@ def _unrecognised(run: RunProfile) -> Iterator[str]:
                     total[row.name] = total.get(row.name, 0) + row.total_ns
         if total:
             names = sorted(total, key=lambda name: -total[name])
-            longest = ", ".join(words.cut(name, 40) for name in names[:3])
+            longest = ", ".join(formatting.cut(name, 40) for name in names[:3])
             yield ""
             yield (
                 f"No rule knows {len(names)} {noun}{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in "
@@ -820,4 +820,4 @@ def _comparison(comparison: Comparison, width: int | None) -> list[str]:
 
 
 def _ns(ns: float | None) -> str:
-    return words.milliseconds_of(None if ns is None else ns / 1e6)
+    return formatting.milliseconds_of(None if ns is None else ns / 1e6)

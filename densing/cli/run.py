@@ -13,7 +13,7 @@ import typer
 from densing.cli import calls
 from densing.cli import options as o
 from densing.cli.output import emit_json, finish, progress, say, show_notes
-from densing.core import Note, doubts, plain, severest_first, words, write_csv
+from densing.core import Note, doubts, formatting, plain, severest_first, write_csv
 
 if TYPE_CHECKING:
     from densing.scores.study import Study
@@ -135,7 +135,7 @@ def _caveats(study: Study, notes: Sequence[Note]) -> None:
     checks = study.trend.sentences()
     told = checks[: CAVEATS - len(shown)] if len(shown) < CAVEATS else []
     more = len(doubtful) + len(checks) - len(shown) - len(told)
-    say("\n".join([*told, f"{words.plural(more, 'more caveat')} in the report, and with --verbose:"]))
+    say("\n".join([*told, f"{formatting.plural(more, 'more caveat')} in the report, and with --verbose:"]))
 
 
 def _reasons(study: Study) -> list[str]:

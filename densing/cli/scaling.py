@@ -11,7 +11,7 @@ import typer
 from densing.cli.options import JsonFlag
 from densing.cli.output import MOST_NOTES, columns, emit_plain, finish, show_notes, visible
 from densing.cli.profile import Detail, Window
-from densing.core import InputError, UnknownNameError, doubts, of_part, words
+from densing.core import InputError, UnknownNameError, doubts, formatting, of_part
 
 
 def scaling(
@@ -69,12 +69,12 @@ def scaling(
         header = ("run", "devices", "step s", "work/s", "speed-up", "efficiency %")
         rows = [
             (
-                words.cut(visible(row.name), 40),
+                formatting.cut(visible(row.name), 40),
                 str(row.devices),
                 f"{row.seconds:.4g}",
-                words.fixed(row.throughput),
-                words.fixed(row.speedup, 2),
-                words.fixed(100 * row.efficiency),
+                formatting.fixed(row.throughput),
+                formatting.fixed(row.speedup, 2),
+                formatting.fixed(100 * row.efficiency),
             )
             for row in efficiency.rows
         ]

@@ -11,7 +11,7 @@ import typer
 
 from densing.cli.options import FORMS, JsonFlag
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar, visible, width
-from densing.core import InputError, Note, words
+from densing.core import InputError, Note, formatting
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Cluster
@@ -50,7 +50,7 @@ def list_(json: JsonFlag = False) -> None:
         rows = [(each.name, each.role, _runs(each).partition(":")[0], each.summary, each.paper) for each in loaded]
         lines = columns(("technique", "role", "runs", "summary", "paper"), rows, left=5)
         wide = width(sys.maxsize)
-        typer.echo("\n".join(words.cut(line, wide) if wide else line for line in lines))
+        typer.echo("\n".join(formatting.cut(line, wide) if wide else line for line in lines))
     show_notes(notes)
 
 
@@ -81,12 +81,12 @@ def show(
     typer.echo(visible(f"{technique.name} ({technique.role}): {technique.summary}"))
     typer.echo(visible(f"paper: {technique.paper or 'none'}"))
     typer.echo(visible(f"runs for real: {_runs(technique)}"))
-    knob_rows = [(knob.name, str(_plain(knob.default)), words.cut(knob.help, 90)) for knob in technique.knobs]
+    knob_rows = [(knob.name, str(_plain(knob.default)), formatting.cut(knob.help, 90)) for knob in technique.knobs]
     claim_rows = [
         (
             claim.id,
-            words.cut(claim.what, 48),
-            words.cut(claim.setup, 40),
+            formatting.cut(claim.what, 48),
+            formatting.cut(claim.setup, 40),
             f"{figure(claim.published)} {claim.unit}".strip(),
             claim.evidence,
             claim.grade,
@@ -362,10 +362,10 @@ def plan(
             (
                 *(str(value) for value in (each.tp, each.pp, each.virtual, each.dp, each.zero, each.micro_batch)),
                 each.recompute,
-                words.duration(1e9 * each.step_s),
-                f"{words.duration(1e9 * each.low_s)} to {words.duration(1e9 * each.high_s)}",
+                formatting.duration(1e9 * each.step_s),
+                f"{formatting.duration(1e9 * each.low_s)} to {formatting.duration(1e9 * each.high_s)}",
                 f"{each.tokens_per_s:,.0f}",
-                words.percent(100 * each.mfu),
+                formatting.percent(100 * each.mfu),
                 f"{each.memory_bytes / 1e9:.0f} GB",
                 *((str(each.ep),) if mixture else ()),
             )
@@ -493,7 +493,7 @@ def _validate_throughput(table: Path | None, html: Path | None, json: bool) -> N
                 f"{source.n:,}",
                 *(_share(value) for value in (source.median_error, source.p90_error, source.unseen_median,
                                                 source.constant_mfu_median, source.nearest_median)),
-                words.number(source.rank_correlation),
+                formatting.number(source.rank_correlation),
             )
             for source in found.sources
         ]  # fmt: skip
@@ -503,7 +503,7 @@ def _validate_throughput(table: Path | None, html: Path | None, json: bool) -> N
             "",
             "errors of predicted tokens per second; unseen: by constants fitted without the source; constant MFU, "
             "nearest: what the source's own rows would say",
-            f"memory: AUC {words.number(memory.auc)}; of {memory.ran:,} that ran {_share(memory.ran_refused)} are "
+            f"memory: AUC {formatting.number(memory.auc)}; of {memory.ran:,} that ran {_share(memory.ran_refused)} are "
             f"said not to fit, of {memory.failed:,} that failed {_share(memory.failed_passed)} are said to fit",
         ]))  # fmt: skip
     show_notes(found.notes)
@@ -511,7 +511,7 @@ def _validate_throughput(table: Path | None, html: Path | None, json: bool) -> N
 
 
 def _share(value: float | None) -> str:
-    return words.MISSING if value is None else words.percent(100 * value)
+    return formatting.MISSING if value is None else formatting.percent(100 * value)
 
 
 def _brief(technique: Technique) -> dict[str, Any]:
@@ -634,8 +634,9 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
         [] if cluster.delay is None else [f"delays are drawn ({cluster.delay}); standard errors, ms: {errors or '–'}"]
     )
     modelled = "; ".join(
-        f"{row.technique} {words.duration(1e9 * row.modelled_s)} ({words.duration(1e9 * row.modelled_low_s)} to "
-        f"{words.duration(1e9 * row.modelled_high_s)})"
+        f"{row.technique} {formatting.duration(1e9 * row.modelled_s)} "
+        f"({formatting.duration(1e9 * row.modelled_low_s)} to "
+        f"{formatting.duration(1e9 * row.modelled_high_s)})"
         for row in comparison.rows
         if row.modelled_s and row.modelled_low_s and row.modelled_high_s
     )
@@ -671,7 +672,7 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
 
 
 def _scaled(value: float | None, factor: float, digits: int) -> str:
-    return words.fixed(None if value is None else value * factor, digits)
+    return formatting.fixed(None if value is None else value * factor, digits)
 
 
 def map_lines(grid: RegimeMap) -> list[str]:
@@ -751,7 +752,7 @@ def _finding_row(finding: Finding) -> tuple[str, ...]:
     return (
         finding.claim,
         finding.technique,
-        words.cut(f"{finding.what} ({finding.setup})" if finding.setup else finding.what, 52),
+        formatting.cut(f"{finding.what} ({finding.setup})" if finding.setup else finding.what, 52),
         f"{figure(finding.published)} {finding.unit}".strip() + own,
         finding.evidence,
         figure(finding.ours),

@@ -10,7 +10,7 @@ import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
-from densing.core import DensingError, InputError, Note, UnavailableError, once, words
+from densing.core import DensingError, InputError, Note, UnavailableError, formatting, once
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Run, RunSpec, SeedMean
@@ -313,7 +313,7 @@ def _stages(run: Run) -> list[str]:
     figures = run.extra
     if "row_bytes" not in figures:
         return []
-    size = words.number(figures["rows"] * figures["row_bytes"] / 1e6)
+    size = formatting.number(figures["rows"] * figures["row_bytes"] / 1e6)
     same = "; rows gathered ahead gave the same weights, to the bit" if figures.get("equal") else ""
     return [
         f"{run.technique}, seed {run.seed}: one after the other {_ms(figures['sequential_step_s'])} ms (sampling "
@@ -331,7 +331,7 @@ def _solutions(runs: Sequence[Run]) -> list[str]:
             f"{run.losses[-1]:.4g}",
             f"{run.extra['weights']:,.0f}",
             f"{run.extra['accuracy']:.3f}",
-            words.volume(run.extra["moved_bytes"]),
+            formatting.volume(run.extra["moved_bytes"]),
             f"{run.extra['start_s']:.2f}",
         )
         for run in runs

@@ -9,7 +9,7 @@ import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.output import columns, emit_plain
-from densing.core import InputError, words
+from densing.core import InputError, formatting
 
 
 def what_if(
@@ -40,7 +40,9 @@ def what_if(
     )
     parts = (("operation", result.by_optype), ("dp rank", result.by_dp_rank), ("stage", result.by_stage))
     rows = [
-        (f"{kind} {name}", words.fixed(slow.mean, 3)) for kind, part in parts for name, slow in list(part.items())[:5]
+        (f"{kind} {name}", formatting.fixed(slow.mean, 3))
+        for kind, part in parts
+        for name, slow in list(part.items())[:5]
     ]
     typer.echo("\n".join(columns(("only this slow", "slowdown"), rows)))
     for workers, part in (("the slowest 3 % of workers", result.workers), ("the last stage", result.last_stage)):

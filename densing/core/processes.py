@@ -1,8 +1,8 @@
 """Processes that end with the one that started them, however that one ends.
 
-There are two ways in. :func:`start` starts any command: a short script (:mod:`densing.core.tether`) ties itself to the
-parent and then becomes the command. :func:`die_with_parent` is for Python processes that something else starts (a pool
-of :mod:`concurrent.futures`, torchrun): they tie themselves.
+There are two ways in. :func:`start` starts any command: a short script (:mod:`densing.core.parent_death`) ties itself to
+the parent and then becomes the command. :func:`die_with_parent` is for Python processes that something else starts (a
+pool of :mod:`concurrent.futures`, torchrun): they tie themselves.
 
 On Linux the kernel does it (``PR_SET_PDEATHSIG``), even when the parent is killed and cannot clean up; elsewhere a
 Python process asks now and then whether its parent is still there, and of other commands the parent's own clean-up has
@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from densing.core import tether
+from densing.core import parent_death
 
 RUN_MARK = "DENSING_RUN"
 """Environment variable that every process of a run carries: a word that no other run has."""
@@ -50,7 +50,7 @@ def start(
     b'hello\\n'
     """
     # -I and -S: nothing of the user's environment or of installed packages may stand between us and the command.
-    script = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
+    script = [sys.executable, "-I", "-S", parent_death.__file__, str(os.getpid())]
     return subprocess.Popen(
         [*script, *command], stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, start_new_session=True
     )
@@ -63,7 +63,7 @@ def die_with_parent(parent: int) -> None:
     its credentials, as on entering a user namespace: ask after that.
     """
     if sys.platform == "linux":
-        tether.ask_kernel()
+        parent_death.ask_kernel()
         if os.getppid() != parent:
             os._exit(1)
         return

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core.errors import TableError
-from densing.core.sheets import cell_text, read_cells
+from densing.core.table_io import cell_text, read_cells
 
 Kind = Literal["text", "number", "integer", "date", "flag"]
 Unit = Literal["", "share", "count", "billions", "trillions"]

@@ -16,8 +16,8 @@ from typing import Any
 
 from densing.core.addresses import is_there
 from densing.core.errors import InputError
+from densing.core.formatting import listed
 from densing.core.notes import Note
-from densing.core.words import listed
 
 SUFFIX = ".wandb"
 _MAGIC, _HEADER, _BLOCK = b":W&B", 7, 32768

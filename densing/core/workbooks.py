@@ -8,9 +8,9 @@ import zipfile
 from typing import Any
 
 from densing.core.errors import InputError, UnavailableError, UnknownNameError
+from densing.core.formatting import listed
 from densing.core.install import install_command
 from densing.core.notes import Note
-from densing.core.words import listed
 
 ZIP, OLE = b"PK\x03\x04", b"\xd0\xcf\x11\xe0"
 SUFFIXES = (".xlsx", ".xlsm")

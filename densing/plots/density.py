@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.core import Array, words
+from densing.core import Array, formatting
 from densing.plots import style
 from densing.scores.density import USER
 from densing.scores.fit import GUARD
@@ -174,7 +174,7 @@ def plot_checkpoints(steps: pd.DataFrame) -> go.Figure:
         spread = [side.where(np.isfinite(side) & (side > 0), 0.0).tolist() for side in (up, down)]
         hovers = [
             style.hover(style.figure_text(row["model"], 60), f"step {row['step']:,}",
-                        f"density: {_ranged(row, 'density', words.number, 'measured ')}")
+                        f"density: {_ranged(row, 'density', formatting.number, 'measured ')}")
             for row in part.to_dict("records")
         ]  # fmt: skip
         fig.add_scatter(
@@ -215,7 +215,7 @@ def _add_apart(fig: go.Figure, others: pd.DataFrame) -> None:
     """Draw models outside the headline, small and grey; one entry of the legend stands for all their kinds."""
     if others.empty:
         return
-    strata = others["stratum"].map(words.clean) if "stratum" in others else pd.Series("shown apart", others.index)
+    strata = others["stratum"].map(formatting.clean) if "stratum" in others else pd.Series("shown apart", others.index)
     group: dict[str, Any] = {"legendgroup": "apart", "opacity": 0.55}
     shape = {"symbol": APART_SYMBOLS[0], "color": style.MUTED, "size": 7}
     fig.add_scatter(x=[None], y=[None], mode="markers", name="shown apart", marker=shape, hoverinfo="skip", **group)
@@ -252,7 +252,7 @@ def _name(
     stood = shares(rows["released"], rows["at"])
     for row, share in zip(rows.to_dict("records"), stood, strict=True):
         label = style.figure_text(row["model"], 26)
-        width = LETTER_WIDTH * len(words.clean(row["model"], 26))
+        width = LETTER_WIDTH * len(formatting.clean(row["model"], 26))
         # To the left of a record and above it nothing was as dense; near the left edge there is no room there, and a
         # star stands anywhere: its name is below it, or wherever else around it there is room, at worst a line away.
         star = bool(row["star"])
@@ -324,25 +324,25 @@ def _placed(table: pd.DataFrame, name: str) -> pd.DataFrame:
 def hover(row: Mapping[str, Any]) -> str:
     """Return what a model's marker says: name, date, sizes, score, density, source and status."""
     quoted = style.figure_text
-    scored = "score" if words.is_missing(row.get("benchmark")) else f"score ({quoted(row.get('benchmark'), 40)})"
+    scored = "score" if formatting.is_missing(row.get("benchmark")) else f"score ({quoted(row.get('benchmark'), 40)})"
     lines = {
         "family": quoted(row.get("family"), 60),
         "kind": quoted(row.get("stratum"), 60),
-        "released": words.day(row.get("released")),
-        "size": f"{words.size(row.get('n_params'))} ({quoted(row.get('denominator'), 30)})",
-        "effective size": _ranged(row, "n_eff", words.size),
-        "density": _ranged(row, "density", words.number, "measured "),
+        "released": formatting.day(row.get("released")),
+        "size": f"{formatting.size(row.get('n_params'))} ({quoted(row.get('denominator'), 30)})",
+        "effective size": _ranged(row, "n_eff", formatting.size),
+        "density": _ranged(row, "density", formatting.number, "measured "),
         "its recipe's": _recipe(row),
-        scored: words.with_error(row.get("score"), row.get("score_se")),
-        "status": quoted(words.status(row.get("status"), row.get("bound"))),
+        scored: formatting.with_error(row.get("score"), row.get("score_se")),
+        "status": quoted(formatting.status(row.get("status"), row.get("bound"))),
         "source": quoted(row.get("source"), 90),
     }
-    known = [f"{name}: {value}" for name, value in lines.items() if value != words.MISSING]
+    known = [f"{name}: {value}" for name, value in lines.items() if value != formatting.MISSING]
     return style.hover(quoted(row.get("model"), 60), *known)
 
 
 def _ranged(row: Mapping[str, Any], name: str, show: Any, what: str = "") -> str:
-    if words.is_missing(row.get(f"{name}_lo")) and words.is_missing(row.get(f"{name}_hi")):
+    if formatting.is_missing(row.get(f"{name}_lo")) and formatting.is_missing(row.get(f"{name}_hi")):
         return str(show(row.get(name)))
     return f"{show(row.get(name))} ({what}{show(row.get(f'{name}_lo'))} to {show(row.get(f'{name}_hi'))})"
 
@@ -350,9 +350,9 @@ def _ranged(row: Mapping[str, Any], name: str, show: Any, what: str = "") -> str
 def _recipe(row: Mapping[str, Any]) -> str:
     """Return where another model of the same making may lie."""
     low, high = row.get("density_lo_recipe"), row.get("density_hi_recipe")
-    if words.is_missing(low) or words.is_missing(high):
-        return words.MISSING
-    return f"{words.number(low)} to {words.number(high)}, with the scatter between models of one making"
+    if formatting.is_missing(low) or formatting.is_missing(high):
+        return formatting.MISSING
+    return f"{formatting.number(low)} to {formatting.number(high)}, with the scatter between models of one making"
 
 
 def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
@@ -374,9 +374,9 @@ def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
             showlegend=False,
         )
     hovers = [
-        f"forecast frontier {words.day(r.date)}: {words.number(r.mid)}<br>"
-        f"50 %: {words.number(r.lo50)} to {words.number(r.hi50)}<br>"
-        f"90 %: {words.number(r.lo90)} to {words.number(r.hi90)}"
+        f"forecast frontier {formatting.day(r.date)}: {formatting.number(r.mid)}<br>"
+        f"50 %: {formatting.number(r.lo50)} to {formatting.number(r.hi50)}<br>"
+        f"90 %: {formatting.number(r.lo90)} to {formatting.number(r.hi90)}"
         for r in forecast.itertuples()
     ]
     line = {"color": style.BLUE, "width": 2, "dash": "dash"}
@@ -445,7 +445,7 @@ def _searched(rows: pd.DataFrame) -> list[list[str]]:
     Both are escaped: the second becomes a label.
     """
     columns = [name for name in ("model", "family", "organisation", "stratum", "kind") if name in rows]
-    texts = [" ".join(words.clean(row[name]) for name in columns).lower() for row in rows.to_dict("records")]
+    texts = [" ".join(formatting.clean(row[name]) for name in columns).lower() for row in rows.to_dict("records")]
     names = [style.figure_text(name, 40) for name in rows["model"]]
     return [[style.figure_text(text, 400), name] for text, name in zip(texts, names, strict=True)]
 
@@ -506,9 +506,10 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
     fig.add_scatter(
         x=grid, y=curve, mode="lines", line={"color": style.INK, "width": 2.5}, hoverinfo="text",
         hovertext=[
-            f"N = {words.size(n)}: fitted {quantity} {words.number(s, 3)}" for n, s in zip(grid, curve, strict=True)
+            f"N = {formatting.size(n)}: fitted {quantity} {formatting.number(s, 3)}"
+            for n, s in zip(grid, curve, strict=True)
         ],
-        name=f"{style.figure_text(reference.fit.law.name, 40)} curve and {words.percentage(level)} band",
+        name=f"{style.figure_text(reference.fit.law.name, 40)} curve and {formatting.percentage(level)} band",
         legendgroup="curve",
     )  # fmt: skip
     if density is not None:
@@ -516,7 +517,7 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
     _add_points(fig, points)
     wide = style.log_range([low, high], pad=0.04)
     ticks = style.log_ticks(*wide)
-    ticks["ticktext"] = [words.size(value) for value in ticks["tickvals"]]
+    ticks["ticktext"] = [formatting.size(value) for value in ticks["tickvals"]]
     x_axis = {"title": "parameters N (log scale)", **style.log_axis(*wide), **ticks}
     several = len(reference.benchmarks) > 1
     benchmark = "" if several else f" on {style.figure_text(reference.benchmark, 60)}"
@@ -527,7 +528,7 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
 
 def _add_points(fig: go.Figure, points: pd.DataFrame) -> None:
     if "held_out" in points:
-        held_out = points["held_out"].map(lambda cell: not words.is_missing(cell) and bool(cell))
+        held_out = points["held_out"].map(lambda cell: not formatting.is_missing(cell) and bool(cell))
     else:
         held_out = pd.Series(False, points.index)
     kinds = (
@@ -547,8 +548,8 @@ def _add_points(fig: go.Figure, points: pd.DataFrame) -> None:
             hovertext=[
                 style.hover(
                     style.figure_text(row.get("model"), 60),
-                    f"size: {words.size(row['params'])}",
-                    f"score: {words.number(row['score'], 3)}",
+                    f"size: {formatting.size(row['params'])}",
+                    f"score: {formatting.number(row['score'], 3)}",
                 )
                 for row in rows.to_dict("records")
             ],
@@ -593,11 +594,11 @@ def _add_targets(fig: go.Figure, table: pd.DataFrame) -> None:
 def _target_hover(row: dict[str, Any]) -> str:
     return style.hover(
         style.figure_text(row.get("model"), 60),
-        f"score: {words.number(row['score'], 3)}",
-        f"effective size: {words.size(row['n_eff'])}",
-        f"95 % interval, measured: {words.size(row['n_eff_lo'])} to {words.size(row['n_eff_hi'])}",
-        f"own size: {words.size(row.get('n_params'))}",
-        style.figure_text(words.status(row.get("status"), row.get("bound"))),
+        f"score: {formatting.number(row['score'], 3)}",
+        f"effective size: {formatting.size(row['n_eff'])}",
+        f"95 % interval, measured: {formatting.size(row['n_eff_lo'])} to {formatting.size(row['n_eff_hi'])}",
+        f"own size: {formatting.size(row.get('n_params'))}",
+        style.figure_text(formatting.status(row.get("status"), row.get("bound"))),
     )
 
 
@@ -635,10 +636,10 @@ def plot_skills(skills: pd.DataFrame, shown: int = SHOWN_MODELS) -> go.Figure:
             hoverinfo="text", hovertext=[
                 style.hover(
                     style.figure_text(row.get("model"), 60),
-                    f"{style.figure_text(row.get('skill'), 40)}: density {words.number(row.get('density'))} "
-                    f"({words.number(row.get('density_lo'))} to {words.number(row.get('density_hi'))})",
+                    f"{style.figure_text(row.get('skill'), 40)}: density {formatting.number(row.get('density'))} "
+                    f"({formatting.number(row.get('density_lo'))} to {formatting.number(row.get('density_hi'))})",
                     f"benchmarks: {style.figure_text(row.get('benchmarks'), 90)}",
-                    style.figure_text(words.status(row.get("status"))),
+                    style.figure_text(formatting.status(row.get("status"))),
                 )
                 for row in group.to_dict("records")
             ],

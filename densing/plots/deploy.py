@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from densing.core import words
+from densing.core import formatting
 from densing.plots import style
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def plot_deployment(result: Deployment) -> go.Figure:
         texts = [
             style.hover(
                 row.choice,
-                f"{height} {words.number(getattr(row, height))}",
-                f"{words.number(row.bits_per_byte)} bits per byte",
-                f"95 %: {words.number(row.p95_ms)} ms, median {words.number(row.median_ms)} ms",
+                f"{height} {formatting.number(getattr(row, height))}",
+                f"{formatting.number(row.bits_per_byte)} bits per byte",
+                f"95 %: {formatting.number(row.p95_ms)} ms, median {formatting.number(row.median_ms)} ms",
             )
             for row in part.itertuples()
         ]
@@ -59,7 +59,7 @@ def plot_deployment(result: Deployment) -> go.Figure:
     # On a logarithmic axis plotly wants a word's place as its logarithm, a line's as it is.
     fig.add_annotation(
         x=math.log10(deadline), y=0, yref="paper", xanchor="left", yanchor="bottom", showarrow=False,
-        text=f"deadline {words.milliseconds(deadline)}", font={"size": 12, "color": style.MUTED},
+        text=f"deadline {formatting.milliseconds(deadline)}", font={"size": 12, "color": style.MUTED},
     )  # fmt: skip
     ends = [*rows["p95_ms"], deadline]
     label = "density of the kept parameters" if dense else "quality (1: the whole model)"

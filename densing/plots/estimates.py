@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from densing.core import words
+from densing.core import formatting
 from densing.plots import style
 from densing.plots.forest import REACH, Ends, arrows, cut, forest
 from densing.scores.study import PAPER_MONTHS
@@ -62,21 +62,21 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
     from densing.scores.trend import window
 
     rows = trend.estimates[~trend.estimates["method"].map(is_replication)].reset_index(drop=True)
-    rows = rows[~(rows["doubling_months"].map(words.is_missing) & rows["lo"].map(words.is_missing))]
+    rows = rows[~(rows["doubling_months"].map(formatting.is_missing) & rows["lo"].map(formatting.is_missing))]
     if rows.empty:
         return style.empty("No estimator could be computed from these rows.")
     records = rows.to_dict("records")
     labels = [f"{row.get('method')}{' ◆ headline' if row.get('headline') else ''}" for row in records]
     hover = []
     for row in records:
-        dropped = 0 if words.is_missing(row.get("dropped")) else int(row["dropped"])
+        dropped = 0 if formatting.is_missing(row.get("dropped")) else int(row["dropped"])
         hover.append(
             style.hover(
                 style.figure_text(row.get("label", row["method"]), 80),
-                words.doubling(row["doubling_months"], row["lo"], row["hi"]),
-                f"{words.number(row.get('n'), 4)} rows, {words.number(row.get('clusters'), 4)} clusters",
+                formatting.doubling(row["doubling_months"], row["lo"], row["hi"]),
+                f"{formatting.number(row.get('n'), 4)} rows, {formatting.number(row.get('clusters'), 4)} clusters",
                 f"standard error: {style.figure_text(row.get('se_type'))}",
-                f"{words.plural(dropped, 'censored row')} left out" if dropped else "",
+                f"{formatting.plural(dropped, 'censored row')} left out" if dropped else "",
             )
         )
     looks = [(style.VERMILLION, "diamond") if row.get("headline") else (style.BLUE, "circle") for row in records]
@@ -115,12 +115,12 @@ def plot_permutation(checks: Checks) -> go.Figure:
     ['shuffled dates, median', 'the data']
     """
     test = None if checks.permutation is None else checks.permutation.headline_family_blocks
-    if test is None or words.is_missing(test.slope):
+    if test is None or formatting.is_missing(test.slope):
         return style.empty("No slope was estimated, so there is nothing to shuffle.")
     fig = style.figure(196)
     if test.null_slopes:
         ends = np.quantile(test.null_slopes, [0.05, 0.95])
-        hover = f"90 % of the shuffles: {words.number(ends[0])} to {words.number(ends[1])} per day"
+        hover = f"90 % of the shuffles: {formatting.number(ends[0])} to {formatting.number(ends[1])} per day"
         fig.add_scatter(
             x=ends, y=[0, 0], mode="lines+markers", line={"color": style.MUTED, "width": 5}, hovertext=hover,
             marker={"symbol": "line-ns-open", "size": 12, "color": style.MUTED, "line": {"width": 3}},
@@ -131,11 +131,11 @@ def plot_permutation(checks: Checks) -> go.Figure:
         (test.slope, "the data", "diamond", style.VERMILLION),
     )
     for value, name, symbol, colour in looks:
-        hover = f"{name}: {words.number(value)} per day"
+        hover = f"{name}: {formatting.number(value)} per day"
         marker = {"symbol": symbol, "size": 13, "color": colour, "line": {"width": 2, "color": colour}}
         fig.add_scatter(x=[value], y=[0], mode="markers", name=name, marker=marker, hovertext=hover, hoverinfo="text")
-    size = "" if words.is_missing(test.size) else f"<br>size {words.percentage(test.size)}"
-    label = f"whole families shuffled<br>{words.p_value(test.p)}{size}"
+    size = "" if formatting.is_missing(test.size) else f"<br>size {formatting.percentage(test.size)}"
+    label = f"whole families shuffled<br>{formatting.p_value(test.p)}{size}"
     y_axis = {"tickmode": "array", "tickvals": [0], "ticktext": [label], "range": [0.6, -0.6]}
     return style.axes(fig, {"title": "slope of ln ρ per day"}, {**y_axis, "showgrid": False})
 
@@ -154,8 +154,8 @@ def plot_leave_one_out(checks: Checks) -> go.Figure:
         return style.empty("No family could be left out.")
     hover = [
         f"<b>without {style.figure_text(row['name'], 60)}</b> "
-        f"({row['kind']}, {words.plural(int(row['n']), 'model')})<br>"
-        f"doubling time {words.months(row['doubling_months'])} months"
+        f"({row['kind']}, {formatting.plural(int(row['n']), 'model')})<br>"
+        f"doubling time {formatting.months(row['doubling_months'])} months"
         for row in frame.to_dict("records")
     ]
     frame = frame.assign(label="without " + frame["name"].astype(str), hover=hover)
@@ -187,7 +187,7 @@ def leave_one_out(checks: Checks) -> pd.DataFrame:
     single: set[tuple[Any, Any]] = set()
     for check in (checks.leave_one_family_out, checks.leave_one_organisation_out):
         table = () if check is None else check.rows
-        effects = [(row.n, words.number(row.slope_per_day, 6)) for row in table]
+        effects = [(row.n, formatting.number(row.slope_per_day, 6)) for row in table]
         fresh = [row for row, effect in zip(table, effects, strict=True) if effect not in single]
         single = set(effects)
         rows += [{**asdict(row), "kind": check.kind} for row in fresh if check is not None]
@@ -234,10 +234,10 @@ def plot_sensitivity(sensitivity: pd.DataFrame) -> go.Figure:
     rows = []
     for place, row in enumerate(sensitivity.to_dict("records")):
         colour, symbol = (style.VERMILLION, "diamond") if row["headline"] else (style.BLUE, "circle")
-        known = [mean for mean in means if not words.is_missing(row.get(mean[1]))]
+        known = [mean for mean in means if not formatting.is_missing(row.get(mean[1]))]
         for number, (name, *ends) in enumerate(known):
             months, lo, hi = (row[end] for end in ends)
-            hover = style.hover(style.figure_text(row["choice"], 80), f"{name}: {words.doubling(months, lo, hi)}")
+            hover = style.hover(style.figure_text(row["choice"], 80), f"{name}: {formatting.doubling(months, lo, hi)}")
             beside = 0.36 * number - 0.18 * (len(known) - 1)
             mark = symbol if number == 0 else f"{symbol}-open"
             drawn = months if months <= slowest else np.inf
@@ -289,7 +289,7 @@ def plot_multiverse(multiverse: pd.DataFrame) -> go.Figure:
     choices: list[tuple[str, str | None]] = []
     # Of every choice that varies a heading (no value), and a line per value.
     for column in CHOICES:
-        values = sorted(set(rows[column].map(words.clean))) if column in rows else []
+        values = sorted(set(rows[column].map(formatting.clean))) if column in rows else []
         if len(values) > 1:
             choices += [(column, None), *((column, value) for value in values)]
     bottom = DOT_HEIGHT * max(len(choices), 1) + 20
@@ -317,7 +317,7 @@ def plot_multiverse(multiverse: pd.DataFrame) -> go.Figure:
             "line": {"width": 2 if len(rows) <= CROWDED else 1},
         }
         fig.add_scatter(
-            x=np.arange(len(rows)), y=[position[value] for value in rows[column].map(words.clean)], mode="markers",
+            x=np.arange(len(rows)), y=[position[value] for value in rows[column].map(formatting.clean)], mode="markers",
             marker=marker, hoverinfo="skip", showlegend=False, row=2, col=1,
         )  # fmt: skip
     fig.update_yaxes(title_text="doubling time, months", **style.log_axis(ends.low, ends.high), row=1, col=1)
@@ -333,7 +333,7 @@ def plot_multiverse(multiverse: pd.DataFrame) -> go.Figure:
         "tickfont": {"size": 12},
     }
     fig.update_yaxes(**ticks, range=[len(choices) - 0.4, -0.6], row=2, col=1)
-    fig.update_xaxes(title_text=words.plural(len(rows), "specification"), row=2, col=1)
+    fig.update_xaxes(title_text=formatting.plural(len(rows), "specification"), row=2, col=1)
     return fig
 
 
@@ -379,9 +379,14 @@ def _add_curve(fig: go.Figure, rows: pd.DataFrame, ends: Ends, headline: np.ndar
     arrows(fig, ends, index, "y", [style.MUTED] * len(rows), **upper)
     hover = [
         style.hover(
-            words.doubling(row["doubling_months"], row.get("lo"), row.get("hi")),
-            *(f"{name}: {style.figure_text(row[name], 60)}" for name in CHOICES if not words.is_missing(row.get(name))),
-            f"{words.number(row.get('n'), 4)} models; families shuffled {words.p_value(row.get('permutation_p'))}",
+            formatting.doubling(row["doubling_months"], row.get("lo"), row.get("hi")),
+            *(
+                f"{name}: {style.figure_text(row[name], 60)}"
+                for name in CHOICES
+                if not formatting.is_missing(row.get(name))
+            ),
+            f"{formatting.number(row.get('n'), 4)} models; families shuffled "
+            f"{formatting.p_value(row.get('permutation_p'))}",
         )
         for row in rows.to_dict("records")
     ]

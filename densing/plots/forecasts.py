@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from densing.core import words
+from densing.core import formatting
 from densing.plots import style
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def plot_rehearsal(result: Rehearsal, forecaster: str) -> go.Figure:
     hover = [
         style.hover(
             style.figure_text(row["model"], 60),
-            f"released {words.day(row['released'])}, {words.size(row['params'])}",
-            f"forecast from {words.day(row['origin'])}: {words.number(row['forecast'])} "
-            f"({words.number(row['lo90'])} to {words.number(row['hi90'])})",
-            f"came: {words.number(row['density'])}",
+            f"released {formatting.day(row['released'])}, {formatting.size(row['params'])}",
+            f"forecast from {formatting.day(row['origin'])}: {formatting.number(row['forecast'])} "
+            f"({formatting.number(row['lo90'])} to {formatting.number(row['hi90'])})",
+            f"came: {formatting.number(row['density'])}",
         )
         for row in rows.to_dict("records")
     ]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.core import words
+from densing.core import formatting
 from densing.plots import style
 
 ROW_HEIGHT = 34
@@ -140,7 +140,7 @@ def forest(
             "color": colours, "size": 12, "line": {"width": 1.5, "color": colours},
         },
     )  # fmt: skip
-    lines_of = (textwrap.wrap(words.clean(label, LABEL), letters) for label in frame["label"].iloc[first])
+    lines_of = (textwrap.wrap(formatting.clean(label, LABEL), letters) for label in frame["label"].iloc[first])
     labels = ["<br>".join(map(style.figure_text, parts)) for parts in lines_of]
     y_axis = {"tickmode": "array", "tickvals": ticks.tolist(), "ticktext": labels, "range": [len(ticks) - 0.4, -0.6]}
     x_axis = {"title": x_title, **style.log_axis(ends.low, ends.high)}

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.core import words
+from densing.core import formatting
 from densing.plots import style
 from densing.tradeoff import COSTS
 
@@ -128,11 +128,16 @@ def _marks(
 def _hover(row: Mapping[str, Any], cost: str) -> str:
     """Return what a mark says: density, cost, what it rests on, and how sure its place is."""
     ends = [row["density_lo"], row["density_hi"]]
-    known = "" if all(map(words.is_missing, ends)) else f" ({words.number(ends[0])} to {words.number(ends[1])})"
+    known = (
+        ""
+        if all(map(formatting.is_missing, ends))
+        else f" ({formatting.number(ends[0])} to {formatting.number(ends[1])})"
+    )
     kind = "ratio to the baseline" if row["source"] == "arm" else "density"
-    lines = [f"{kind}: {words.bounded(row['density'], row['bound'])}{known}",
+    lines = [f"{kind}: {formatting.bounded(row['density'], row['bound'])}{known}",
              f"{COSTS[cost].label}: {COSTS[cost].show(row[cost])}",
-             "" if words.is_missing(row["share"]) else f"on the frontier in {words.percentage(row['share'])} of draws",
+             "" if formatting.is_missing(row["share"]) else "on the frontier in "
+                                                            f"{formatting.percentage(row['share'])} of draws",
              "" if row["status"] == "ok" else f"status: {style.figure_text(row['status'], 40)}",
              style.figure_text(row["evidence"], 160)]  # fmt: skip
     return style.hover(style.figure_text(row["name"], 60), *lines)
@@ -151,7 +156,7 @@ def _label(
     drawn: list[tuple[float, float, float, float]] = []
     for row in front[::-1].to_dict("records"):
         x, y = share(row["paid"], across, not linear), share(row["at"], up, True)
-        width = LETTER_WIDTH * len(words.clean(row["name"], 26))
+        width = LETTER_WIDTH * len(formatting.clean(row["name"], 26))
         # Above and to the left of the frontier there is nothing.
         left = x > width
         box = (x - width, x, y, y + LABEL_HEIGHT) if left else (x, x + width, y, y + LABEL_HEIGHT)

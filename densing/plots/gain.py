@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.core import words
+from densing.core import formatting
 from densing.plots import style
 from densing.plots.forest import forest
 from densing.scores.ladder import NO_LOSS
@@ -66,30 +66,30 @@ def plot_gain(gains: Gains | GainRecord | Path | str) -> go.Figure:
 def _row(arm: dict[str, Any], kind: str) -> dict[str, Any]:
     """Return where a ratio of an arm stands and what it says; an open end is beyond every axis."""
     ratio, lo, hi = (arm[f"{kind}_{part}"] for part in ("ratio", "lo", "hi"))
-    ends = [name for name, end in (("lo", lo), ("hi", hi)) if not words.is_missing(end)]
+    ends = [name for name, end in (("lo", lo), ("hi", hi)) if not formatting.is_missing(end)]
     # A record holds the density's status; of the token ratio it says that pairs are few, its ends the rest.
     status = arm["status"] if kind == "density" or arm["status"] == "few_pairs" else "ok"
     decided = status == "ok" and len(ends) == 2
     symbol = LOOKS[kind][1] if decided else f"{LOOKS[kind][1]}-open"
     at = ratio
-    if words.is_missing(ratio) and len(ends) == 1:
+    if formatting.is_missing(ratio) and len(ends) == 1:
         at, symbol = arm[f"{kind}_{ends[0]}"], BOUNDS[ends[0]]
     known = {
         0: "no end of the interval known",
-        1: f"at least {words.number(lo)}" if "lo" in ends else f"at most {words.number(hi)}",
-        2: f"{words.number(lo)} to {words.number(hi)}",
+        1: f"at least {formatting.number(lo)}" if "lo" in ends else f"at most {formatting.number(hi)}",
+        2: f"{formatting.number(lo)} to {formatting.number(hi)}",
     }[len(ends)]
     label = "density" if kind == "density" else "tokens"
     return {
         "kind": kind,
-        "label": f"{words.clean(arm['arm'], 36)}, {label}",
+        "label": f"{formatting.clean(arm['arm'], 36)}, {label}",
         "ratio": at,
         "lo": 0.0 if ends == ["hi"] else lo,
         "hi": float("inf") if ends == ["lo"] else hi,
         "symbol": symbol,
         "hover": style.hover(
             style.figure_text(arm["arm"], 80),
-            f"{label}: {'unknown' if words.is_missing(ratio) else words.number(ratio)} ({known})",
+            f"{label}: {'unknown' if formatting.is_missing(ratio) else formatting.number(ratio)} ({known})",
             f"no loss: {style.figure_text(arm['no_loss'], 40)}" if kind == "token" else "",
             "" if status == "ok" else f"status: {style.figure_text(status.replace('_', ' '), 40)}",
         ),

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.core import words
+from densing.core import formatting
 from densing.plots import style
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def plot_pace(trend: TrendResult) -> go.Figure:
         name=f"{trend.options['level']:.0%} band",
     )
     hover = [
-        style.hover(words.month(row.date), f"doubling: {words.doubling(row.months, row.lo, row.hi)}")
+        style.hover(formatting.month(row.date), f"doubling: {formatting.doubling(row.months, row.lo, row.hi)}")
         for row in table.itertuples()
     ]
     fig.add_scatter(
@@ -109,8 +109,8 @@ def plot_vintages(table: pd.DataFrame) -> go.Figure:
         middle, high, low = (np.array([doublings_per_year(value) for value in rows[part]]) for part in names)
         # Where the interval reaches below zero its doubling time has no end: the bar goes down to none.
         hover = [
-            style.hover(f"as of {words.day(row['vintage'])}", f"{words.count(row['n'])} models",
-                        f"{name}: {words.doubling(*(row[part] for part in names))}")
+            style.hover(f"as of {formatting.day(row['vintage'])}", f"{formatting.count(row['n'])} models",
+                        f"{name}: {formatting.doubling(*(row[part] for part in names))}")
             for row in rows.to_dict("records")
         ]  # fmt: skip
         fig.add_scatter(
@@ -131,7 +131,7 @@ def doublings_per_year(months: Any) -> float:
     >>> round(doublings_per_year(6.0), 2), doublings_per_year(math.inf)
     (2.0, 0.0)
     """
-    return 0.0 if words.is_missing(months) or math.isinf(float(months)) else PER_YEAR / float(months)
+    return 0.0 if formatting.is_missing(months) or math.isinf(float(months)) else PER_YEAR / float(months)
 
 
 def pace_axis(low: float, high: float, ticks: Iterable[float] = TICKS) -> dict[str, Any]:

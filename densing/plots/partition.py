@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from densing.core import words
+from densing.core import formatting
 from densing.efficiency.timeline import occurrences
 from densing.plots import style
 
@@ -174,7 +174,9 @@ def legend_rows(looks: Sequence[Look], width: int = 110) -> int:
 
 
 def _share_hover(label: str, look: Look, share: float, ns: float) -> str:
-    return style.hover(style.figure_text(label, 90), f"{look.label}: {words.percent(share)} ({words.duration(ns)})")
+    return style.hover(
+        style.figure_text(label, 90), f"{look.label}: {formatting.percent(share)} ({formatting.duration(ns)})"
+    )
 
 
 def _reach(bars: Sequence[Bar], looks: Sequence[Look]) -> dict[str, list[float]]:
@@ -197,7 +199,7 @@ def _columns(bars: Sequence[Bar], looks: Sequence[Look], title: str, first: Look
             _share_hover(
                 bars[group[0]].label
                 if len(group) == 1
-                else f"mean of {len(group)}: {words.listed((bars[index].label for index in group), most=6)}",
+                else f"mean of {len(group)}: {formatting.listed((bars[index].label for index in group), most=6)}",
                 look,
                 float(row[group].mean()),
                 float(np.mean([bars[index].ns.get(look.key, 0) for index in group])),
@@ -274,7 +276,7 @@ def plot_rank_strip(partitions: Mapping[int, Partition]) -> go.Figure:
         for group in (ranks[indices].tolist() for indices in groups)
     ]
     hover = [
-        [style.hover(span, f"{label}: {words.percent(value)}") for span, value in zip(spans, row, strict=True)]
+        [style.hover(span, f"{label}: {formatting.percent(value)}") for span, value in zip(spans, row, strict=True)]
         for label, row in zip(labels, table, strict=True)
     ]
     fig = style.figure(230)
@@ -331,7 +333,7 @@ def plot_steps(steps: Mapping[int, Sequence[StepPartition]]) -> go.Figure:
     groups = np.array_split(np.arange(len(table)), min(len(table), STEP_COLUMNS))
     means = {look.key: np.array([row[1][look.key] for row in table]) for look in PARTS}
     total = np.sum(list(means.values()), axis=0)
-    scale, unit = words.unit_of(float(np.max(total)))
+    scale, unit = formatting.unit_of(float(np.max(total)))
     used = [look for look in PARTS if means[look.key].any()]
     gap = 0.6 if len(groups) < 4 else 0.18 if len(groups) <= BARS else 0
     fig = style.figure(320 + 24 * legend_rows(used), barmode="stack", bargap=gap)
@@ -343,7 +345,9 @@ def plot_steps(steps: Mapping[int, Sequence[StepPartition]]) -> go.Figure:
     for look in used:
         heights = np.array([means[look.key][group].mean() for group in groups])
         hover = [
-            style.hover(span, f"{look.label}: {words.duration(height)} of {words.duration(total[group].mean())}")
+            style.hover(
+                span, f"{look.label}: {formatting.duration(height)} of {formatting.duration(total[group].mean())}"
+            )
             for span, height, group in zip(spans, heights, groups, strict=True)
         ]
         fig.add_bar(
@@ -390,12 +394,12 @@ def plot_step_times(times: Mapping[int, Sequence[tuple[int, int]]]) -> go.Figure
     rows = {rank: list(steps) for rank, steps in times.items() if steps}
     if sum(len(steps) for steps in rows.values()) == 0:
         return style.empty("The traces mark no steps, so there are no step times.")
-    scale, unit = words.unit_of(float(np.median([ns for steps in rows.values() for _, ns in steps])))
+    scale, unit = formatting.unit_of(float(np.median([ns for steps in rows.values() for _, ns in steps])))
     fig = style.figure(340, showlegend=True)
     if len(rows) <= len(style.SYMBOLS):
         for index, (rank, steps) in enumerate(rows.items()):
             colour = style.CYCLE[index % len(style.CYCLE)]
-            hover = [style.hover(f"rank {rank}, step {number}", words.duration(ns)) for number, ns in steps]
+            hover = [style.hover(f"rank {rank}, step {number}", formatting.duration(ns)) for number, ns in steps]
             fig.add_scatter(
                 x=[number for number, _ in steps], y=[ns / scale for _, ns in steps], mode="lines+markers",
                 name=f"rank {rank}", line={"color": colour, "width": 1},
@@ -420,7 +424,7 @@ def plot_step_times(times: Mapping[int, Sequence[tuple[int, int]]]) -> go.Figure
                 line={"color": colour, "width": 1.5, "dash": dash},
                 marker={"symbol": symbol, "size": 7, "color": colour}, hoverinfo="text",
                 hovertext=[
-                    style.hover(f"step {number}", f"{name}: {words.duration(ns)} (rank {rank})")
+                    style.hover(f"step {number}", f"{name}: {formatting.duration(ns)} (rank {rank})")
                     for number, (ns, rank) in zip(numbers, chosen, strict=True)
                 ],
             )  # fmt: skip
@@ -511,20 +515,20 @@ def plot_waiting(waiting: Waiting, title: str, empty: str) -> go.Figure:
     rows = _drawn(waiting)
     groups = np.array_split(np.arange(len(waiting.columns)), min(len(waiting.columns), WAITING_COLUMNS))
     table = np.array([[waiting.ns[row, group].sum() for group in groups] for row in rows])
-    scale, unit = words.unit_of(float(table.max()))
+    scale, unit = formatting.unit_of(float(table.max()))
     ends = [(waiting.columns[group[0]], waiting.columns[group[-1]]) for group in groups]
     names = [first if first == last else f"{first} to {last}" for first, last in ends]
     ranks = [f"rank {waiting.ranks[row]}" for row in rows]
     hover = [
         [
-            style.hover(f"{rank}, {style.figure_text(name, 60)}", words.duration(ns))
+            style.hover(f"{rank}, {style.figure_text(name, 60)}", formatting.duration(ns))
             for name, ns in zip(names, line, strict=True)
         ]
         for rank, line in zip(ranks, table.tolist(), strict=True)
     ]
     fig = style.figure(90 + max(max(18, min(34, 300 // len(rows))) * len(rows), 150))
     labelled = table.size <= LABELLED and len(groups) <= 14
-    figures = [[words.digits(ns / scale) if ns else "" for ns in line] for line in table.tolist()]
+    figures = [[formatting.digits(ns / scale) if ns else "" for ns in line] for line in table.tolist()]
     fig.add_heatmap(
         z=(table / scale).tolist(), x=list(range(len(groups))), y=list(range(len(rows))), hovertext=hover,
         hoverinfo="text", colorscale=style.SHADES, zmin=0, zmax=float(table.max()) / scale, xgap=1, ygap=1,

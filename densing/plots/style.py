@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from densing.core import words
+from densing.core import formatting
 
 INK = "#1b1f24"
 MUTED = "#5b6470"
@@ -62,7 +62,7 @@ def figure_text(value: Any, limit: int = 160) -> str:
     >>> figure_text("<img src=x onerror=alert(1)>")
     '&lt;img src=x onerror=alert(1)&gt;'
     """
-    return html.escape(words.clean(value, limit), quote=False)
+    return html.escape(formatting.clean(value, limit), quote=False)
 
 
 def hover(name: str, *lines: str) -> str:
@@ -190,7 +190,7 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
         if len(ticks) <= MAX_TICKS:
             break
     large = bool(ticks) and ticks[-1] >= 1e6
-    texts = [words.power(value, 1).removeprefix("1·") if large else f"{value:g}" for value in ticks]
+    texts = [formatting.power(value, 1).removeprefix("1·") if large else f"{value:g}" for value in ticks]
     return {"tickmode": "array", "tickvals": ticks, "ticktext": texts}
 
 

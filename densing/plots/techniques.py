@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from densing.core import InputError, words
+from densing.core import InputError, formatting
 from densing.plots import style
 from densing.plots.partition import COMPUTE, EXPOSED, ROW_HEIGHT
 
@@ -77,7 +77,7 @@ def times(speedup: Any) -> str:
     ('1.23×', '–')
     """
     value = known(speedup)
-    return words.MISSING if value is None else f"{words.digits(value)}×"
+    return formatting.MISSING if value is None else f"{formatting.digits(value)}×"
 
 
 def plot_compare(table: Any) -> go.Figure:
@@ -106,7 +106,7 @@ def plot_compare(table: Any) -> go.Figure:
         return style.empty("No technique's step is known.")
     steps = [known(row["step_s"]) or 0.0 for row in rows]
     bare = [min(max(known(row["exposed_comm_s"]) or 0.0, 0.0), step) for row, step in zip(rows, steps, strict=True)]
-    scale, unit = words.unit_of(1e9 * max(steps))
+    scale, unit = formatting.unit_of(1e9 * max(steps))
     fig = style.figure(140 + ROW_HEIGHT * max(len(rows), 2), barmode="stack", bargap=0.22)
     fig.update_layout(legend_traceorder="normal", showlegend=True)
     parts = ((COVERED, [step - part for step, part in zip(steps, bare, strict=True)]), (EXPOSED, bare))
@@ -118,9 +118,9 @@ def plot_compare(table: Any) -> go.Figure:
             hovertext=[
                 style.hover(
                     style.figure_text(row["technique"], 60),
-                    f"{look.label}: {words.duration(1e9 * value)} of {words.duration(1e9 * step)}",
+                    f"{look.label}: {formatting.duration(1e9 * value)} of {formatting.duration(1e9 * step)}",
                     "" if (hidden := known(row.get("overlap_ratio"))) is None
-                    else f"{words.percent(100 * hidden)} of its communication is hidden",
+                    else f"{formatting.percent(100 * hidden)} of its communication is hidden",
                 )
                 for row, value, step in zip(rows, seconds, steps, strict=True)
             ],
@@ -180,7 +180,7 @@ def plot_exposed(table: Any) -> go.Figure:
     if not lines:
         return style.empty("Nothing was measured or predicted at several periods.")
     drawn_rows = [row for rows in list(lines.values())[:MOST_LINES] for row in rows]
-    scale, unit = words.unit_of(1e9 * max(known(row["exposed_s"]) or 0.0 for row in drawn_rows))
+    scale, unit = formatting.unit_of(1e9 * max(known(row["exposed_s"]) or 0.0 for row in drawn_rows))
     fig = style.figure(380, showlegend=True)
     # Measured and predicted points of one technique and link share colour and symbol.
     looks = {pair: number for number, pair in enumerate(dict.fromkeys(key[:2] for key in lines))}
@@ -199,8 +199,9 @@ def plot_exposed(table: Any) -> go.Figure:
             hovertext=[
                 style.hover(
                     style.figure_text(name, 60),
-                    f"tau {float(row['tau']):g}: {words.duration(1e9 * float(row['exposed_s']))}"
-                    + ("" if (s := known(row.get("step_s"))) is None else f" of a step of {words.duration(1e9 * s)}"),
+                    f"tau {float(row['tau']):g}: {formatting.duration(1e9 * float(row['exposed_s']))}"
+                    + ("" if (s := known(row.get("step_s"))) is None else " of a step of "
+                                                                          f"{formatting.duration(1e9 * s)}"),
                 )
                 for row in points
             ],
@@ -269,7 +270,7 @@ def plot_regime(table: Any) -> go.Figure:
     y_axis = {**style.list_ticks(labels), "ticks": "", "range": [len(lines) - 0.5, -0.5]}
     every = -(-len(bandwidths) // 10)
     x_axis = {"tickmode": "array", "tickvals": list(range(0, len(bandwidths), every)), "showgrid": False,
-              "ticktext": [f"{words.digits(gbps)}" for gbps in bandwidths[::every]]}  # fmt: skip
+              "ticktext": [f"{formatting.digits(gbps)}" for gbps in bandwidths[::every]]}  # fmt: skip
     return style.axes(fig, {"title": "bandwidth of the link, Gbit/s", **x_axis}, y_axis)
 
 
@@ -294,14 +295,14 @@ def _sign(cell: Row | None) -> str:
         return ""
     if known(cell["speedup"]) is None:
         return SIGNS["does not fit"] if cell["verdict"] == "does not fit" else ""
-    return f"{SIGNS.get(str(cell['verdict']), '')} {words.digits(float(cell['speedup']))}".strip()
+    return f"{SIGNS.get(str(cell['verdict']), '')} {formatting.digits(float(cell['speedup']))}".strip()
 
 
 def _cell_hover(cell: Row | None) -> str:
     if cell is None:
         return ""
     step = known(cell.get("step_s"))
-    took = "" if step is None else f", step {words.duration(1e9 * step)}"
+    took = "" if step is None else f", step {formatting.duration(1e9 * step)}"
     replicas = known(cell.get("replicas"))
     among = f", {replicas:g} replicas" if replicas and replicas > 1 else ""
     return style.hover(
@@ -352,8 +353,9 @@ def plot_throughput(table: Any) -> go.Figure:
                     "symbol": style.SYMBOLS[number % len(style.SYMBOLS)], "size": 9, "opacity": 0.7},
             hovertext=[
                 style.hover(style.figure_text(f"{source}, {row_id}", 80),
-                            f"measured {words.number(measured)} tokens/s, predicted {words.number(predicted)}, "
-                            f"{words.percent(100 * (predicted / measured - 1))}")
+                            f"measured {formatting.number(measured)} tokens/s, predicted "
+                            f"{formatting.number(predicted)}, "
+                            f"{formatting.percent(100 * (predicted / measured - 1))}")
                 for measured, predicted, row_id in points
             ],
         )  # fmt: skip

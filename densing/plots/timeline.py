@@ -15,7 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from densing.core import words
+from densing.core import formatting
 from densing.efficiency.timeline import Kind, Window, picture, subtract, union
 from densing.plots import style
 from densing.plots.partition import COMPUTE, COPIES, EXPOSED, Look
@@ -173,7 +173,7 @@ def plot_timeline(drawing: Drawing) -> go.Figure:
         return style.empty("No work was recorded in the step that was to be drawn.")
     depth = 1 + max(box.row for boxes in drawing.boxes.values() for box in boxes)
     band = depth * ROW + GAP
-    scale, unit = words.unit_of(drawing.length_ns)
+    scale, unit = formatting.unit_of(drawing.length_ns)
     fig = style.figure(130 + band * len(drawing.ranks), barmode="overlay", showlegend=True)
     for row, look in enumerate(_ROWS[:depth]):
         _boxes(fig, drawing, look, row, False, band, scale)
@@ -201,7 +201,10 @@ def _boxes(fig: go.Figure, drawing: Drawing, look: Look, row: int, exposed: bool
         return
     hover = []
     for _, rank, box in chosen:
-        when = f"{words.duration(box.end - box.start)}, from {words.duration(box.start)} to {words.duration(box.end)}"
+        when = (
+            f"{formatting.duration(box.end - box.start)}, from {formatting.duration(box.start)} to "
+            f"{formatting.duration(box.end)}"
+        )
         if exposed:
             hover.append(style.hover(f"rank {rank}: {look.label}", when))
             continue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from densing import __version__
-from densing.core import Note, words, write_text
+from densing.core import Note, formatting, write_text
 from densing.plots import YOURS, plot_checkpoints, plot_density, plot_estimates, plot_pace
 from densing.report import page
 from densing.report.page import (
@@ -66,17 +66,18 @@ def build_density(densities: DensityResult, path: Path | str, *, yours: DensityR
     shown = densities if yours is None else yours
     ruler = shown.reference
     title = (
-        f"Density of {words.plural(len(shown), 'model')} on {words.clean(ruler.name)}, {words.clean(ruler.benchmark)}"
+        f"Density of {formatting.plural(len(shown), 'model')} on {formatting.clean(ruler.name)}, "
+        f"{formatting.clean(ruler.benchmark)}"
     )
     figure = density_figure(densities, yours)
     caption = density_words(densities.headline.table, len(_apart(densities)), curve=False)
-    caption += f" Stars: {YOURS}, {words.plural(len(yours), 'model')}." if yours is not None else ""
+    caption += f" Stars: {YOURS}, {formatting.plural(len(yours), 'model')}." if yours is not None else ""
     status: dict[str, int] = shown.table["status"].value_counts().to_dict()
-    facts = tuple((words.short_status(name), words.plural(count, "model")) for name, count in status.items())
+    facts = tuple((formatting.short_status(name), formatting.plural(count, "model")) for name, count in status.items())
     tables = [("models", "Models", None, _models_table(shown, "models-table"))]
     if yours is not None:
         tables.append(("among", "The others in the figure", None, _models_table(densities, "among-table")))
-    head = Headline(title, HOW_TO_READ.format(reference=words.clean(ruler.name)).replace("\n", " "), facts,
+    head = Headline(title, HOW_TO_READ.format(reference=formatting.clean(ruler.name)).replace("\n", " "), facts,
                     doubtful(shown.notes), shown_figure("density", figure, caption))  # fmt: skip
     quotes = shown.sentences() if len(shown) <= MOST_QUOTED else []
     return _write(path, "densing density", head, quotes, tables, shown.notes)
@@ -115,18 +116,18 @@ def build_trend(
     figure = trend_figure(trend, densities)
     quoted = trend.quoted(ruler.name, benchmark or ruler.benchmark)
     facts = (
-        ("Models and families", f"{words.plural(len(trend.data), 'model')}, "
-                                f"{words.plural(len(set(trend.data.family)), 'family', 'families')}"),
+        ("Models and families", f"{formatting.plural(len(trend.data), 'model')}, "
+                                f"{formatting.plural(len(set(trend.data.family)), 'family', 'families')}"),
         ("Window", window(trend)),
-        ("Ruler", words.clean(ruler.title)),
+        ("Ruler", formatting.clean(ruler.title)),
     )  # fmt: skip
-    head = Headline(trend.title, words.clean(trend.why, 1000), facts, doubtful((*densities.notes, *trend.notes)),
+    head = Headline(trend.title, formatting.clean(trend.why, 1000), facts, doubtful((*densities.notes, *trend.notes)),
                     shown_figure("density", figure, density_words(densities.headline.table, len(apart))),
                     now=trend.now)  # fmt: skip
     blocks: list[tuple[str, str, Any, Any]] = []
     if trend.varying is not None:
         blocks.append(("pace", "The pace over time", shown_figure("pace", plot_pace(trend), PACE_WORDS), None))
-    caption = f"Doubling time by estimator with {words.percentage(level(trend))} intervals."
+    caption = f"Doubling time by estimator with {formatting.percentage(level(trend))} intervals."
     estimates = shown_figure("estimates", plot_estimates(trend), caption)
     blocks += [
         ("estimators", "Estimators side by side", estimates, estimates_table(trend)),
@@ -156,16 +157,16 @@ def build_checkpoints(steps: pd.DataFrame, path: Path | str, *, notes: Iterable[
     --------
     build_density
     """
-    runs = words.listed(words.clean(run, 60) for run in dict.fromkeys(steps["run"]))
+    runs = formatting.listed(formatting.clean(run, 60) for run in dict.fromkeys(steps["run"]))
     caption = (
         "Density ρ against training step with the intervals of the measurement. Neighbours are measured with the same "
         "questions and the same ruler, so that their difference is known better than their intervals look."
     )
     fields = (
         Field("Run", column("run")),
-        Field("Step", column("step", words.count), "step"),
+        Field("Step", column("step", formatting.count), "step"),
         DENSITY,
-        Field("Interval", ranged("density", words.number), "density_lo", hint="Measured"),
+        Field("Interval", ranged("density", formatting.number), "density_lo", hint="Measured"),
         STATUS,
         Field("Read on", column("benchmark")),
         Field("Model", column("model"), minor=True),
@@ -189,12 +190,12 @@ def _models_table(densities: DensityResult, name: str) -> ShownTable:
     fields = (
         Field("Model", column("model")),
         DENSITY,
-        Field("Interval", ranged("density", words.number), "density_lo", hint="Measured"),
+        Field("Interval", ranged("density", formatting.number), "density_lo", hint="Measured"),
         STATUS,
-        Field("Size", column("n_params", words.size), "n_params"),
-        Field("Effective size", column("n_eff", words.size), "n_eff"),
-        Field("Score", lambda row: words.with_error(row.get("score"), row.get("score_se")), "score"),
-        Field("Released", column("released", words.day), "released"),
+        Field("Size", column("n_params", formatting.size), "n_params"),
+        Field("Effective size", column("n_eff", formatting.size), "n_eff"),
+        Field("Score", lambda row: formatting.with_error(row.get("score"), row.get("score_se")), "score"),
+        Field("Released", column("released", formatting.day), "released"),
         Field("Protocol", column("protocol"), hint="Whether it was measured as the ruler was"),
         Field("Group", column("stratum"), minor=True),
         Field("Source", column("source"), minor=True),
@@ -217,7 +218,7 @@ def _write(
         "headline": head,
         "command": command,
         "sections": sections,
-        "quotes": [words.clean(sentence, 1000) for sentence in quotes],
+        "quotes": [formatting.clean(sentence, 1000) for sentence in quotes],
         "blocks": blocks,
         **first_notes(notes),
         "versions": pairs({"densing": __version__}),

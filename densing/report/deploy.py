@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing import __version__
-from densing.core import severest_first, words, write_text
+from densing.core import formatting, severest_first, write_text
 from densing.plots import plot_deployment
 from densing.report import markdown, page
 from densing.report.page import (
@@ -59,9 +59,9 @@ def build_deployment(result: Deployment, path: Path | str) -> Path:
 
 def render(result: Deployment) -> str:
     """Return the page as HTML."""
-    caption = f"Ways to serve {words.clean(result.model)}; the front and the deadline."
+    caption = f"Ways to serve {formatting.clean(result.model)}; the front and the deadline."
     figure = shown_figure("front", plot_deployment(result), caption)
-    lead = words.clean(result.sentence, markdown.LONGEST)
+    lead = formatting.clean(result.sentence, markdown.LONGEST)
     context = {
         "headline": Headline(title(result), lead, _facts(result), doubtful(result.notes), figure),
         "sections": [("headline", "Headline"), ("ways", "Ways to serve"), ("policies", "Policies"), ("notes", "Notes"),
@@ -86,7 +86,7 @@ def render_markdown(result: Deployment) -> str:
 def body(result: Deployment) -> str:
     """Return what the page says below its heading, in Markdown; other pages hold it too."""
     parts = [
-        markdown.literal(words.clean(result.sentence, markdown.LONGEST)), markdown.table(["", ""], _facts(result)),
+        markdown.literal(formatting.clean(result.sentence, markdown.LONGEST)), markdown.table(["", ""], _facts(result)),
         "### Ways to serve", how(result), choice_table(result).markdown(), "### Policies",
         policy_table(result).markdown(), decision_table(result).markdown(),
     ]  # fmt: skip
@@ -99,12 +99,12 @@ def body(result: Deployment) -> str:
 
 def how(result: Deployment) -> str:
     """Return where quality and times come from, and what the columns mean."""
-    return HOW.format(quality_from=words.clean(result.quality_from, 200))
+    return HOW.format(quality_from=formatting.clean(result.quality_from, 200))
 
 
 def title(result: Deployment) -> str:
     """Return the heading."""
-    return words.clean(f"Serving {result.model} between a device and a server", 120)
+    return formatting.clean(f"Serving {result.model} between a device and a server", 120)
 
 
 def choice_table(result: Deployment) -> ShownTable:
@@ -113,17 +113,17 @@ def choice_table(result: Deployment) -> ShownTable:
     dense = "density" in rows
     fields = [
         Field("Way", column("choice")),
-        Field("Bits per byte", column("bits_per_byte", words.number), "bits_per_byte"),
+        Field("Bits per byte", column("bits_per_byte", formatting.number), "bits_per_byte"),
         *([Field("Density", _bounded("density"), "density")] if dense else []),
         *([Field("N per byte", _bounded("n_eff_per_byte"), "n_eff_per_byte")]
           if "n_eff_per_byte" in rows else []),
         *([Field("Density per ms", _bounded("density_per_ms"), "density_per_ms")] if dense else []),
-        Field("Device ms", column("device_ms", words.number), "device_ms"),
-        Field("Server ms", column("edge_ms", words.number), "edge_ms"),
-        Field("Bytes sent", column("bytes", words.count), "bytes"),
-        Field("Median ms", column("median_ms", words.number), "median_ms"),
-        Field("95 % ms", column("p95_ms", words.number), "p95_ms"),
-        Field("Taken", column("share", words.percentage), "share", hint="By the recommended policy"),
+        Field("Device ms", column("device_ms", formatting.number), "device_ms"),
+        Field("Server ms", column("edge_ms", formatting.number), "edge_ms"),
+        Field("Bytes sent", column("bytes", formatting.count), "bytes"),
+        Field("Median ms", column("median_ms", formatting.number), "median_ms"),
+        Field("95 % ms", column("p95_ms", formatting.number), "p95_ms"),
+        Field("Taken", column("share", formatting.percentage), "share", hint="By the recommended policy"),
     ]  # fmt: skip
     caption = "Ways to serve, the fastest first. Those that nothing beats in quality and latency are emphasised."
     return shown_table("ways-table", caption, rows, fields, mark="front", sortable=True)
@@ -131,7 +131,7 @@ def choice_table(result: Deployment) -> ShownTable:
 
 def _bounded(name: str) -> Callable[[Mapping[str, Any]], str]:
     """Return what shows a figure that may be a bound."""
-    return lambda row: words.bounded(row[name], row.get("bound"))
+    return lambda row: formatting.bounded(row[name], row.get("bound"))
 
 
 def policy_table(result: Deployment) -> ShownTable:
@@ -140,16 +140,16 @@ def policy_table(result: Deployment) -> ShownTable:
     def gain(row: dict[str, float]) -> str:
         if row["sac_d_gain"] != row["sac_d_gain"]:
             return ""
-        low, high = words.number(row["sac_d_gain_lo"]), words.number(row["sac_d_gain_hi"])
-        return f"{words.number(row['sac_d_gain'])} ({low} to {high})"
+        low, high = formatting.number(row["sac_d_gain_lo"]), formatting.number(row["sac_d_gain_hi"])
+        return f"{formatting.number(row['sac_d_gain'])} ({low} to {high})"
 
     fields = (
         Field("Policy", column("policy")),
         Field("What it does", column("what")),
-        Field("Reward", column("reward", words.number), "reward"),
-        Field("95 % ms", column("p95_ms", words.number), "p95_ms"),
-        Field("Late", column("late", words.percentage), "late"),
-        Field("sac-d beyond it", gain, "sac_d_gain", hint=f"{words.percentage(result.level)} interval"),  # type: ignore[arg-type]
+        Field("Reward", column("reward", formatting.number), "reward"),
+        Field("95 % ms", column("p95_ms", formatting.number), "p95_ms"),
+        Field("Late", column("late", formatting.percentage), "late"),
+        Field("sac-d beyond it", gain, "sac_d_gain", hint=f"{formatting.percentage(result.level)} interval"),  # type: ignore[arg-type]
     )
     return shown_table("policies-table", "Policies on the same requests.", result.policies, fields, sortable=True)
 
@@ -157,8 +157,8 @@ def policy_table(result: Deployment) -> ShownTable:
 def decision_table(result: Deployment) -> ShownTable:
     """Return what the recommended policy takes while all is free."""
     fields = (
-        Field("Load", column("load", words.number), "load"),
-        Field("From Mbit/s", column("from_mbit", words.number), "from_mbit"),
+        Field("Load", column("load", formatting.number), "load"),
+        Field("From Mbit/s", column("from_mbit", formatting.number), "from_mbit"),
         Field("Way", column("choice")),
     )
     return shown_table("decisions-table", f"What {result.recommended} takes while all is free.", result.table, fields)
@@ -168,10 +168,10 @@ def tried_table(result: Deployment) -> ShownTable:
     """Return what was served for real."""
     fields = (
         Field("Way", column("choice")),
-        Field("Bytes sent", column("bytes", words.count), "bytes"),
-        Field("Predicted ms", column("predicted_ms", words.number), "predicted_ms"),
-        Field("Measured ms", column("measured_ms", words.number), "measured_ms"),
-        Field("Difference", column("difference", words.percentage), "difference"),
+        Field("Bytes sent", column("bytes", formatting.count), "bytes"),
+        Field("Predicted ms", column("predicted_ms", formatting.number), "predicted_ms"),
+        Field("Measured ms", column("measured_ms", formatting.number), "measured_ms"),
+        Field("Difference", column("difference", formatting.percentage), "difference"),
     )
     return shown_table("tried-table", "Served for real, one request at a time.", result.tried, fields)
 
@@ -180,7 +180,7 @@ def _facts(result: Deployment) -> tuple[tuple[str, str], ...]:
     times = result.times
     return (
         ("Take", f"{result.recommended}: {result.reason}"),
-        ("Deadline", f"{words.number(1e3 * result.service.deadline_s)} ms"),
-        ("A request", f"{times.tokens} tokens every {words.number(1e3 * result.service.interval_s)} ms"),
+        ("Deadline", f"{formatting.number(1e3 * result.service.deadline_s)} ms"),
+        ("A request", f"{times.tokens} tokens every {formatting.number(1e3 * result.service.interval_s)} ms"),
         ("The model", f"{times.layers} layers, {times.parameters:,} parameters"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from densing.core import words, write_text
+from densing.core import formatting, write_text
 from densing.report import markdown
 from densing.report.gain import parts_table, ratio, table
 from densing.report.markdown import literal
@@ -49,17 +49,17 @@ def build_distil(result: Distilled, path: Path | str) -> Path:
         "# What a teacher buys a small model",
         f"Written by `densing distil --teacher MODEL --out DIR --page FILE`; record {result.gains.digest[:12]}.",
         f"Students of preset {spec['preset']}: sizes {', '.join(spec['sizes'])}; {budgets} tokens; "
-        f"{len(spec['seeds'])} seeds. Teacher: {literal(words.clean(result.teacher, 400))}. "
-        f"Law of losses: {literal(words.clean(spec['law_of'] or 'the runs from scratch', 400))}.",
+        f"{len(spec['seeds'])} seeds. Teacher: {literal(formatting.clean(result.teacher, 400))}. "
+        f"Law of losses: {literal(formatting.clean(spec['law_of'] or 'the runs from scratch', 400))}.",
         _HOW,
         "## What each way of learning bought",
         table(
             result.frame(),
             {
                 "arm": "arm", "density": ratio("density"), "tokens": ratio("token"),
-                "FLOPs of a run": lambda row: words.number(row["flops"], 3),
-                "of these the teacher's": lambda row: words.number(row["teacher_flops"], 3),
-                "phi": lambda row: words.number(row["flops_ratio"], 3),
+                "FLOPs of a run": lambda row: formatting.number(row["flops"], 3),
+                "of these the teacher's": lambda row: formatting.number(row["teacher_flops"], 3),
+                "phi": lambda row: formatting.number(row["flops_ratio"], 3),
                 "beside more tokens": "verdict", "status": "status", "pairs": "pairs",
             },
         ),
@@ -76,8 +76,8 @@ def build_distil(result: Distilled, path: Path | str) -> Path:
             {
                 "arm": "arm",
                 "core seconds spent": lambda row: f"{row['core_seconds']:,.0f}",
-                "ln density": lambda row: words.number(row["half_width"], 2),
-                "ln tokens": lambda row: words.number(row["token_half_width"], 2),
+                "ln density": lambda row: formatting.number(row["half_width"], 2),
+                "ln tokens": lambda row: formatting.number(row["token_half_width"], 2),
             },
         ),
     ]  # fmt: skip

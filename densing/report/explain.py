@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing import __version__
-from densing.core import severest_first, words, write_text
+from densing.core import formatting, severest_first, write_text
 from densing.report import markdown, page
 from densing.report.page import Field, Headline, ShownTable, column, doubtful, first_notes, pairs, ranged, shown_table
 from densing.tradeoff import AMONG
@@ -56,7 +56,7 @@ def render(result: Explained) -> str:
     """Return the page as HTML."""
     slices = slice_table(result)
     context = {
-        "headline": Headline(title(result), words.clean(result.sentence, markdown.LONGEST), _facts(result),
+        "headline": Headline(title(result), formatting.clean(result.sentence, markdown.LONGEST), _facts(result),
                              doubtful(result.notes)),
         "sections": [("headline", "Headline"), ("weights", "Weights"),
                      *([("slices", "Densities")] if slices.rows else []), ("notes", "Notes"), ("versions", "Versions")],
@@ -78,7 +78,7 @@ def render_markdown(result: Explained) -> str:
 def body(result: Explained) -> str:
     """Return what the page says below its heading, in Markdown; other pages hold it too."""
     parts = [
-        markdown.literal(words.clean(result.sentence, markdown.LONGEST)),
+        markdown.literal(formatting.clean(result.sentence, markdown.LONGEST)),
         markdown.table(["", ""], _facts(result)),
         "### Weights",
         HOW,
@@ -94,17 +94,22 @@ def body(result: Explained) -> str:
 
 def title(result: Explained) -> str:
     """Return the heading of an explanation."""
-    return words.clean(f"Where {result.a} fails and {result.b} does not", 120)
+    return formatting.clean(f"Where {result.a} fails and {result.b} does not", 120)
 
 
 def weight_table(result: Explained) -> ShownTable:
     """Return the weights, the largest first; stable ones are emphasised."""
     fields = (
-        Field("Feature", column("feature", lambda value: words.clean(value, 120))),
-        Field("Weight", column("weight", words.number), "weight", hint="Above 0: A fails more often"),
-        Field("Stability", column("stability", words.percentage), "stability", hint="Draws in which it keeps its sign"),
-        Field("Items", column("items", words.count), "items", hint="That hold the feature"),
-        Field("A fails on", column("fails", words.percentage), "fails", hint="Of those items"),
+        Field("Feature", column("feature", lambda value: formatting.clean(value, 120))),
+        Field("Weight", column("weight", formatting.number), "weight", hint="Above 0: A fails more often"),
+        Field(
+            "Stability",
+            column("stability", formatting.percentage),
+            "stability",
+            hint="Draws in which it keeps its sign",
+        ),
+        Field("Items", column("items", formatting.count), "items", hint="That hold the feature"),
+        Field("A fails on", column("fails", formatting.percentage), "fails", hint="Of those items"),
     )
     caption = f"Told apart: {AMONG[result.among]}. Stable weights are emphasised."
     return shown_table("weights-table", caption, result.weights, fields, mark="stable", sortable=True)
@@ -114,18 +119,18 @@ def slice_table(result: Explained) -> ShownTable:
     """Return the densities on either side of the score."""
 
     def density(row: Mapping[str, Any]) -> str:
-        return words.bounded(row["density"], row["bound"])
+        return formatting.bounded(row["density"], row["bound"])
 
     fields = (
         Field("Items", column("slice")),
         Field("Model", column("model")),
         Field("Benchmark", column("benchmark")),
         Field("By", column("quantity")),
-        Field("Value", column("score", words.number), "score", hint="Share solved, or bits per byte"),
-        Field("Number", column("n_items", words.count), "n_items"),
+        Field("Value", column("score", formatting.number), "score", hint="Share solved, or bits per byte"),
+        Field("Number", column("n_items", formatting.count), "n_items"),
         Field("Density", density, "density"),
-        Field("Interval", ranged("density", words.number), "density_lo", hint="95 %, measured"),
-        Field("Status", lambda row: words.short_status(row["status"], row["bound"])),
+        Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured"),
+        Field("Status", lambda row: formatting.short_status(row["status"], row["bound"])),
     )
     return shown_table("slices-table", SLICES, result.slices, fields, sortable=True)
 
@@ -134,11 +139,11 @@ def _facts(result: Explained) -> tuple[tuple[str, str], ...]:
     return (
         ("Items told apart", f"{result.items}, A fails on {result.fails}"),
         ("Held out", f"{result.held_out}"),
-        ("AUC there", "unknown: too few held out" if words.is_missing(result.auc) else
-                      f"{words.number(result.auc)}, {words.percentage(result.level)} interval "
-                      f"{words.number(result.auc_lo)} to {words.number(result.auc_hi)}"),
-        ("Tasks", words.clean(words.listed(result.tasks), 200)),
+        ("AUC there", "unknown: too few held out" if formatting.is_missing(result.auc) else
+                      f"{formatting.number(result.auc)}, {formatting.percentage(result.level)} interval "
+                      f"{formatting.number(result.auc_lo)} to {formatting.number(result.auc_hi)}"),
+        ("Tasks", formatting.clean(formatting.listed(result.tasks), 200)),
         ("Features", f"{result.features}, of which {len(result.weights)} have a weight"),
-        ("Penalty", words.number(result.lam)),
+        ("Penalty", formatting.number(result.lam)),
         ("Moved", result.moved),
     )  # fmt: skip

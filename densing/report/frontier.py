@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from densing import __version__
-from densing.core import severest_first, words, write_text
+from densing.core import formatting, severest_first, write_text
 from densing.plots import plot_frontier
 from densing.report import markdown, page
 from densing.report.page import (
@@ -72,7 +72,7 @@ def build_frontier(result: Frontier, path: Path | str) -> Path:
 def render(result: Frontier) -> str:
     """Return the page as HTML."""
     scales = [
-        (words.clean(scale), scale_figure(result, scale, f"frontier-{number}"),
+        (formatting.clean(scale), scale_figure(result, scale, f"frontier-{number}"),
          frontier_table(result, scale, f"frontier-{number}-table"))
         for number, scale in enumerate(result.scales)
     ]  # fmt: skip
@@ -98,7 +98,7 @@ def render_markdown(result: Frontier) -> str:
     for scale in result.scales:
         shown = frontier_table(result, scale, "t")
         lines = shown.markdown()
-        parts += [f"## {markdown.literal(words.clean(scale))}", markdown.literal(result.sentence(scale)), lines]
+        parts += [f"## {markdown.literal(formatting.clean(scale))}", markdown.literal(result.sentence(scale)), lines]
     if result.notes:
         parts += ["## Notes", markdown.notes(severest_first(result.notes))]
     return "\n\n".join(parts) + "\n"
@@ -111,7 +111,7 @@ def title(result: Frontier) -> str:
 
 def scale_figure(result: Frontier, scale: str, name: str) -> ShownFigure:
     """Return the figure of a scale with what it shows in words."""
-    return shown_figure(name, plot_frontier(result, scale), f"{words.clean(scale)}: {result.sentence(scale)}")
+    return shown_figure(name, plot_frontier(result, scale), f"{formatting.clean(scale)}: {result.sentence(scale)}")
 
 
 def frontier_table(result: Frontier, scale: str, name: str) -> ShownTable:
@@ -123,11 +123,16 @@ def frontier_table(result: Frontier, scale: str, name: str) -> ShownTable:
     kind = "Ratio" if rows["source"].eq("arm").all() else "Density"
     fields = (
         Field("Name", column("name")),
-        Field(kind, column("density", words.number), "density"),
-        Field("Interval", ranged("density", words.number), "density_lo", hint="95 %, measured"),
+        Field(kind, column("density", formatting.number), "density"),
+        Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured"),
         Field(cost.label[0].upper() + cost.label[1:], column(result.cost, cost.show), result.cost),
         Field("On the frontier", lambda row: "yes" if row["on_frontier"] else ""),
-        Field("In draws", column("share", words.percentage), "share", hint="Share of joint draws in which it is on it"),
+        Field(
+            "In draws",
+            column("share", formatting.percentage),
+            "share",
+            hint="Share of joint draws in which it is on it",
+        ),
         Field("Cost rests on", column("evidence"), minor=True),
     )
     caption = "Everything with a density and a known cost, the cheapest first; the frontier is emphasised."
@@ -143,5 +148,6 @@ def _facts(result: Frontier) -> tuple[tuple[str, str], ...]:
     table: pd.DataFrame = result.table
     counts: dict[str, Any] = table["status"].value_counts().to_dict()
     return tuple(
-        (LABELS.get(status, words.clean(status, 40)), words.plural(count, "row")) for status, count in counts.items()
+        (LABELS.get(status, formatting.clean(status, 40)), formatting.plural(count, "row"))
+        for status, count in counts.items()
     )

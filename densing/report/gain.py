@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import words, write_text
+from densing.core import formatting, write_text
 from densing.plots import plot_gain
 from densing.report import markdown, page
 from densing.report.page import (
@@ -94,7 +94,7 @@ def render(gains: Gains, null: pd.DataFrame | None = None) -> str:
     lossless = sum(arm.no_loss == "yes" for arm in gains.arms)
     facts = (
         ("Trained here", shown.title),
-        ("No loss", f"{lossless} of {words.plural(len(gains.arms), 'arm')}"),
+        ("No loss", f"{lossless} of {formatting.plural(len(gains.arms), 'arm')}"),
         ("Record", gains.digest[:12]),
     )
     context = {
@@ -125,16 +125,16 @@ def shown_gain(record: GainRecord, name: str) -> ShownGain:
         Field("Density ratio", ratio("density"), "density_ratio"),
         Field("Token ratio", ratio("token"), "token_ratio"),
         Field("No loss", column("no_loss"), hint="Whether the whole interval of the token ratio reaches 0.97"),
-        Field("Bytes", column("bytes_share", words.percentage), "bytes_share", hint="Of the baseline's"),
-        Field("Trend of tokens", column("trend", words.number), "trend"),
-        Field("Interval of the trend", ranged("trend", words.number), "trend_lo", minor=True),
-        Field("Pairs", column("pairs", words.count), "pairs", minor=True),
+        Field("Bytes", column("bytes_share", formatting.percentage), "bytes_share", hint="Of the baseline's"),
+        Field("Trend of tokens", column("trend", formatting.number), "trend"),
+        Field("Interval of the trend", ranged("trend", formatting.number), "trend_lo", minor=True),
+        Field("Pairs", column("pairs", formatting.count), "pairs", minor=True),
         Field("Status", column("status"), hint="Of the density ratio"),
     )
     title = about(record)
     arms = shown_table(f"{name}-table", TABLE, gain_table(record), fields, sortable=True)
     evidence = tuple(
-        words.sentence(f"{key.replace('_', ' ').capitalize()}: {text}") for key, text in record.evidence.items()
+        formatting.sentence(f"{key.replace('_', ' ').capitalize()}: {text}") for key, text in record.evidence.items()
     )
     return ShownGain(title, shown_figure(name, plot_gain(record), f"{title}. {CAPTION}"), arms, evidence)
 
@@ -149,9 +149,9 @@ def about(record: GainRecord) -> str:
     """Return which ladder a record is of."""
     spec, _ = arm_figures(record, "gains")
     budgets = ", ".join(f"{tokens:,.0f}" for tokens in spec.tokens)
-    return words.clean(
+    return formatting.clean(
         f"Ladder of preset {spec.preset}: sizes {', '.join(spec.sizes)}; {budgets} tokens; "
-        f"{words.plural(len(spec.seeds), 'seed')}; baseline {spec.baseline}",
+        f"{formatting.plural(len(spec.seeds), 'seed')}; baseline {spec.baseline}",
         markdown.LONGEST,
     )
 
@@ -181,13 +181,13 @@ def render_markdown(gains: Gains, null: pd.DataFrame | None = None) -> str:
             gains.frame().merge(gains.prices(), on="arm"),
             {
                 "arm": "arm",
-                "bytes sent by a rank": lambda row: words.volume(row["bytes"]),
-                "share of plain": lambda row: words.percentage(row["bytes_share"]),
-                "seconds": lambda row: words.number(row["seconds"], 3),
-                "joules": lambda row: words.number(row["joules"], 3),
+                "bytes sent by a rank": lambda row: formatting.volume(row["bytes"]),
+                "share of plain": lambda row: formatting.percentage(row["bytes_share"]),
+                "seconds": lambda row: formatting.number(row["seconds"], 3),
+                "joules": lambda row: formatting.number(row["joules"], 3),
                 "tokens a core second": lambda row: thousands(row["tokens_per_core_second"]),
                 "kept parameters": lambda row: f"{row['kept_parameters']:,.0f}",
-                "ln density per GB saved": lambda row: words.number(row["ln_density_per_gigabyte_saved"], 2),
+                "ln density per GB saved": lambda row: formatting.number(row["ln_density_per_gigabyte_saved"], 2),
             },
         ),
         "\n".join(f"- {name.replace('_', ' ')}: {text}" for name, text in gains.evidence.items()),
@@ -197,23 +197,24 @@ def render_markdown(gains: Gains, null: pd.DataFrame | None = None) -> str:
             {
                 "arm": "arm",
                 "ratio": "ratio",
-                "d ln ratio / d ln D": lambda row: words.number(row["trend"], 2),
-                "interval": lambda row: f"{words.number(row['trend_lo'])} to {words.number(row['trend_hi'])}",
+                "d ln ratio / d ln D": lambda row: formatting.number(row["trend"], 2),
+                "interval": lambda row: f"{formatting.number(row['trend_lo'])} to {formatting.number(row['trend_hi'])}",
             },
         ),
         "## By budget, size and set of questions",
         parts_table(gains),
         "## Resolution",
-        f"Half-widths of {words.percentage(spec['level'])} intervals of ln ratios, here and for an hour of two cores.",
+        f"Half-widths of {formatting.percentage(spec['level'])} intervals of ln ratios, here and for an hour of two "
+        "cores.",
         table(
             gains.resolution(),
             {
                 "arm": "arm",
                 "core seconds spent": lambda row: f"{row['core_seconds']:,.0f}",
-                "ln density": lambda row: words.number(row["half_width"], 2),
-                "... in an hour": lambda row: words.number(row["half_width_hour"], 2),
-                "ln tokens": lambda row: words.number(row["token_half_width"], 2),
-                "... in an hour ": lambda row: words.number(row["token_half_width_hour"], 2),
+                "ln density": lambda row: formatting.number(row["half_width"], 2),
+                "... in an hour": lambda row: formatting.number(row["half_width_hour"], 2),
+                "ln tokens": lambda row: formatting.number(row["token_half_width"], 2),
+                "... in an hour ": lambda row: formatting.number(row["token_half_width_hour"], 2),
             },
         ),
         "Without pairs, two arms of three seeds each at the largest budget would see, size by size:",
@@ -238,17 +239,17 @@ def render_markdown(gains: Gains, null: pd.DataFrame | None = None) -> str:
 
 UNPAIRED: Mapping[str, Any] = {
     "size": "size",
-    "d ln L / d ln N": lambda row: words.number(row["slope"], 2),
-    "sd of ln loss between seeds": lambda row: words.number(row["sd"], 2),
-    "half-width of ln density": lambda row: words.number(row["half_width"], 2),
-    "of ln tokens": lambda row: words.number(row["token_half_width"], 2),
+    "d ln L / d ln N": lambda row: formatting.number(row["slope"], 2),
+    "sd of ln loss between seeds": lambda row: formatting.number(row["sd"], 2),
+    "half-width of ln density": lambda row: formatting.number(row["half_width"], 2),
+    "of ln tokens": lambda row: formatting.number(row["token_half_width"], 2),
 }
 NULL: Mapping[str, Any] = {
     "injected density ratio": lambda row: str(row["density_ratio"]),
     "injected token ratio": lambda row: str(row["token_ratio"]),
-    "density intervals that hold it": lambda row: words.percentage(row["density_held"]),
-    "token intervals that hold it": lambda row: words.percentage(row["token_held"]),
-    "half-width of ln density": lambda row: words.number(row["half_width"], 2),
+    "density intervals that hold it": lambda row: formatting.percentage(row["density_held"]),
+    "token intervals that hold it": lambda row: formatting.percentage(row["token_held"]),
+    "half-width of ln density": lambda row: formatting.number(row["half_width"], 2),
 }
 
 
@@ -258,20 +259,24 @@ def null_words(null: pd.DataFrame) -> str:
     return (
         "Ladders simulated with these sizes, budgets, seeds, this law and this noise of pairs; 95 % intervals, of "
         f"which a share in {ladders} ladders has a standard error of "
-        f"{words.number(100 * (0.95 * 0.05 / ladders) ** 0.5, 2)} points."
+        f"{formatting.number(100 * (0.95 * 0.05 / ladders) ** 0.5, 2)} points."
     )
 
 
 def ratio(name: str) -> Any:
     def written(row: Mapping[str, Any]) -> str:
         low, high = row[f"{name}_lo"], row[f"{name}_hi"]
-        value = "unknown" if words.is_missing(row[f"{name}_ratio"]) else words.number(row[f"{name}_ratio"], 3)
-        if words.is_missing(low) and words.is_missing(high):
+        value = "unknown" if formatting.is_missing(row[f"{name}_ratio"]) else formatting.number(row[f"{name}_ratio"], 3)
+        if formatting.is_missing(low) and formatting.is_missing(high):
             return value
-        if words.is_missing(low) or words.is_missing(high):
-            bound = f"at most {words.number(high)}" if words.is_missing(low) else f"at least {words.number(low)}"
+        if formatting.is_missing(low) or formatting.is_missing(high):
+            bound = (
+                f"at most {formatting.number(high)}"
+                if formatting.is_missing(low)
+                else f"at least {formatting.number(low)}"
+            )
             return f"{value} ({bound})"
-        return f"{value} ({words.number(low, 3)} to {words.number(high, 3)})"
+        return f"{value} ({formatting.number(low, 3)} to {formatting.number(high, 3)})"
 
     return written
 
@@ -284,13 +289,13 @@ def thousands(value: Any) -> str:
     >>> thousands(67542.3), thousands(None)
     ('67,542', '–')
     """
-    return words.MISSING if words.is_missing(value) else f"{value:,.0f}"
+    return formatting.MISSING if formatting.is_missing(value) else f"{value:,.0f}"
 
 
 def table(frame: pd.DataFrame, columns: Mapping[str, Any]) -> str:
     """Return a table of Markdown; a column is a name of the frame's, or written from the row."""
     rows = (
-        [words.clean(str(row[each] if isinstance(each, str) else each(row)), markdown.LONGEST)
+        [formatting.clean(str(row[each] if isinstance(each, str) else each(row)), markdown.LONGEST)
          for each in columns.values()]
         for row in frame.to_dict("records")
     )  # fmt: skip

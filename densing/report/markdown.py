@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from densing.core import Note, words
+from densing.core import Note, formatting
 
 LONGEST = 600
 
@@ -38,4 +38,4 @@ def table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 
 def notes(listed: Iterable[Note]) -> str:
     """Return notes as a list."""
-    return "\n".join(f"- {note.severity}: {literal(words.clean(note.message, LONGEST))}" for note in listed)
+    return "\n".join(f"- {note.severity}: {literal(formatting.clean(note.message, LONGEST))}" for note in listed)

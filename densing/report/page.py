@@ -32,7 +32,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from densing import __version__
-from densing.core import Note, doubts, once, severest_first, strip_secrets, words
+from densing.core import Note, doubts, formatting, once, severest_first, strip_secrets
 from densing.plots import DARK
 from densing.report import markdown
 
@@ -103,7 +103,7 @@ class Made:
 
 def made(inputs: Mapping[str, str]) -> Made:
     """Return what a page's footer says of its making; secrets in the command line are masked."""
-    digests = tuple((words.clean(name), words.clean(digest)[:12]) for name, digest in inputs.items())
+    digests = tuple((formatting.clean(name), formatting.clean(digest)[:12]) for name, digest in inputs.items())
     return Made(f"{datetime.now(UTC):%Y-%m-%d}", command_line(sys.argv), digests)
 
 
@@ -126,7 +126,7 @@ def command_line(argv: Sequence[str]) -> str:
     # `python -m densing` and `python cli.py` of a checkout are the same program.
     if program.stem != "densing" and program.parts[-2:] != ("densing", "__main__.py") and program.name != "cli.py":
         return ""
-    return words.clean(strip_secrets(shlex.join(["densing", *argv[1:]])), 600)
+    return formatting.clean(strip_secrets(shlex.join(["densing", *argv[1:]])), 600)
 
 
 @dataclass(frozen=True)
@@ -278,12 +278,12 @@ class ShownTable:
         )
 
 
-def column(name: str, show: Callable[[Any], str] = words.clean) -> Callable[[Mapping[str, Any]], str]:
+def column(name: str, show: Callable[[Any], str] = formatting.clean) -> Callable[[Mapping[str, Any]], str]:
     """Return a function that shows one column of a row.
 
     Examples
     --------
-    >>> column("n_params", words.size)({"n_params": 7e9})
+    >>> column("n_params", formatting.size)({"n_params": 7e9})
     '7 B'
     """
     return lambda row: show(row.get(name))
@@ -294,13 +294,17 @@ def ranged(name: str, show: Callable[[Any], str], of: str = "") -> Callable[[Map
 
     Examples
     --------
-    >>> ranged("density", words.number)({"density_lo": 0.5, "density_hi": 2.0})
+    >>> ranged("density", formatting.number)({"density_lo": 0.5, "density_hi": 2.0})
     '0.50 to 2.0'
     """
 
     def show_ends(row: Mapping[str, Any]) -> str:
         lo, hi = (row.get("_".join(filter(None, (name, end, of)))) for end in ("lo", "hi"))
-        return words.MISSING if words.is_missing(lo) and words.is_missing(hi) else f"{show(lo)} to {show(hi)}"
+        return (
+            formatting.MISSING
+            if formatting.is_missing(lo) and formatting.is_missing(hi)
+            else f"{show(lo)} to {show(hi)}"
+        )
 
     return show_ends
 
@@ -334,7 +338,7 @@ def shown_table(
 
     Examples
     --------
-    >>> shown_table("t", "Toy.", pd.DataFrame({"a": [1.5]}), [Field("A", column("a", words.number), "a")]).rows
+    >>> shown_table("t", "Toy.", pd.DataFrame({"a": [1.5]}), [Field("A", column("a", formatting.number), "a")]).rows
     ((Cell(shown='1.5', key='', url=''),),)
     """
     # Records rather than cells of the frame: a row's function may need several of its columns.
@@ -357,7 +361,7 @@ def sort_key(value: Any) -> str:
     >>> sort_key(1.5), sort_key(float("inf")), sort_key(float("nan")), sort_key(pd.Timestamp("2024-01-02"))
     ('1.5', 'Infinity', '', '19724')
     """
-    if words.is_missing(value):
+    if formatting.is_missing(value):
         return ""
     # Whole days: the script compares numbers, and no table shows a time of day.
     if isinstance(value, pd.Timestamp):
@@ -390,17 +394,17 @@ def flag(value: Any) -> bool:
     >>> flag(1), flag("False"), flag(float("nan"))
     (True, False, False)
     """
-    return not words.is_missing(value) and value not in ("False", "false") and bool(value)
+    return not formatting.is_missing(value) and value not in ("False", "false") and bool(value)
 
 
 def times(name: str, key: str, hint: str = "", minor: bool = False) -> Field:
     """Return a column of nanoseconds, shown in the unit that suits each."""
-    return Field(name, column(key, words.duration), key, hint=hint, minor=minor)
+    return Field(name, column(key, formatting.duration), key, hint=hint, minor=minor)
 
 
 def shares(name: str, key: str, hint: str = "", minor: bool = False) -> Field:
     """Return a column of percentages."""
-    return Field(name, column(key, words.percent), key, hint=hint, minor=minor)
+    return Field(name, column(key, formatting.percent), key, hint=hint, minor=minor)
 
 
 def records_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -416,18 +420,20 @@ def record(row: Any) -> dict[str, Any]:
 
 def pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return names and values as words, by name."""
-    return [(words.clean(name), words.clean(value, 400)) for name, value in sorted(mapping.items())]
+    return [(formatting.clean(name), formatting.clean(value, 400)) for name, value in sorted(mapping.items())]
 
 
 def doubtful(notes: Iterable[Note]) -> tuple[str, ...]:
     """Return the warnings and errors among notes as sentences: what to know before quoting."""
-    return tuple(dict.fromkeys(words.sentence(note.message) for note in doubts(severest_first(notes))))
+    return tuple(dict.fromkeys(formatting.sentence(note.message) for note in doubts(severest_first(notes))))
 
 
 def sentences(notes: Iterable[Note], names: Iterable[str] = ()) -> list[Note]:
     """Return notes as sentences without repeats, the severest first; ``names`` keep their small letters."""
     own = set(names)
-    return severest_first(once(Note(note.code, note.severity, words.sentence(note.message, own)) for note in notes))
+    return severest_first(
+        once(Note(note.code, note.severity, formatting.sentence(note.message, own)) for note in notes)
+    )
 
 
 def first_notes(notes: Iterable[Note], names: Iterable[str] = ()) -> dict[str, Any]:
@@ -489,7 +495,7 @@ def site(value: Any) -> str:
     ('arxiv.org', 'a letter')
     """
     address = safe_url(value)
-    return words.clean(urlsplit(address).hostname) if address else words.clean(value)
+    return formatting.clean(urlsplit(address).hostname) if address else formatting.clean(value)
 
 
 def safe_url(value: Any) -> str:
@@ -504,7 +510,7 @@ def safe_url(value: Any) -> str:
     >>> safe_url("javascript:alert(1)"), safe_url("https://a b"), safe_url("https://user@host/")
     ('', '', '')
     """
-    if words.is_missing(value):
+    if formatting.is_missing(value):
         return ""
     address = str(value).strip()
     # Browsers drop tabs and line ends within an address, so "java\nscript:" would be one.

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from densing import __version__
-from densing.core import doubts, words, write_text
+from densing.core import doubts, formatting, write_text
 from densing.efficiency.profile import SHOWN, all_step_times, cut_short, per_step, pooled
 from densing.efficiency.timeline import NO_DEVICE_WORK, OPS, Partition
 from densing.plots import (
@@ -188,9 +188,9 @@ def worst(run: RunProfile) -> list[tuple[str, str, str]]:
     """Return the worst causes: cost, what it is, what usually helps."""
     return [
         (
-            f"{words.milliseconds(cause.ms_per_step)} {per(run)} ({words.percent(cause.share_pct)})",
-            words.clean(cause.message, 600),
-            words.clean(cause.remedy, 600),
+            f"{formatting.milliseconds(cause.ms_per_step)} {per(run)} ({formatting.percent(cause.share_pct)})",
+            formatting.clean(cause.message, 600),
+            formatting.clean(cause.remedy, 600),
         )
         for cause in run.causes[:SHOWN]
     ]
@@ -199,7 +199,10 @@ def worst(run: RunProfile) -> list[tuple[str, str, str]]:
 def sources(run: RunProfile) -> list[tuple[str, str]]:
     """Return which file each rank was read from, and how its rank was known."""
     rows = [
-        (f"rank {rank.rank}", f"{words.clean(rank.source, 300)} (rank from {rank.rank_from}; {rank.events} events)")
+        (
+            f"rank {rank.rank}",
+            f"{formatting.clean(rank.source, 300)} (rank from {rank.rank_from}; {rank.events} events)",
+        )
         for rank in run.ranks[:MOST_SOURCES]
     ]
     more = len(run.ranks) - MOST_SOURCES
@@ -246,14 +249,17 @@ def title(run: RunProfile, total: Partition) -> str:
         return "There is no work in these traces"
     if run.causes:
         first = run.causes[0]
-        cost = f"{words.percent(first.share_pct)} of the time, {words.milliseconds(first.ms_per_step)} {per(run)}"
-        return words.clean(f"{cost}, is lost: {first.title}", 200)
+        cost = (
+            f"{formatting.percent(first.share_pct)} of the time, {formatting.milliseconds(first.ms_per_step)} "
+            f"{per(run)}"
+        )
+        return formatting.clean(f"{cost}, is lost: {first.title}", 200)
     without = "" if total.comm_ns else " and no communication was recorded"
     return f"Nothing is lost{without}: the {device(run)} computed {_share(total.compute_ns, total)} of the time"
 
 
 def _share(part: int, total: Partition) -> str:
-    return words.percent(100 * part / total.window_ns) if total.window_ns else words.MISSING
+    return formatting.percent(100 * part / total.window_ns) if total.window_ns else formatting.MISSING
 
 
 def lead(run: RunProfile, total: Partition) -> str:
@@ -276,12 +282,12 @@ def lead(run: RunProfile, total: Partition) -> str:
         if hidden is None:
             prose += " What share of the communication was hidden is not told, most of it lies beyond the window;"
         else:
-            prose += f" {words.percent(hidden)} of the communication was hidden;"
-        prose += f" {words.milliseconds(run.figures['exposed_ms_per_step'])} {per(run)} were exposed."
+            prose += f" {formatting.percent(hidden)} of the communication was hidden;"
+        prose += f" {formatting.milliseconds(run.figures['exposed_ms_per_step'])} {per(run)} were exposed."
     ceiling = total.achievable_pct
     if ceiling is not None and ceiling < 100:
         prose += " There is too little compute to hide all of the communication: "
-        prose += f"at most {words.percent(ceiling)} of it could be."
+        prose += f"at most {formatting.percent(ceiling)} of it could be."
     return prose
 
 
@@ -292,36 +298,37 @@ def facts(run: RunProfile) -> tuple[tuple[str, str], ...]:
     if not figures["step_ms"]:
         return (("Window", run.window), ("Ranks", ranks), ("Hardware", _hardware(run)))
     exposed, idle = (
-        f"{words.milliseconds(figures[f'{key}_ms_per_step'])} {per(run)} ({words.percent(figures[f'{key}_pct'])})"
+        f"{formatting.milliseconds(figures[f'{key}_ms_per_step'])} {per(run)} "
+        f"({formatting.percent(figures[f'{key}_pct'])})"
         for key in ("exposed", "idle")
     )
     slowdown = figures.get("slowdown")
     rows = [
         ("Window", run.window),
-        ("Step time, median" if figures["steps"] else "Window, mean", words.milliseconds(figures["step_ms"])),
+        ("Step time, median" if figures["steps"] else "Window, mean", formatting.milliseconds(figures["step_ms"])),
         ("Exposed communication", exposed),
         ("Idle", idle),
-        ("Hidden communication", words.percent(figures["overlap_pct"])),
-        ("Slowdown by uneven ranks", f"{slowdown:.3f}×" if isinstance(slowdown, int | float) else words.MISSING),
+        ("Hidden communication", formatting.percent(figures["overlap_pct"])),
+        ("Slowdown by uneven ranks", f"{slowdown:.3f}×" if isinstance(slowdown, int | float) else formatting.MISSING),
         ("Ranks", ranks),
         ("Hardware", _hardware(run)),
     ]
-    return tuple((term, value) for term, value in rows if value != words.MISSING)
+    return tuple((term, value) for term, value in rows if value != formatting.MISSING)
 
 
 def _hardware(run: RunProfile) -> str:
     if run.devices:
-        return words.clean(", ".join(run.devices), 80)
+        return formatting.clean(", ".join(run.devices), 80)
     backends = dict.fromkeys(rank.backend for rank in run.ranks if rank.backend)
     kind = "processors, no accelerator" if all(rank.on_host for rank in run.ranks) else "not named in the traces"
-    return words.clean(f"{kind} ({', '.join(backends)})" if backends else kind, 80)
+    return formatting.clean(f"{kind} ({', '.join(backends)})" if backends else kind, 80)
 
 
 def caveats(run: RunProfile, total: Partition) -> tuple[str, ...]:
     """Return what the reader must know before quoting the figures."""
     sentences = [note.message for note in run.notes if note.code == NO_DEVICE_WORK]
     if run.world_size > len(run.ranks):
-        known = words.ranks_of(rank.rank for rank in run.ranks)
+        known = formatting.ranks_of(rank.rank for rank in run.ranks)
         sentences.append(
             f"Of {run.world_size} ranks {len(run.ranks)} were profiled ({known}): a rank that is missing here may be "
             "the slow one."
@@ -336,7 +343,8 @@ def caveats(run: RunProfile, total: Partition) -> tuple[str, ...]:
     ignored = sum(row.total_ns for rank in run.ranks for row in rank.unrecognised if row.kind == "unknown")
     if ignored:
         sentences.append(
-            f"{words.duration(ignored)} of device work is of kinds that no rule knows and counts as nothing (see the "
+            f"{formatting.duration(ignored)} of device work is of kinds that no rule knows and counts as nothing "
+            "(see the "
             "names)."
         )
     if total.exposed_comm_ns:
@@ -371,10 +379,10 @@ def clock_words(run: RunProfile) -> str:
             "The clocks of the ranks could not be aligned, so each rank begins at its own zero: lengths compare across "
             "ranks, moments do not."
         )
-    residual = words.duration(max(clocks.residual_ns.values(), default=0))
+    residual = formatting.duration(max(clocks.residual_ns.values(), default=0))
     if clocks.verdict == "agree":
         return f"The ranks' clocks agree (to {residual}, by the ends of matched collectives); times stand as recorded."
-    offset = words.duration(max(abs(value) for value in clocks.offset_ns.values()))
+    offset = formatting.duration(max(abs(value) for value in clocks.offset_ns.values()))
     return (
         f"The clocks were aligned on the ends of matched collectives: offsets of up to {offset} were taken out, "
         f"{residual} remain uncertain."
@@ -387,7 +395,7 @@ def straggler_words(run: RunProfile) -> list[str]:
         return ["One rank was profiled, so nothing tells who waits for whom: profile all ranks of the run."]
     stragglers = run.together.stragglers
     if stragglers.method == "none" or stragglers.worst is None:
-        notes = [words.sentence(note.message) for note in stragglers.notes]
+        notes = [formatting.sentence(note.message) for note in stragglers.notes]
         delays = [] if stragglers.within_clock_error is None else _delay_words(run)
         return [*notes, *delays] or ["No rank was waited for."]
     # Only on a common clock do starts tell who came last; without one the shortest call is taken to have.
@@ -396,14 +404,14 @@ def straggler_words(run: RunProfile) -> list[str]:
     method = "arrivals on a common clock" if by_start else "durations: the shortest call arrived last"
     sentences = [
         f"Rank {worst.rank} is waited for most: it arrived last {worst.times_last} times of {worst.matched} and the "
-        f"others waited {words.duration(worst.caused_ns)} in all for it, told by {method}."
+        f"others waited {formatting.duration(worst.caused_ns)} in all for it, told by {method}."
     ]
     if stragglers.often:
         chance = (
             ""
             if stragglers.chance is None
             else "; if all ranks were equally likely, some rank would lead as often with "
-            + words.p_value(stragglers.chance)
+            + formatting.p_value(stragglers.chance)
         )
         against = ", with the clocks in error against it" if by_start else ""
         sentences.append(f"It leads {stragglers.often}{against}{chance}.")
@@ -417,7 +425,7 @@ def straggler_words(run: RunProfile) -> list[str]:
         else:
             share = ""
             if even.worst is not None and even.worst_explains is not None:
-                share = f"; rank {even.worst} alone explains {words.percent(100 * even.worst_explains)} of that"
+                share = f"; rank {even.worst} alone explains {formatting.percent(100 * even.worst_explains)} of that"
             sentences.append(f"{replay} would be {even.slowdown:.3f} times as fast{share}.")
     return [*sentences, *_delay_words(run)]
 
@@ -429,7 +437,7 @@ def _delay_words(run: RunProfile) -> list[str]:
         return []
     return [
         f"Delays of the ranks: {delays.sentence}.",
-        *(words.sentence(note.message) for note in doubts(delays.notes)),
+        *(formatting.sentence(note.message) for note in doubts(delays.notes)),
     ]
 
 
@@ -438,21 +446,22 @@ def figures(run: RunProfile) -> dict[str, ShownFigure]:
     parts = {rank.rank: rank.partition for rank in run.ranks}
     windows = {rank: part.window_ns for rank, part in parts.items()}
     idle, total = sum(rank.idle.idle_ns for rank in run.ranks), sum(windows.values())
-    share = f"; over all ranks {words.percent(100 * idle / total)}" if total else ""
+    share = f"; over all ranks {formatting.percent(100 * idle / total)}" if total else ""
     partition_words = (
         "Each rank's window: compute (hatched where communication runs under it, hidden), exposed communication, "
         "exposed copies and idle time add up to 100 %."
     )
     exposed = [100 * part.exposed_comm_ns / part.window_ns for part in parts.values() if part.window_ns]
     if len(exposed) > 1 and max(exposed) > min(exposed):
-        best, worst = words.percent(min(exposed)), words.percent(max(exposed))
+        best, worst = formatting.percent(min(exposed)), formatting.percent(max(exposed))
         partition_words += f" Exposed communication is {best} on the best rank, {worst} on the worst."
     spread = all_step_times(run.ranks)
     step_words = "Step times."
     if spread.count > 1:
         step_words = (
-            f"Step times of all ranks: median {words.duration(spread.median_ns)}, from {words.duration(spread.min_ns)} "
-            f"to {words.duration(spread.max_ns)}."
+            f"Step times of all ranks: median {formatting.duration(spread.median_ns)}, from "
+            f"{formatting.duration(spread.min_ns)} "
+            f"to {formatting.duration(spread.max_ns)}."
         )
         if spread.p95_over_median is not None:
             step_words += f" The 95 % point is {spread.p95_over_median:.2f} times the median."
@@ -467,7 +476,7 @@ def figures(run: RunProfile) -> dict[str, ShownFigure]:
             "fills, all streams together."
         )
     if drawing.pixel_ns:
-        timeline_words += f" Work closer than {words.duration(drawing.pixel_ns)} is drawn as one box."
+        timeline_words += f" Work closer than {formatting.duration(drawing.pixel_ns)} is drawn as one box."
     captioned: dict[str, Captioned] = {
         "partition": (plot_partition(parts), partition_words),
         "timeline": (plot_timeline(drawing), timeline_words),
@@ -515,12 +524,12 @@ def chosen_pictures(run: RunProfile) -> tuple[list[RankProfile], str]:
         chosen = [rank for rank in chosen if rank.rank in numbers]
     [step] = {rank.picture.step for rank in chosen}
     subject = f"Step {step}" if step >= 0 else "The window (no step is marked)"
-    names = words.ranks_of(rank.rank for rank in chosen)
+    names = formatting.ranks_of(rank.rank for rank in chosen)
     if len(chosen) == len(run.ranks):
         return chosen, f"{subject} on {'every rank' if len(chosen) > 1 else names}."
     other = [rank.rank for rank in run.ranks if rank.picture.boxes and rank.rank not in pictures]
-    others = f" {words.ranks_of(other).capitalize()} kept another step." if other else ""
-    return chosen, f"{subject} on {names}, of {words.plural(len(run.ranks), 'rank')}.{others}"
+    others = f" {formatting.ranks_of(other).capitalize()} kept another step." if other else ""
+    return chosen, f"{subject} on {names}, of {formatting.plural(len(run.ranks), 'rank')}.{others}"
 
 
 def _waits(run: RunProfile) -> dict[str, Captioned]:
@@ -562,7 +571,8 @@ def _paths(run: RunProfile) -> dict[str, Captioned]:
     best = sorted(path.totals.items(), key=lambda item: -sum(item[1].values()))[: BARS - 1]
     bars += [Bar(f"on rank {rank}", dict(row), length) for rank, row in best]
     caption = (
-        f"The critical path of the run ({words.duration(length)}): back from the end of the last rank, and at each "
+        f"The critical path of the run ({formatting.duration(length)}): back from the end of the last rank, and at "
+        "each "
         "collective that held it to the rank that arrived last."
     )
     if path.bound_by:
@@ -583,17 +593,21 @@ def causes_table(run: RunProfile) -> ShownTable:
         Field("Cause", column("message", _long)),
         Field(
             "Cost per step" if run.figures["steps"] else "Cost",
-            column("ms_per_step", words.milliseconds),
+            column("ms_per_step", formatting.milliseconds),
             "ms_per_step",
         ),
         shares("Share of the time", "share_pct"),
         Field(
             "Recoverable",
-            column("recoverable_ms_per_step", words.milliseconds),
+            column("recoverable_ms_per_step", formatting.milliseconds),
             "recoverable_ms_per_step",
             hint="What of it lies on the critical path; of waiting, what even ranks would gain. A ceiling",
         ),
-        Field("Most on", lambda row: words.MISSING if words.is_missing(row["rank"]) else f"rank {row['rank']}", "rank"),
+        Field(
+            "Most on",
+            lambda row: formatting.MISSING if formatting.is_missing(row["rank"]) else f"rank {row['rank']}",
+            "rank",
+        ),
         Field("What usually helps", column("remedy", _long)),
         Field("Code", column("code"), minor=True),
     )
@@ -608,7 +622,7 @@ def causes_table(run: RunProfile) -> ShownTable:
 
 
 def _long(value: Any) -> str:
-    return words.clean(value, 400)
+    return formatting.clean(value, 400)
 
 
 def collectives_table(run: RunProfile) -> ShownTable:
@@ -621,7 +635,7 @@ def collectives_table(run: RunProfile) -> ShownTable:
             "hidden_pct": None if run.figures["overlap_pct"] is None else row.hidden_pct,
             "name": row.op or "not named",
             # A group is often called twice by one name.
-            "who": words.clean(
+            "who": formatting.clean(
                 " · ".join(dict.fromkeys(filter(None, (row.group, row.group_label)))) or "not named", 60
             ),
             "size": row.group_size if row.group_size > 0 else None,
@@ -637,8 +651,8 @@ def collectives_table(run: RunProfile) -> ShownTable:
     fields = (
         Field("Operation", column("name")),
         Field("Group", column("who")),
-        Field("Ranks", column("size", words.count), "size", hint="Size of the process group"),
-        Field("Calls", column("count", words.count), "count"),
+        Field("Ranks", column("size", formatting.count), "size", hint="Size of the process group"),
+        Field("Calls", column("count", formatting.count), "count"),
         times(
             f"Exposed {unit}", "exposed_each", hint="Of the union of the calls: what runs at the same time counts once"
         ),
@@ -647,14 +661,19 @@ def collectives_table(run: RunProfile) -> ShownTable:
         shares("Waiting", "waiting", hint="Share of the time spent waiting for other ranks"),
         Field(
             "Size, mean",
-            column("each", words.volume),
+            column("each", formatting.volume),
             "each",
             hint="Output bytes for all-gather, input bytes otherwise",
         ),
-        Field("algbw GB/s", column("algbw_gbps", words.digits), "algbw_gbps", hint="Bytes over time, waiting included"),
+        Field(
+            "algbw GB/s",
+            column("algbw_gbps", formatting.digits),
+            "algbw_gbps",
+            hint="Bytes over time, waiting included",
+        ),
         Field(
             "busbw GB/s",
-            column("busbw_gbps", words.digits),
+            column("busbw_gbps", formatting.digits),
             "busbw_gbps",
             hint="algbw × factor of nccl-tests (recalled)",
         ),
@@ -682,12 +701,12 @@ def waits_table(run: RunProfile) -> ShownTable:
         Field("Rank", column("name")),
         times("Waiting caused", "caused_ns", hint="What the others waited for it in all"),
         times("Of that alone", "alone_ns", hint="Its start after the last but one: what its lateness alone cost"),
-        Field("Arrived last", column("times_last", words.count), "times_last"),
-        Field("Of", column("matched", words.count), "matched", hint="Matched communications it takes part in"),
+        Field("Arrived last", column("times_last", formatting.count), "times_last"),
+        Field("Of", column("matched", formatting.count), "matched", hint="Matched communications it takes part in"),
         times("Waited itself", "own"),
         Field(
             "Led",
-            column("steps_led", words.count),
+            column("steps_led", formatting.count),
             "steps_led",
             hint="Steps (or, within one step, communications) in which it caused most",
         ),
@@ -708,8 +727,8 @@ def late_table(run: RunProfile, count: int = 12) -> ShownTable:
     fields = (
         Field("Communication", column("name")),
         Field("Group", column("group", named)),
-        Field("Step", column("at", words.count), "at"),
-        Field("Number", column("order", lambda value: words.count(int(value) + 1)), "order"),
+        Field("Step", column("at", formatting.count), "at"),
+        Field("Number", column("order", lambda value: formatting.count(int(value) + 1)), "order"),
         Field("Last to arrive", lambda row: f"rank {row['rank']}" if row["clear"] else "within clock error"),
         times("Later than the next", "alone_ns"),
         times("Waited by the others", "waited_ns"),
@@ -720,7 +739,7 @@ def late_table(run: RunProfile, count: int = 12) -> ShownTable:
 
 def named(value: Any) -> str:
     """Return a name, or that there is none."""
-    return words.clean(value, 60) if value else "not named"
+    return formatting.clean(value, 60) if value else "not named"
 
 
 def names_table(run: RunProfile, attribute: str, caption: str) -> ShownTable:
@@ -741,9 +760,9 @@ def names_table(run: RunProfile, attribute: str, caption: str) -> ShownTable:
     best = sorted(total.items(), key=lambda item: -item[1][1])[:MOST_ROWS]
     rows = [{"name": name, "kind": kind, "count": count, "ns": ns} for (name, kind), (count, ns) in best]
     fields = (
-        Field("Name", column("name", lambda value: words.clean(value, 200))),
+        Field("Name", column("name", lambda value: formatting.clean(value, 200))),
         Field("Counts as", column("kind")),
-        Field("Times", column("count", words.count), "count"),
+        Field("Times", column("count", formatting.count), "count"),
         times("Time in all", "ns", hint="Sum of durations over all ranks, not of their union"),
     )
     return shown_table(f"{attribute}-table", caption, records_frame(rows), fields, sortable=True)
@@ -759,7 +778,7 @@ def path_table(run: RunProfile) -> ShownTable:
     best = sorted(total.items(), key=lambda item: -item[1])[:15]
     rows = [{"kind": kind, "name": name or "(nothing recorded)", "ns": ns / steps} for (kind, name), ns in best]
     fields = (
-        Field("Name", column("name", lambda value: words.clean(value, 200))),
+        Field("Name", column("name", lambda value: formatting.clean(value, 200))),
         Field("Kind", column("kind")),
         times(per(run).capitalize(), "ns"),
     )
@@ -822,7 +841,7 @@ def gaps_table(run: RunProfile, count: int = 12) -> ShownTable:
             "length": gap.end_ns - gap.start_ns,
             "at": gap.start_ns - rank.start_ns,
             "cause": CAUSES.get(gap.cause, gap.cause),
-            "next": gap.next_name or words.MISSING,
+            "next": gap.next_name or formatting.MISSING,
         }
         for rank, gap in best
     ]
@@ -831,7 +850,7 @@ def gaps_table(run: RunProfile, count: int = 12) -> ShownTable:
         times("Length", "length"),
         times("After the window's start", "at"),
         Field("Cause", column("cause")),
-        Field("Ended by", column("next", lambda value: words.clean(value, 120))),
+        Field("Ended by", column("next", lambda value: formatting.clean(value, 120))),
     )
     return shown_table(
         "gaps-table", "The longest stretches in which a device did nothing.", records_frame(rows), fields
@@ -851,7 +870,7 @@ def meanwhile_table(run: RunProfile, count: int = 15) -> ShownTable:
         for (level, name), ns in best
     ]
     fields = (
-        Field("Name", column("name", lambda value: words.clean(value, 160))),
+        Field("Name", column("name", lambda value: formatting.clean(value, 160))),
         Field("What it is", column("level")),
         times(per(run).capitalize(), "ns"),
     )
@@ -867,13 +886,13 @@ def launches_table(run: RunProfile, count: int = 64) -> ShownTable:
     rows = [{"name": f"rank {rank.rank}", **rank.idle.launches.to_dict()} for rank in run.ranks[:count]]
     fields = (
         Field("Rank", column("name")),
-        Field("Device spans", column("spans", words.count), "spans"),
-        Field("Unlinked", column("unlinked", words.count), "unlinked", hint="Without a launch record"),
+        Field("Device spans", column("spans", formatting.count), "spans"),
+        Field("Unlinked", column("unlinked", formatting.count), "unlinked", hint="Without a launch record"),
         times("Delay, median", "delay_p50_ns", hint="From the launch call to the start on the device"),
         times("Delay, 95 %", "delay_p95_ns"),
-        Field("Queue, mean", column("queue_mean", words.digits), "queue_mean", hint="Launched but not begun"),
-        Field("Kernels < 10 µs", column("short_kernels", words.count), "short_kernels"),
-        Field("Calls > 50 µs", column("slow_calls", words.count), "slow_calls", minor=True),
+        Field("Queue, mean", column("queue_mean", formatting.digits), "queue_mean", hint="Launched but not begun"),
+        Field("Kernels < 10 µs", column("short_kernels", formatting.count), "short_kernels"),
+        Field("Calls > 50 µs", column("slow_calls", formatting.count), "slow_calls", minor=True),
     )
     more = f" The first {count} of {len(run.ranks)}." if len(run.ranks) > count else ""
     return shown_table("launches-table", f"Launches, rank by rank.{more}", records_frame(rows), fields, sortable=True)
@@ -907,9 +926,9 @@ def copies_table(run: RunProfile) -> ShownTable:
     ]
     fields = (
         Field("Direction", column("name")),
-        Field("Copies", column("count", words.count), "count"),
-        Field("Volume", column("moved", words.volume), "moved"),
-        Field("GB/s", column("rate", words.digits), "rate", hint="Bytes over the copies' own durations"),
+        Field("Copies", column("count", formatting.count), "count"),
+        Field("Volume", column("moved", formatting.volume), "moved"),
+        Field("GB/s", column("rate", formatting.digits), "rate", hint="Bytes over the copies' own durations"),
         shares("Hidden", "hidden", hint="Share behind compute"),
         times(f"Exposed {per(run)}", "exposed"),
         shares("Pageable", "pageable_pct", hint="Copies from or to memory that is not pinned"),
@@ -930,10 +949,10 @@ def loading_words(run: RunProfile) -> str:
         )
     steps = per_step(run.ranks)
     total, idle = sum(row.total_ns for row in loading), sum(row.idle_ns for row in loading)
-    share = words.percent(100 * idle / total if total else 0.0)
+    share = formatting.percent(100 * idle / total if total else 0.0)
     return (
-        f"Hosts spent {words.duration(total / steps)} {per(run)} fetching the next batch; during "
-        f"{words.duration(idle / steps)} of it ({share}) the device stood idle."
+        f"Hosts spent {formatting.duration(total / steps)} {per(run)} fetching the next batch; during "
+        f"{formatting.duration(idle / steps)} of it ({share}) the device stood idle."
     )
 
 
@@ -956,7 +975,7 @@ def ranks_table(run: RunProfile) -> ShownTable:
                 **{name: 100 * ns / part.window_ns if part.window_ns else None for name, ns in parts.items()},
                 "hidden": None if cut_short([rank]) else part.overlap_pct,
                 "window_ns": part.window_ns,
-                "bound": rank.path.bound_by or words.MISSING,
+                "bound": rank.path.bound_by or formatting.MISSING,
                 "skipped": rank.skipped,
                 "host": rank.host,
                 "source": rank.source,
@@ -971,9 +990,9 @@ def ranks_table(run: RunProfile) -> ShownTable:
         shares("Hidden", "hidden", hint="Share of the communication behind compute"),
         times("Window", "window_ns"),
         Field("Bound by", column("bound")),
-        Field("Skipped", column("skipped", words.count), "skipped", hint="Damaged events left out", minor=True),
+        Field("Skipped", column("skipped", formatting.count), "skipped", hint="Damaged events left out", minor=True),
         Field("Host", column("host", named), minor=True),
-        Field("Trace", column("source", lambda value: words.clean(value, 120)), minor=True),
+        Field("Trace", column("source", lambda value: formatting.clean(value, 120)), minor=True),
     )
     left_out = f" {len(run.ranks) - len(rows)} ranks with less exposed communication are left out." * (
         len(run.ranks) > len(rows)
@@ -1013,7 +1032,7 @@ def spread_table(run: RunProfile, count: int = 10) -> ShownTable:
         times("Slowest rank", "max_ns"),
         shares("Slower by", "over"),
         Field("Which", lambda row: f"rank {row['slowest_rank']}"),
-        Field("Ranks", column("ranks", words.count), "ranks"),
+        Field("Ranks", column("ranks", formatting.count), "ranks"),
     )
     caption = (
         "The steps whose times differ most between ranks. A collective at the end of a step makes all ranks equally "
@@ -1044,7 +1063,7 @@ class Changes:
 
 def changes(baseline: Comparison) -> Changes:
     """Put a comparison in words."""
-    notes = tuple(words.sentence(note.message) for note in baseline.notes)
+    notes = tuple(formatting.sentence(note.message) for note in baseline.notes)
     rows = [
         {**record(change), "name": _NAMES.get(change.metric, change.metric), "interval": _interval(change)}
         for change in baseline.changes
@@ -1057,7 +1076,7 @@ def changes(baseline: Comparison) -> Changes:
         Field("Interval", column("interval")),
         Field(
             "Ratio",
-            column("ratio", lambda value: words.MISSING if words.is_missing(value) else f"{value:.3f}"),
+            column("ratio", lambda value: formatting.MISSING if formatting.is_missing(value) else f"{value:.3f}"),
             "ratio",
         ),
         Field("Verdict", column("verdict")),
@@ -1086,7 +1105,7 @@ def verdict(baseline: Comparison) -> str:
     if step.verdict == "too few steps":
         return f"Too few steps to tell a change from noise ({counted})."
     difference = (
-        f"{_signed(step.difference)} ({_interval(step)}, {words.percentage(baseline.level)} interval; {counted})."
+        f"{_signed(step.difference)} ({_interval(step)}, {formatting.percentage(baseline.level)} interval; {counted})."
     )
     if step.verdict == "no change beyond noise":
         return f"The step time has not changed beyond noise: {difference}"
@@ -1094,20 +1113,22 @@ def verdict(baseline: Comparison) -> str:
 
 
 def _signed(value: Any) -> str:
-    if words.is_missing(value):
-        return words.MISSING
+    if formatting.is_missing(value):
+        return formatting.MISSING
     sign = "+" if value > 0 else "−" if value < 0 else ""
-    return f"{sign}{words.duration(abs(value))}"
+    return f"{sign}{formatting.duration(abs(value))}"
 
 
 def _interval(change: Change) -> str:
-    return words.MISSING if change.low is None else f"{_signed(change.low)} to {_signed(change.high)}"
+    return formatting.MISSING if change.low is None else f"{_signed(change.low)} to {_signed(change.high)}"
 
 
 def utilisation_words(utilisation: RunUtilisation) -> list[str]:
     """Return what to say of a run's utilisation, a sentence each; why there is none where the peak is unknown."""
     if utilisation.model is None:
-        return [words.sentence(f"model FLOPs utilisation is unknown: {note.message}") for note in utilisation.notes]
+        return [
+            formatting.sentence(f"model FLOPs utilisation is unknown: {note.message}") for note in utilisation.notes
+        ]
     flops, peak = utilisation.model.flops, utilisation.model.peak
     figure = f"Model FLOPs utilisation is {utilisation.model.percent:.2f} %"
     if utilisation.hardware is not None:
@@ -1117,7 +1138,7 @@ def utilisation_words(utilisation: RunUtilisation) -> list[str]:
         f"{figure}.",
         f"Formula {flops.formula} ({flops.equation}; {flops.source}), {utilisation.model.devices} devices of "
         f"{peak.flops / 1e12:g} TFLOP/s dense ({peak.device}, {peak.dtype}; {peak.source}{recalled}).",
-        *(words.sentence(note.message) for note in utilisation.notes),
+        *(formatting.sentence(note.message) for note in utilisation.notes),
     ]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.core import Note, severest_first, words, write_text
+from densing.core import Note, formatting, severest_first, write_text
 from densing.plots import (
     CHOICES,
     JOURNAL_MONTHS,
@@ -153,7 +153,7 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
              "beside": study.beside, "frontier": against, "gains": ladders or None}  # fmt: skip
     # Where a part was to stand, the page says why there is none.
     missing = {
-        note.details["part"]: words.sentence(note.message) for note in study.notes if note.code == "part-missing"
+        note.details["part"]: formatting.sentence(note.message) for note in study.notes if note.code == "part-missing"
     }
     context = {
         "headline": replace(headline(study), figure=shown.pop("density")),
@@ -170,7 +170,7 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
         "answers": answers,
         "answer_words": answer_words(study.answers),
         "yours": study.placed and yours_table(study.placed),
-        "yours_words": study.placed and [words.sentence(note.message) for note in study.placed.notes],
+        "yours_words": study.placed and [formatting.sentence(note.message) for note in study.placed.notes],
         "beside_title": beside_title(study),
         "beside_words": beside(study),
         "sensitivity": sensitivity_table(study.sensitivity),
@@ -211,12 +211,12 @@ def headline(study: Study) -> Headline:
     facts = (
         (
             "Models and families",
-            f"{words.plural(models, 'model')}, {words.plural(families, 'family', 'families')}",
+            f"{formatting.plural(models, 'model')}, {formatting.plural(families, 'family', 'families')}",
         ),
         ("Window", window(study.trend)),
-        ("Ruler", words.clean(study.reference.title)),
+        ("Ruler", formatting.clean(study.reference.title)),
         ("Score", short_benchmark(study.reference)),
-        ("Estimator", words.clean(head.get("label", head.get("method")))),
+        ("Estimator", formatting.clean(head.get("label", head.get("method")))),
     )
     title = trend_sentences.title(head, study.trend.data.released, level(study.trend))
     return Headline(title, lead(study), facts, caveats(study), now=study.trend.now)
@@ -226,15 +226,15 @@ def lead(study: Study) -> str:
     """Return the sentence that states what was measured on what."""
     head, ruler = study.trend.headline, study.reference
     rows = study.trend.data
-    families = words.plural(len(set(rows.family)), "family", "families")
-    recipe = f"the reference family ({words.clean(ruler.title)})"
+    families = formatting.plural(len(set(rows.family)), "family", "families")
+    recipe = f"the reference family ({formatting.clean(ruler.title)})"
     if isinstance(ruler, JointRuler):
-        recipe = f"{words.clean(ruler.anchor)}'s recipe"
-    doubling = words.doubling(head["doubling_months"], head["lo"], head["hi"], level(study.trend))
+        recipe = f"{formatting.clean(ruler.anchor)}'s recipe"
+    doubling = formatting.doubling(head["doubling_months"], head["lo"], head["hi"], level(study.trend))
     return (
         "Density is effective parameters over actual parameters: how large a model of "
         f"{recipe} would have to be for the same score on {benchmark(ruler)}, over the "
-        f"model's own size. Estimated from {words.plural(len(rows.model), 'model')} of {families}, released "
+        f"model's own size. Estimated from {formatting.plural(len(rows.model), 'model')} of {families}, released "
         f"{window(study.trend)}, its doubling time is {doubling}."
         f"{' With these data it cannot be excluded that density stands still.' if np.isinf(head['hi']) else ''}"
     )
@@ -244,17 +244,19 @@ def caveats(study: Study) -> tuple[str, ...]:
     """Return what the reader must know before quoting the number: one sentence, and what is wrong with the data."""
     ruler = study.reference
     evaluator = (
-        "evaluator not stated" if words.is_missing(ruler.evaluator) else f"scores by {words.clean(ruler.evaluator)}"
+        "evaluator not stated"
+        if formatting.is_missing(ruler.evaluator)
+        else f"scores by {formatting.clean(ruler.evaluator)}"
     )
     held = ""
     if study.trend.varying is not None:
-        held = f" {words.clean(study.trend.record, 600)}"
+        held = f" {formatting.clean(study.trend.record, 600)}"
     lead_caveat = (
         f"These are statements about {study.selection} on one ruler and one set of benchmarks ({evaluator}); with "
         f"another ruler or other models the pace is another.{held}"
     )
     wrong, warned = said(study, "error"), len(said(study, "warning"))
-    more = f" {words.plural(warned, 'warning')} of the data and of the tests: see Checks." if warned else ""
+    more = f" {formatting.plural(warned, 'warning')} of the data and of the tests: see Checks." if warned else ""
     return (f"{lead_caveat}{more}", *wrong)
 
 
@@ -275,7 +277,7 @@ def members(study: Study) -> str:
         return ""
     verb = "belongs" if len(own) == 1 else "belong"
     return (
-        f"{len(own)} of these {words.plural(len(study.trend.data.model), 'model')} {verb} to the reference family "
+        f"{len(own)} of these {formatting.plural(len(study.trend.data.model), 'model')} {verb} to the reference family "
         "itself, whose effective sizes are near their own by construction."
     )
 
@@ -284,26 +286,26 @@ def benchmark(ruler: Reference) -> str:
     """Return which score the ruler reads."""
     if ruler.name == JOINT:
         skills = "knowledge, reasoning, mathematics and code, in equal parts"
-        return f"the joint scale ({skills if ruler.benchmark == 'mean' else words.clean(ruler.benchmark)})"
+        return f"the joint scale ({skills if ruler.benchmark == 'mean' else formatting.clean(ruler.benchmark)})"
     if ruler.benchmark != "mean":
-        return words.clean(ruler.benchmark)
-    names = ", ".join(words.clean(name, 40) for name in ruler.benchmarks)
+        return formatting.clean(ruler.benchmark)
+    names = ", ".join(formatting.clean(name, 40) for name in ruler.benchmarks)
     return f"the mean of {names}" if names else "the mean score"
 
 
 def short_benchmark(ruler: Reference) -> str:
     """Return which score the ruler reads, without the list."""
     if ruler.name == JOINT:
-        return "ability: four skills in equal parts" if ruler.benchmark == "mean" else words.clean(ruler.benchmark)
+        return "ability: four skills in equal parts" if ruler.benchmark == "mean" else formatting.clean(ruler.benchmark)
     if ruler.benchmark != "mean":
-        return words.clean(ruler.benchmark)
-    return f"mean of {words.plural(len(ruler.benchmarks), 'benchmark')}"
+        return formatting.clean(ruler.benchmark)
+    return f"mean of {formatting.plural(len(ruler.benchmarks), 'benchmark')}"
 
 
 def window(trend: TrendResult) -> str:
     """Return the first and last month of release of the rows."""
     released = pd.DatetimeIndex(trend.data.released)
-    return f"{words.month(released.min())} to {words.month(released.max())}" if len(released) else "no dates"
+    return f"{formatting.month(released.min())} to {formatting.month(released.max())}" if len(released) else "no dates"
 
 
 def level(trend: TrendResult) -> float:
@@ -316,7 +318,10 @@ def beside_title(study: Study) -> str:
     part = study.beside
     if part is None:
         return ""
-    return f"{part.name}: {window(part.trend)}, {words.clean(part.reference.title)}, {short_benchmark(part.reference)}"
+    return (
+        f"{part.name}: {window(part.trend)}, {formatting.clean(part.reference.title)}, "
+        f"{short_benchmark(part.reference)}"
+    )
 
 
 def figures(study: Study) -> dict[str, ShownFigure]:
@@ -410,7 +415,8 @@ def rehearsed_figures(tested: WinningForecast | None) -> dict[str, tuple[go.Figu
         return {}
     winner = tested.outlook.choice.forecaster
     caption = (
-        f"Densities as forecast by {words.clean(winner)} from what was known at the date, with their 90 % intervals, "
+        f"Densities as forecast by {formatting.clean(winner)} from what was known at the date, with their 90 % "
+        "intervals, "
         "and what came (diamonds)."
     )
     return {"tested": (plot_rehearsal(tested.rehearsal, winner), caption)}
@@ -421,15 +427,17 @@ def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False, curve
     bounds = table["bound"].fillna("").astype(str) if "bound" in table else pd.Series("", table.index)
     limited = int((bounds != "").sum())
     caption = (
-        f"Density ρ of {words.plural(len(table), 'model')} against release date, with the frontier (steps)"
+        f"Density ρ of {formatting.plural(len(table), 'model')} against release date, with the frontier (steps)"
         f"{', the fitted curve and its 95 % band' if curve else ''}"
         f"{', and the forecast fan (50 % dashed, 90 % dotted)' if fan else ''}."
     )
     if limited:
-        caption += f" {words.plural(limited, 'model')} known only as a limit: the triangle points to the true value."
+        caption += (
+            f" {formatting.plural(limited, 'model')} known only as a limit: the triangle points to the true value."
+        )
     if n_apart:
         caption += (
-            f" {words.plural(n_apart, 'model')} shown apart in grey (mixtures of experts, compressed, continued, "
+            f" {formatting.plural(n_apart, 'model')} shown apart in grey (mixtures of experts, compressed, continued, "
             "without a sourced date, measured by their makers alone); they are not in the curve."
         )
     return caption
@@ -438,18 +446,18 @@ def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False, curve
 def _estimates_words(study: Study) -> str:
     head = study.trend.headline
     return (
-        f"Doubling time by estimator with 95 % intervals; the headline ({words.clean(head.get('method'))}) is "
-        f"the diamond at {words.doubling(head['doubling_months'], head['lo'], head['hi'])}. An arrow marks an "
+        f"Doubling time by estimator with 95 % intervals; the headline ({formatting.clean(head.get('method'))}) is "
+        f"the diamond at {formatting.doubling(head['doubling_months'], head['lo'], head['hi'])}. An arrow marks an "
         "unbounded end."
     )
 
 
 def _reference_words(study: Study) -> str:
     ruler = study.reference
-    inputs = ", ".join(f"{words.clean(name)} = {words.size(value)}" for name, value in ruler.given.items())
+    inputs = ", ".join(f"{formatting.clean(name)} = {formatting.size(value)}" for name, value in ruler.given.items())
     return (
-        f"The ruler {words.clean(ruler.title)}: {words.plural(len(ruler.points), 'point')}, the fitted "
-        f"{words.clean(ruler.fit.law.name)} curve and its band{f', at {inputs}' if inputs else ''}. A model's "
+        f"The ruler {formatting.clean(ruler.title)}: {formatting.plural(len(ruler.points), 'point')}, the fitted "
+        f"{formatting.clean(ruler.fit.law.name)} curve and its band{f', at {inputs}' if inputs else ''}. A model's "
         "score, read across to the curve and down, gives its effective parameters; beyond the dotted guard "
         "lines only a limit is reported."
     )
@@ -473,33 +481,33 @@ def multiverse_words(multiverse: pd.DataFrame) -> str:
     unbounded = int(np.isinf(pd.to_numeric(rows["hi"], errors="coerce")).sum())
     failed = len(multiverse) - len(rows)
     caption = (
-        f"{words.plural(len(rows), 'specification')} of ruler, benchmark, window, denominator and estimator: "
-        f"median doubling time {words.months(median)} months, middle half {words.months(quarter)} to "
-        f"{words.months(upper)}; "
+        f"{formatting.plural(len(rows), 'specification')} of ruler, benchmark, window, denominator and estimator: "
+        f"median doubling time {formatting.months(median)} months, middle half {formatting.months(quarter)} to "
+        f"{formatting.months(upper)}; "
         f"{unbounded} of the intervals have no upper end."
     )
-    return caption + (f" {words.plural(failed, 'specification')} could not be estimated." if failed else "")
+    return caption + (f" {formatting.plural(failed, 'specification')} could not be estimated." if failed else "")
 
 
-DENSITY = Field("Density", lambda row: words.bounded(row.get("density"), row.get("bound")), "density")
-STATUS = Field("Status", lambda row: words.short_status(row.get("status"), row.get("bound")))
+DENSITY = Field("Density", lambda row: formatting.bounded(row.get("density"), row.get("bound")), "density")
+STATUS = Field("Status", lambda row: formatting.short_status(row.get("status"), row.get("bound")))
 
 
 def estimates_table(trend: TrendResult) -> ShownTable:
     """Return the estimators side by side, the headline marked."""
     fields = (
-        Field("Estimator", lambda row: words.clean(row.get("label", row.get("method")))),
-        Field("Doubling, months", column("doubling_months", words.months), "doubling_months"),
+        Field("Estimator", lambda row: formatting.clean(row.get("label", row.get("method")))),
+        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
         Field(
             "Held the truth",
-            lambda row: held_truth(str(row.get("method"))) or words.MISSING,
+            lambda row: held_truth(str(row.get("method"))) or formatting.MISSING,
             hint="Share of simulated worlds whose truth its 95 % interval held",
         ),
-        Field("Slope per day", column("slope_per_day", words.number), "slope_per_day"),
-        Field("Rows", column("n", words.count), "n"),
-        Field("Families", column("clusters", words.count), "clusters"),
-        Field("Dropped", column("dropped", words.count), "dropped", hint="Censored rows the estimator cannot use"),
+        Field("Slope per day", column("slope_per_day", formatting.number), "slope_per_day"),
+        Field("Rows", column("n", formatting.count), "n"),
+        Field("Families", column("clusters", formatting.count), "clusters"),
+        Field("Dropped", column("dropped", formatting.count), "dropped", hint="Censored rows the estimator cannot use"),
         Field("Standard error", column("se_type")),
     )
     caption = (
@@ -518,10 +526,12 @@ def priors_table(trend: TrendResult) -> ShownTable | None:
     fields = (
         Field("Prior", column("prior")),
         Field("Mean over", column("part")),
-        Field("Doubling, months", column("doubling_months", words.months), "doubling_months"),
+        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
-        Field("Grew", column("growing", words.percentage), hint="Probability that density grew over the last year"),
-        Field("Slower", column("slower", words.percentage), hint="Probability that the last year was slower"),
+        Field(
+            "Grew", column("growing", formatting.percentage), hint="Probability that density grew over the last year"
+        ),
+        Field("Slower", column("slower", formatting.percentage), hint="Probability that the last year was slower"),
     )
     caption = (
         "What hangs on the prior of how far the pace may move: its scale is half-normal with "
@@ -536,11 +546,11 @@ def front_table(front: Front | None) -> ShownTable | None:
         return None
     fields = (
         Field("Model", column("model")),
-        Field("Released", column("released", words.day), "released"),
+        Field("Released", column("released", formatting.day), "released"),
         DENSITY,
-        Field("Interval", ranged("density", words.number), "lo", hint="95 %, as measured"),
+        Field("Interval", ranged("density", formatting.number), "lo", hint="95 %, as measured"),
         Field("Record", lambda row: "yes" if flag(row["record"]) else "perhaps", hint="By its middle value"),
-        Field("Probability", column("probability", words.percentage), "probability",
+        Field("Probability", column("probability", formatting.percentage), "probability",
               hint="Share of joint draws of all densities in which it was a record when it came"),
     )  # fmt: skip
     caption = (
@@ -556,14 +566,16 @@ def vintages_table(table: pd.DataFrame) -> ShownTable | None:
     if table.empty:
         return None
     fields = (
-        Field("As of", column("vintage", words.day), "vintage"),
-        Field("Doubling, months", column("doubling_months", words.months), "doubling_months"),
+        Field("As of", column("vintage", formatting.day), "vintage"),
+        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
-        Field("Last twelve months", column("year_months", words.months), "year_months"),
-        Field("Its interval", lambda row: words.short_interval(row.get("year_lo"), row.get("year_hi")), "year_lo"),
-        Field("Grew", column("growing", words.percentage), "growing", hint="Probability, over these twelve months"),
-        Field("Models", column("n", words.count), "n"),
-        Field("Families", column("families", words.count), "families"),
+        Field("Last twelve months", column("year_months", formatting.months), "year_months"),
+        Field("Its interval", lambda row: formatting.short_interval(row.get("year_lo"), row.get("year_hi")), "year_lo"),
+        Field(
+            "Grew", column("growing", formatting.percentage), "growing", hint="Probability, over these twelve months"
+        ),
+        Field("Models", column("n", formatting.count), "n"),
+        Field("Families", column("families", formatting.count), "families"),
         Field("Why not", column("reason"), minor=True),
     )
     caption = "Scale, ruler and pace refitted on what was known at each date; nothing comes from later."
@@ -571,7 +583,7 @@ def vintages_table(table: pd.DataFrame) -> ShownTable | None:
 
 
 def _months_interval(row: Any) -> str:
-    return words.short_interval(row.get("lo"), row.get("hi"))
+    return formatting.short_interval(row.get("lo"), row.get("hi"))
 
 
 def ruler_table(ruler: Reference) -> ShownTable:
@@ -583,7 +595,7 @@ def ruler_table(ruler: Reference) -> ShownTable:
     points["miss"] = points["score"] - points["fitted"]
     fields = (
         Field("Model", column("model")),
-        Field("Size", column("params", words.size), "params"),
+        Field("Size", column("params", formatting.size), "params"),
         Field("Score", column("score", _three_digits), "score"),
         Field("Curve", column("fitted", _three_digits), "fitted"),
         Field("Miss", column("miss", _signed), "miss", hint="Score less curve"),
@@ -593,20 +605,20 @@ def ruler_table(ruler: Reference) -> ShownTable:
 
 
 def _three_digits(value: Any) -> str:
-    return words.number(value, 3)
+    return formatting.number(value, 3)
 
 
 def _signed(value: Any) -> str:
-    return words.MISSING if words.is_missing(value) else f"{float(value):+.3f}".replace("-", "−")
+    return formatting.MISSING if formatting.is_missing(value) else f"{float(value):+.3f}".replace("-", "−")
 
 
 def multiverse_table(multiverse: pd.DataFrame) -> ShownTable:
     """Return every specification as a sortable table."""
     fields = (
         *(Field(name.capitalize(), column(name)) for name in CHOICES),
-        Field("Doubling, months", column("doubling_months", words.months), "doubling_months"),
+        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
-        Field("Rows", column("n", words.count), "n"),
+        Field("Rows", column("n", formatting.count), "n"),
         *shuffle_fields(),
     )
     caption = f"One straight line per specification; the marked one makes the headline's choices. {SHUFFLES}"
@@ -616,9 +628,9 @@ def multiverse_table(multiverse: pd.DataFrame) -> ShownTable:
 def shuffle_fields() -> tuple[Field, ...]:
     """Return the columns of the shuffle of whole families: its p, its size and its power."""
     return (
-        Field("p, families shuffled", column("permutation_p", words.number), "permutation_p"),
-        Field("Size", column("permutation_size", words.percentage), "permutation_size"),
-        Field(f"Power at {PAPER_MONTHS}", column("permutation_power", words.percentage), "permutation_power"),
+        Field("p, families shuffled", column("permutation_p", formatting.number), "permutation_p"),
+        Field("Size", column("permutation_size", formatting.percentage), "permutation_size"),
+        Field(f"Power at {PAPER_MONTHS}", column("permutation_power", formatting.percentage), "permutation_power"),
     )
 
 
@@ -635,9 +647,9 @@ def replication_table(replication: pd.DataFrame) -> ShownTable:
         Field("Reference", column("reference")),
         Field("Benchmark", column("benchmark")),
         Field("Window", column("window")),
-        Field("Doubling, months", column("doubling_months", words.months), "doubling_months"),
+        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
-        Field("Rows", column("n", words.count), "n"),
+        Field("Rows", column("n", formatting.count), "n"),
         Field(f"Covers {PAPER_MONTHS}", lambda row: "yes" if flag(row.get("covers_paper")) else "no"),
         *shuffle_fields(),
     )
@@ -653,8 +665,12 @@ def corollaries_table(corollaries: pd.DataFrame) -> ShownTable:
     """Return what follows from the doubling time."""
     fields = (
         Field("Consequence", column("quantity")),
-        Field("Value", column("value", words.months), "value"),
-        Field("95 % interval", lambda row: f"{words.months(row.get('lo'))} to {words.months(row.get('hi'))}", "lo"),
+        Field("Value", column("value", formatting.months), "value"),
+        Field(
+            "95 % interval",
+            lambda row: f"{formatting.months(row.get('lo'))} to {formatting.months(row.get('hi'))}",
+            "lo",
+        ),
         Field("Unit", column("unit")),
         Field("Equation", column("equation")),
     )
@@ -670,8 +686,8 @@ def skills_table(skills: pd.DataFrame) -> ShownTable:
         Field("Model", column("model")),
         Field("Skill", column("skill")),
         DENSITY,
-        Field("Interval", ranged("density", words.number), "density_lo", hint="95 %, measured"),
-        Field("Effective size", column("n_eff", words.size), "n_eff"),
+        Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured"),
+        Field("Effective size", column("n_eff", formatting.size), "n_eff"),
         STATUS,
         *([Field("Benchmarks", column("benchmarks"))] if several else []),
     )
@@ -682,13 +698,13 @@ def sensitivity_table(sensitivity: pd.DataFrame) -> ShownTable:
     """Return the headline with other models of the same scale."""
     fields = (
         Field("Choice", column("choice")),
-        Field("Doubling, months", column("doubling_months", words.months), "doubling_months"),
+        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
-        Field("Last twelve months", column("year_months", words.months), "year_months"),
-        Field("Its interval", lambda row: words.short_interval(row.get("year_lo"), row.get("year_hi")), "year_lo"),
-        Field("Count", column("n", words.count), "n"),
-        Field("Families", column("families", words.count), "families"),
-        Field("Last release", column("last", words.day), "last"),
+        Field("Last twelve months", column("year_months", formatting.months), "year_months"),
+        Field("Its interval", lambda row: formatting.short_interval(row.get("year_lo"), row.get("year_hi")), "year_lo"),
+        Field("Count", column("n", formatting.count), "n"),
+        Field("Families", column("families", formatting.count), "families"),
+        Field("Last release", column("last", formatting.day), "last"),
     )
     caption = "The same scale and estimator, one choice another; the marked row is the headline."
     return shown_table("sensitivity-table", caption, sensitivity, fields, mark="headline")
@@ -704,7 +720,7 @@ def answers_table(answers: Any) -> ShownTable | None:
         Field("Answer", column("answer", _whole)),
         Field("Estimate", _estimate),
         Field("95 % interval", _ends),
-        Field("p", column("p", words.number), "p", hint="Of the test in the next column"),
+        Field("p", column("p", formatting.number), "p", hint="Of the test in the next column"),
         Field("Test", column("test", _whole), minor=True),
     )
     return shown_table("answers-table", "What the same scale says of the usual questions.", table, fields)
@@ -713,8 +729,10 @@ def answers_table(answers: Any) -> ShownTable | None:
 def answer_words(answers: Any) -> list[tuple[str, str]]:
     """Return the caveats of each question that has some, under the question."""
     single = () if answers is None else getattr(answers, "answers", ())
-    listed = [(words.clean(one.question, 300), [_whole(caveat) for caveat in _several(one.caveats)]) for one in single]
-    return [(question, " ".join(map(words.sentence, caveats))) for question, caveats in listed if caveats]
+    listed = [
+        (formatting.clean(one.question, 300), [_whole(caveat) for caveat in _several(one.caveats)]) for one in single
+    ]
+    return [(question, " ".join(map(formatting.sentence, caveats))) for question, caveats in listed if caveats]
 
 
 def _several(caveats: Any) -> tuple[Any, ...]:
@@ -722,19 +740,19 @@ def _several(caveats: Any) -> tuple[Any, ...]:
 
 
 def _whole(value: Any) -> str:
-    return words.clean(value, 1000)
+    return formatting.clean(value, 1000)
 
 
 def _estimate(row: Mapping[str, Any]) -> str:
-    if words.is_missing(row.get("estimate")):
-        return words.MISSING
-    unit = "" if words.is_missing(row.get("unit")) else f" {words.clean(row['unit'])}"
-    return f"{words.number(row['estimate'])}{unit}"
+    if formatting.is_missing(row.get("estimate")):
+        return formatting.MISSING
+    unit = "" if formatting.is_missing(row.get("unit")) else f" {formatting.clean(row['unit'])}"
+    return f"{formatting.number(row['estimate'])}{unit}"
 
 
 def _ends(row: Mapping[str, Any]) -> str:
     ends = (row.get("lo"), row.get("hi"))
-    return words.MISSING if any(map(words.is_missing, ends)) else " to ".join(map(words.number, ends))
+    return formatting.MISSING if any(map(formatting.is_missing, ends)) else " to ".join(map(formatting.number, ends))
 
 
 def winning_forecast(study: Study) -> tuple[str, ShownTable] | None:
@@ -745,38 +763,40 @@ def winning_forecast(study: Study) -> tuple[str, ShownTable] | None:
     fields = (
         Field("Frozen at", column("origin")),
         Field("Forecast", column("forecaster"), hint="Simplest first"),
-        Field("Models", column("models", words.count), "models", hint="Released in the twelve months after"),
-        Field("Families", column("families", words.count), "families"),
-        Field("CRPS, ln units", column("crps", words.number), "crps", hint="Distance from what came; 0 is best"),
+        Field("Models", column("models", formatting.count), "models", hint="Released in the twelve months after"),
+        Field("Families", column("families", formatting.count), "families"),
+        Field("CRPS, ln units", column("crps", formatting.number), "crps", hint="Distance from what came; 0 is best"),
         Field("Bias, ln units", column("bias", _signed), "bias", hint="What came less the middle of the forecast"),
-        Field("In 50 %", column("cover50", words.percentage), "cover50", hint="Of what came, in the 50 % interval"),
-        Field("In 90 %", column("cover90", words.percentage), "cover90"),
+        Field(
+            "In 50 %", column("cover50", formatting.percentage), "cover50", hint="Of what came, in the 50 % interval"
+        ),
+        Field("In 90 %", column("cover90", formatting.percentage), "cover90"),
         Field("Skill against standing still", ranged("vs_still", _signed), "vs_still", hint="1 is perfect; 90 %"),
     )
     caption = (
         "How each way of forecasting density fared: everything fitted on what was known at the date, and set beside "
         "the models that came. More dates, scores and abilities: densing forecast backtest."
     )
-    return words.clean(tested.sentence, 1000), shown_table("tested-table", caption, tested.table, fields)
+    return formatting.clean(tested.sentence, 1000), shown_table("tested-table", caption, tested.table, fields)
 
 
 def yours_table(placed: Placed) -> ShownTable:
     """Return a user's models with their places among models of their size and of their year."""
 
     def place(name: str) -> Any:
-        return lambda row: f"{row[f'{name}rank']} of {row[f'{name}of']}" if row[f"{name}of"] else words.MISSING
+        return lambda row: f"{row[f'{name}rank']} of {row[f'{name}of']}" if row[f"{name}of"] else formatting.MISSING
 
     fields = (
         Field("Model", column("model")),
         DENSITY,
         Field(
             "Interval",
-            ranged("density", words.number),
+            ranged("density", formatting.number),
             "density_lo",
             hint="95 %, measured: the model's ability and the ruler",
         ),
-        Field("Size", column("n_params", words.size), "n_params"),
-        Field("Released", column("released", words.day), "released"),
+        Field("Size", column("n_params", formatting.size), "n_params"),
+        Field("Released", column("released", formatting.day), "released"),
         Field("Rank among all", place(""), "rank", hint="1 is the densest; itself included"),
         Field("Of its size", place("size_"), "size_rank", hint="Up to twice as small or large"),
         Field("Of its year", place("year_"), "year_rank", hint="Released in the same calendar year"),
@@ -796,8 +816,8 @@ def provenance_table(provenance: pd.DataFrame) -> ShownTable:
         Field("Source", column("title"), link="url"),
         Field("Id", column("id")),
         Field("Licence", column("licence")),
-        Field("Attribution", column("attribution", lambda value: words.clean(value, 1000))),
-        Field("Rows", column("rows", words.count), "rows"),
+        Field("Attribution", column("attribution", lambda value: formatting.clean(value, 1000))),
+        Field("Rows", column("rows", formatting.count), "rows"),
     )
     return shown_table("provenance-table", "Where the facts come from, and under which licence.", provenance, fields)
 
@@ -806,13 +826,13 @@ def other_tests_table(checks: Checks) -> ShownTable:
     """Return the tests that do not lead, with the size and power that say why."""
 
     def show_power(row: Mapping[str, Any]) -> str:
-        powers = [f"{words.percentage(effect.share)} at {effect.effect}" for effect in row.get("power") or ()]
-        return "; ".join(powers) or words.MISSING
+        powers = [f"{formatting.percentage(effect.share)} at {effect.effect}" for effect in row.get("power") or ()]
+        return "; ".join(powers) or formatting.MISSING
 
     fields = (
         Field("Test", column("test")),
-        Field("p", column("p", words.number), "p"),
-        Field("Size", column("size", words.percentage), "size", hint="Rejects at 5 % where there is no trend"),
+        Field("p", column("p", formatting.number), "p"),
+        Field("Size", column("size", formatting.percentage), "size", hint="Rejects at 5 % where there is no trend"),
         Field("Power", show_power),
     )
     caption = (
@@ -830,7 +850,7 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
     sentences = (
         ("The estimator", study.trend.why),
         ("Notes", " ".join(said(study, "warning"))),
-        ("Models in the headline", f"{words.sentence(study.selection)} {members(study)}".strip()),
+        ("Models in the headline", f"{formatting.sentence(study.selection)} {members(study)}".strip()),
         ("Who is counted", who_counts(study.sensitivity, study.density.table)),
         ("Facts", study.recall),
         ("Permutation of release dates", trend_sentences.shuffled(checks)),
@@ -866,7 +886,7 @@ def _inside(name: str) -> str:
 
 
 def _doubles(value: Any) -> str:
-    return "no doubling" if words.is_missing(value) or np.isinf(value) else f"{words.months(value)} months"
+    return "no doubling" if formatting.is_missing(value) or np.isinf(value) else f"{formatting.months(value)} months"
 
 
 def record_setter_bias(checks: Checks) -> str:
@@ -883,17 +903,18 @@ def record_setter_bias(checks: Checks) -> str:
     """
     check = checks.record_setter_bias
     null, true = (None, None) if check is None else (check.no_trend, check.with_trend)
-    if null is None or words.is_missing(null.median_doubling_months):
+    if null is None or formatting.is_missing(null.median_doubling_months):
         return ""
     prose = (
         "Record-setters rise even without a trend: on these dates, the paper's regression on data without "
-        f"any trend reports a doubling every {words.months(null.median_doubling_months)} months in the "
+        f"any trend reports a doubling every {formatting.months(null.median_doubling_months)} months in the "
         "median"
     )
     months = (None, None) if true is None else (true.true_doubling_months, true.median_doubling_months)
-    if not any(map(words.is_missing, months)):
+    if not any(map(formatting.is_missing, months)):
         prose += (
-            f". If the headline's {words.months(months[0])} months were true, it would read {words.months(months[1])}"
+            f". If the headline's {formatting.months(months[0])} months were true, it would read "
+            f"{formatting.months(months[1])}"
         )
     return f"{prose}."
 
@@ -914,7 +935,9 @@ def variance_shares(checks: Checks) -> str:
     }
     shares = {} if checks.variance_shares is None else asdict(checks.variance_shares)
     parts = [
-        f"{origins[name]} {words.percentage(share)}" for name, share in shares.items() if not words.is_missing(share)
+        f"{origins[name]} {formatting.percentage(share)}"
+        for name, share in shares.items()
+        if not formatting.is_missing(share)
     ]
     return f"Shares of the variance of the slope: {', '.join(parts)}." if parts else ""
 
@@ -935,7 +958,9 @@ def diagnostics(checks: Checks) -> str:
     }
     results = {} if checks.diagnostics is None else asdict(checks.diagnostics)
     parts = [
-        f"{name} {words.p_value(results[key])}" for key, name in tests.items() if not words.is_missing(results.get(key))
+        f"{name} {formatting.p_value(results[key])}"
+        for key, name in tests.items()
+        if not formatting.is_missing(results.get(key))
     ]
     if not parts:
         return ""
@@ -953,10 +978,10 @@ def beside(study: Study) -> str:
     trend, ruler = part.trend, part.reference
     head, near = trend.headline, study.trend.headline
     released = pd.DatetimeIndex(trend.data.released)
-    doubling = words.doubling(head["doubling_months"], head["lo"], head["hi"], level(trend))
+    doubling = formatting.doubling(head["doubling_months"], head["lo"], head["hi"], level(trend))
     slow, fast = head["doubling_months"], near["doubling_months"]
     pace = ""
-    if not any(words.is_missing(months) or np.isinf(months) for months in (slow, fast)):
+    if not any(formatting.is_missing(months) or np.isinf(months) for months in (slow, fast)):
         disjoint = head["lo"] > near["hi"] or head["hi"] < near["lo"]
         pace = (
             f": a {'slower' if slow > fast else 'faster'} pace, and the intervals "
@@ -965,8 +990,9 @@ def beside(study: Study) -> str:
     # An organisation's families share more over years than over months: here the wider interval may be the right one.
     checks = f"{trend_sentences.by_organisation(trend.checks, level(trend))} {trend_sentences.broken(trend.checks)}"
     return (
-        f"In {_inside(part.name)}, {words.month(released.min())} to {words.month(released.max())} "
-        f"({words.plural(len(released), 'model')}, ruler {words.clean(ruler.title)} on {words.clean(ruler.benchmark)}),"
+        f"In {_inside(part.name)}, {formatting.month(released.min())} to {formatting.month(released.max())} "
+        f"({formatting.plural(len(released), 'model')}, ruler {formatting.clean(ruler.title)} on "
+        f"{formatting.clean(ruler.benchmark)}),"
         f" the doubling time is {doubling}, against {_doubles(near['doubling_months'])} in the headline{pace}. "
         f"{checks.strip()}"
     ).rstrip()
@@ -987,13 +1013,13 @@ def sensitivity_words(table: pd.DataFrame) -> str:
     if others.empty or usual.empty:
         return ""
     ends = [
-        f"{words.months(row['doubling_months'])} months ({words.clean(row['choice'])}: "
-        f"{words.short_interval(row['lo'], row['hi'])})"
+        f"{formatting.months(row['doubling_months'])} months ({formatting.clean(row['choice'])}: "
+        f"{formatting.short_interval(row['lo'], row['hi'])})"
         for row in others.iloc[sorted({0, len(others) - 1})].to_dict("records")
     ]
     return (
         f"With one choice another the doubling time is {' to '.join(ends)} in place of "
-        f"{words.months(usual['doubling_months'].iloc[0])}."
+        f"{formatting.months(usual['doubling_months'].iloc[0])}."
     )
 
 
@@ -1027,21 +1053,22 @@ def who_counts(sensitivity: pd.DataFrame, models: pd.DataFrame) -> str:
     if usual.empty or others.empty:
         return ""
     parts = [
-        f"{words.months(row['doubling_months'])} months ({words.short_interval(row['lo'], row['hi'])}; "
-        f"{words.plural(int(row['n']), 'model')}) for those {words.clean(choice)}"
+        f"{formatting.months(row['doubling_months'])} months ({formatting.short_interval(row['lo'], row['hi'])}; "
+        f"{formatting.plural(int(row['n']), 'model')}) for those {formatting.clean(choice)}"
         for choice, row in others.to_dict("index").items()
     ]
     prose = (
         f"The pace depends on who is counted: {', '.join(parts)}, in place of "
-        f"{words.months(usual['doubling_months'].iloc[0])}."
+        f"{formatting.months(usual['doubling_months'].iloc[0])}."
     )
     first = models[early(models["released"], pd.Series(True, index=models.index))]
     partly = first["traits"].lt(models["traits"].max())
     if not partly.any() or partly.all():
         return prose
-    few, rest = (words.number(float(first.loc[mask, "density"].median())) for mask in (partly, ~partly))
+    few, rest = (formatting.number(float(first.loc[mask, "density"].median())) for mask in (partly, ~partly))
     return (
-        f"{prose} Of the {words.plural(len(first), 'model')} of those six months {int(partly.sum())} were measured on "
+        f"{prose} Of the {formatting.plural(len(first), 'model')} of those six months {int(partly.sum())} were "
+        "measured on "
         f"fewer skills, and have a median density of {few}; the others have {rest}."
     )
 
@@ -1055,7 +1082,8 @@ def replication(frame: pd.DataFrame) -> str:
     bounded = int(np.isfinite(pd.to_numeric(covering["hi"], errors="coerce")).sum())
     return (
         f"The 95 % interval of the paper's own method covers its {PAPER_MONTHS} months on {len(covering)} of "
-        f"{words.plural(len(frame), 'ruler and benchmark set')}, {bounded} of these with an upper end; that method is "
+        f"{formatting.plural(len(frame), 'ruler and benchmark set')}, {bounded} of these with an upper end; that "
+        "method is "
         "biased fast and rests on few record-setters, so agreement replicates the procedure, not the rate."
     )
 
@@ -1077,7 +1105,7 @@ def chatgpt_split(split: Split) -> str:
     stated = split.stated
     reason = split.reason or (None if stated is None else stated.reason)
     if reason:
-        return f"A change of pace with ChatGPT cannot be tested here: {words.clean(reason, 300)}."
+        return f"A change of pace with ChatGPT cannot be tested here: {formatting.clean(reason, 300)}."
     if stated is None:
         return ""
     data = ""
@@ -1085,23 +1113,23 @@ def chatgpt_split(split: Split) -> str:
     if split.window is not None:
         first, last = split.window
         data = (
-            f" on {words.clean(split.benchmark)} from {words.clean(first)} to {words.clean(last)}: "
-            f"{words.plural(stated.n_before, 'model')} before, {stated.n_after} after, scores of all evaluators "
+            f" on {formatting.clean(split.benchmark)} from {formatting.clean(first)} to {formatting.clean(last)}: "
+            f"{formatting.plural(stated.n_before, 'model')} before, {stated.n_after} after, scores of all evaluators "
             "pooled, dates of early models unverified"
         )
     prose = (
-        f"At {words.clean(stated.date)}, named beforehand, the slope of all models goes from "
-        f"{words.number(stated.slope_before)} to {words.number(stated.slope_after)} per day "
-        f"({words.p_value(stated.p)}){data}. {trend_sentences.size_and_power(stated, 'without a break')}"
+        f"At {formatting.clean(stated.date)}, named beforehand, the slope of all models goes from "
+        f"{formatting.number(stated.slope_before)} to {formatting.number(stated.slope_after)} per day "
+        f"({formatting.p_value(stated.p)}){data}. {trend_sentences.size_and_power(stated, 'without a break')}"
     )
     sides = split.sides
     if sides is None or sides.before.envelope is None or sides.after.envelope is None:
         return prose
     before, after = sides.before.envelope, sides.after.envelope
     return (
-        f"{prose} The paper's envelope reads {words.number(before.slope_per_day)} before and "
-        f"{words.number(after.slope_per_day)} after ({before.n} and {after.n} record-setters); the paper prints "
-        f"{words.number(split.paper.before)} and {words.number(split.paper.after)}, untested."
+        f"{prose} The paper's envelope reads {formatting.number(before.slope_per_day)} before and "
+        f"{formatting.number(after.slope_per_day)} after ({before.n} and {after.n} record-setters); the paper prints "
+        f"{formatting.number(split.paper.before)} and {formatting.number(split.paper.after)}, untested."
     )
 
 
@@ -1118,22 +1146,24 @@ def backtest(result: Backtest) -> str:
     'The forecast could not be back-tested: too few models.'
     """
     if not result.n:
-        return "" if not result.why else f"The forecast could not be back-tested: {words.clean(result.why, 300)}."
+        return "" if not result.why else f"The forecast could not be back-tested: {formatting.clean(result.why, 300)}."
     prose = (
-        f"Fitted to earlier cuts of the data, the line's {words.percentage(result.level)} band for single models held "
-        f"{words.percentage(result.coverage)} of the {result.n} that followed (a model counts once for every "
+        f"Fitted to earlier cuts of the data, the line's {formatting.percentage(result.level)} band for single "
+        "models held "
+        f"{formatting.percentage(result.coverage)} of the {result.n} that followed (a model counts once for every "
         "cut before it)"
     )
-    if result.median_error is not None and not words.is_missing(result.median_error):
-        prose += f"; the median one had {words.number(np.exp(result.median_error))} times the line's density"
+    if result.median_error is not None and not formatting.is_missing(result.median_error):
+        prose += f"; the median one had {formatting.number(np.exp(result.median_error))} times the line's density"
     # Errors are of ln ρ; their exponential is the factor by which a density was missed.
     moved, still = result.frontier_error, result.standstill_error
-    if moved is None or still is None or words.is_missing(moved) or words.is_missing(still):
+    if moved is None or still is None or formatting.is_missing(moved) or formatting.is_missing(still):
         return f"{prose}."
     better = "nearer" if result.beats_standing_still else "no nearer"
     return (
         f"{prose}. In the median over the cuts, the densest model half a year on had "
-        f"{words.number(np.exp(moved))} times the density forecast for it, and {words.number(np.exp(still))} times the "
+        f"{formatting.number(np.exp(moved))} times the density forecast for it, and "
+        f"{formatting.number(np.exp(still))} times the "
         f"record at the time: the forecast came {better} than assuming no progress."
     )
 
@@ -1155,19 +1185,21 @@ def past(forecast: PastForecast | None) -> str:
     """
     if forecast is None:
         return ""
-    prose = f"The headline's own forecast, made from models to {words.month(forecast.made)}, "
+    prose = f"The headline's own forecast, made from models to {formatting.month(forecast.made)}, "
     score = forecast.score
     if score is None:
         return (
-            f"{prose}ended in {words.month(forecast.end)}: that has passed, and no later model was measured on its "
+            f"{prose}ended in {formatting.month(forecast.end)}: that has passed, and no later model was measured on "
+            "its "
             "ruler, so it is neither scored nor shown."
         )
     side = "inside" if score.lo90 <= score.came <= score.hi90 else "outside"
-    ends = f"{words.number(score.lo90)} to {words.number(score.hi90)}"
+    ends = f"{formatting.number(score.lo90)} to {formatting.number(score.hi90)}"
     return (
-        f"{prose}put the frontier of {words.day(score.date)} at a density of {words.number(score.mid)} (90 % "
-        f"range {ends}); what came was {words.number(score.came)} ({words.clean(score.model)}), {side} the range, "
-        f"from a record of {words.number(score.record)} at the time."
+        f"{prose}put the frontier of {formatting.day(score.date)} at a density of {formatting.number(score.mid)} (90 % "
+        f"range {ends}); what came was {formatting.number(score.came)} ({formatting.clean(score.model)}), {side} the "
+        "range, "
+        f"from a record of {formatting.number(score.record)} at the time."
     )
 
 
@@ -1189,42 +1221,51 @@ def all_notes(study: Study) -> tuple[Note, ...]:
     notes: dict[tuple[str, str], Note] = {}
     for label, part in parts:
         for note in getattr(part, "notes", ()):
-            if (note.code, words.sentence(note.message)) not in notes:
-                message = f"{label}{note.message}" if label else words.sentence(note.message)
+            if (note.code, formatting.sentence(note.message)) not in notes:
+                message = f"{label}{note.message}" if label else formatting.sentence(note.message)
                 notes[note.code, message] = replace(note, message=message)
     return tuple(severest_first(notes.values()))
 
 
 FIELDS = (
     Field("Model", column("model"), hint="Name in the catalog"),
-    Field("Rank", column("rank", words.count), "rank", hint="By density among the headline's models; 1 is the densest"),
+    Field(
+        "Rank",
+        column("rank", formatting.count),
+        "rank",
+        hint="By density among the headline's models; 1 is the densest",
+    ),
     replace(DENSITY, hint="Effective over actual parameters"),
     Field(
         "Interval",
-        ranged("density", words.number),
+        ranged("density", formatting.number),
         "density_lo",
         hint="95 %, measured: the model's ability and the ruler",
     ),
     Field(
         "Recipe",
-        ranged("density", words.number, "recipe"),
+        ranged("density", formatting.number, "recipe"),
         "density_lo_recipe",
         hint="95 %, where another model of the same making may lie: with the scatter of models around the ruler",
         minor=True,
     ),
-    Field("Released", column("released", words.day), "released"),
+    Field("Released", column("released", formatting.day), "released"),
     Field("Group", column("stratum"), hint="Headline, or why the model is shown apart"),
     STATUS,
-    Field("Size", column("n_params", words.size), "n_params", hint="Parameters that divide"),
+    Field("Size", column("n_params", formatting.size), "n_params", hint="Parameters that divide"),
     Field("Size from", column("params_basis"), hint="A count, the label in the name, or recalled", minor=True),
-    Field("Its rounding", ranged("params", words.size), "params_lo", hint="Sizes that print as this one", minor=True),
+    Field(
+        "Its rounding", ranged("params", formatting.size), "params_lo", hint="Sizes that print as this one", minor=True
+    ),
     Field("Counted", column("denominator"), hint="Which parameters count", minor=True),
-    Field("Effective size", column("n_eff", words.size), "n_eff"),
-    Field("Its interval", ranged("n_eff", words.size), "n_eff_lo", minor=True),
+    Field("Effective size", column("n_eff", formatting.size), "n_eff"),
+    Field("Its interval", ranged("n_eff", formatting.size), "n_eff_lo", minor=True),
     Field("Score", column("score", _three_digits), "score"),
-    Field("± s.e.", column("score_se", words.number), "score_se", hint="Standard error of the score", minor=True),
-    Field("Scores", column("cells", words.count), "cells", hint="Scores behind it, on the joint scale"),
-    Field("Skills", column("traits", words.count), "traits", hint="Of the four, how many were measured", minor=True),
+    Field("± s.e.", column("score_se", formatting.number), "score_se", hint="Standard error of the score", minor=True),
+    Field("Scores", column("cells", formatting.count), "cells", hint="Scores behind it, on the joint scale"),
+    Field(
+        "Skills", column("traits", formatting.count), "traits", hint="Of the four, how many were measured", minor=True
+    ),
     Field("Benchmark", column("benchmark"), minor=True),
     Field("Family", column("family")),
     Field("Organisation", column("organisation"), minor=True),
@@ -1268,16 +1309,16 @@ def measured_table(measured: Measured) -> ShownTable:
         Field("Read by", _quantity),
         Field(
             "Value",
-            lambda row: words.with_error(row.get("score"), row.get("score_se")),
+            lambda row: formatting.with_error(row.get("score"), row.get("score_se")),
             "score",
             hint="Loss in bits per byte, or share correct",
         ),
         DENSITY,
-        Field("Interval", ranged("density", words.number), "density_lo", hint="95 %, measured: items and ruler"),
-        Field("Effective size", column("n_eff", words.size), "n_eff"),
-        Field("Items", column("n_items", words.count), "n_items"),
+        Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured: items and ruler"),
+        Field("Effective size", column("n_eff", formatting.size), "n_eff"),
+        Field("Items", column("n_items", formatting.count), "n_items"),
         STATUS,
-        Field("Size", column("n_params", words.size), "n_params", minor=True),
+        Field("Size", column("n_params", formatting.size), "n_params", minor=True),
         Field("Counted", column("denominator"), minor=True),
     )
     table = None if measured.densities is None else measured.densities.table
@@ -1295,9 +1336,9 @@ def _quantity(row: Any) -> str:
 def measured_words(measured: Measured) -> list[str]:
     """Return what to know about the measurement, a sentence each; why there is none where there is none."""
     if measured.densities is None:
-        return [words.sentence(measured.missing)]
+        return [formatting.sentence(measured.missing)]
     # That one is said of every ruler when it is made; readers of the section do not need it.
-    return [words.sentence(note.message) for note in measured.notes if note.code != "bootstrap-not-converged"]
+    return [formatting.sentence(note.message) for note in measured.notes if note.code != "bootstrap-not-converged"]
 
 
 def measured_lead(measured: Measured) -> str:
@@ -1307,10 +1348,10 @@ def measured_lead(measured: Measured) -> str:
     parts = [part for quantity in ("loss", "score") if (part := measured.part(quantity)) is not None]
     rows = [row for part in parts for row in part.table.to_dict("records")]
     return " ".join(
-        f"{words.clean(row['model'])}, read by {_quantity(row)} on "
-        f"{words.plural(len(row['benchmarks'].split('+')), 'task')} ({words.count(row['n_items'])} items): "
-        f"effective size {words.size(row['n_eff'])}, density {words.bounded(row['density'], row['bound'])} "
-        f"({ranged('density', words.number)(row)}, 95 %, measured)."
+        f"{formatting.clean(row['model'])}, read by {_quantity(row)} on "
+        f"{formatting.plural(len(row['benchmarks'].split('+')), 'task')} ({formatting.count(row['n_items'])} items): "
+        f"effective size {formatting.size(row['n_eff'])}, density {formatting.bounded(row['density'], row['bound'])} "
+        f"({ranged('density', formatting.number)(row)}, 95 %, measured)."
         for row in rows
     )
 

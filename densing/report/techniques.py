@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from densing import __version__
-from densing.core import words, write_text
+from densing.core import formatting, write_text
 from densing.efficiency.techniques import DOES_NOT_FIT, MISSED, VERDICTS, counts_of, in_memory, untested
 from densing.efficiency.techniques import title as compared_title
 from densing.efficiency.timeline import partition, select
@@ -175,7 +175,7 @@ def render(contents: Contents) -> str:
         "regime": regime_table(regime) if regime else None,
         "regime_sums": regime_sums(regime) if regime else None,
         "timelines": [
-            (words.clean(label, 120), f"gantt-{number}") for number, (label, _) in enumerate(contents.timelines)
+            (formatting.clean(label, 120), f"gantt-{number}") for number, (label, _) in enumerate(contents.timelines)
         ],
         "timeline_words": TIMELINE_WORDS,
         "timeline_table": timeline_table(contents.timelines),
@@ -244,11 +244,11 @@ def gantt_words(label: str, timeline: Timeline) -> str:
     """Return what a timeline shows, for readers who cannot see it."""
     simulated = all(rank.origin.simulated for rank in timeline.ranks)
     steps = len(timeline.ranks[0].steps) if timeline.ranks else 0
-    contents = f"{words.plural(len(timeline.ranks), 'rank')}, {words.plural(steps, 'step')}"
+    contents = f"{formatting.plural(len(timeline.ranks), 'rank')}, {formatting.plural(steps, 'step')}"
     if step := chosen_step(timeline):
-        contents += f"; drawn is step {step.number}, {words.duration(step.length_ns)}, of steps of "
-        contents += f"{words.duration(step.mean_ns)} in the mean"
-    return f"{words.clean(label, 120)}: {'simulated' if simulated else 'recorded'}, {contents}."
+        contents += f"; drawn is step {step.number}, {formatting.duration(step.length_ns)}, of steps of "
+        contents += f"{formatting.duration(step.mean_ns)} in the mean"
+    return f"{formatting.clean(label, 120)}: {'simulated' if simulated else 'recorded'}, {contents}."
 
 
 def headline(contents: Contents) -> Headline:
@@ -266,24 +266,28 @@ def title(contents: Contents) -> str:
     ('co2 is 1.40× as fast as ddp per step', 'One technique: ddp')
     """
     if contents.compare:
-        rows = [{**row, "technique": words.clean(row["technique"], 60), "speedup": known(row["speedup"])}
+        rows = [{**row, "technique": formatting.clean(row["technique"], 60), "speedup": known(row["speedup"])}
                 for row in contents.compare]  # fmt: skip
-        return compared_title(rows, words.clean(contents.baseline, 60) if contents.baseline else "")
+        return compared_title(rows, formatting.clean(contents.baseline, 60) if contents.baseline else "")
     if contents.claims:
         counts = Counter(str(row["verdict"]) for row in contents.claims)
         answered = counts["reproduced"] + counts["not reproduced"]
         if not answered:
-            return f"{words.plural(len(contents.claims), 'published figure')}, and no prediction of ours among them"
-        return f"{counts['reproduced']} of {words.plural(answered, 'prediction')} reproduced"
+            return (
+                f"{formatting.plural(len(contents.claims), 'published figure')}, and no prediction of ours among them"
+            )
+        return f"{counts['reproduced']} of {formatting.plural(answered, 'prediction')} reproduced"
     if contents.throughput:
         known_sources = [source for source in contents.throughput.sources if source.median_error is not None]
         return (
-            f"{words.plural(sum(source.n for source in known_sources), 'measured training speed')} of "
-            f"{words.plural(len(known_sources), 'source')} beside ours"
+            f"{formatting.plural(sum(source.n for source in known_sources), 'measured training speed')} of "
+            f"{formatting.plural(len(known_sources), 'source')} beside ours"
         )
     misses = [abs(value) for row in contents.predicted if (value := miss(row)) is not None]
     if misses:
-        return f"Predictions miss what was measured by {words.percent(100 * float(np.median(misses)))} in the median"
+        return (
+            f"Predictions miss what was measured by {formatting.percent(100 * float(np.median(misses)))} in the median"
+        )
     return "Techniques that hide communication"
 
 
@@ -291,20 +295,20 @@ def lead(contents: Contents) -> str:
     """Return what the page holds, in a sentence or two."""
     periods = {known(row["tau"]) for row in contents.tau}
     parts = [
-        (contents.compare, f"{words.plural(len(contents.compare), 'technique')} on one workload and one cluster"),
+        (contents.compare, f"{formatting.plural(len(contents.compare), 'technique')} on one workload and one cluster"),
         (
             contents.regime,
-            f"a map of {words.plural(len(contents.regime), 'cell')} over bandwidth and {_across(contents.regime)}",
+            f"a map of {formatting.plural(len(contents.regime), 'cell')} over bandwidth and {_across(contents.regime)}",
         ),
-        (contents.timelines, words.plural(len(contents.timelines), "timeline")),
-        (contents.tau, f"exposed communication at {words.plural(len(periods), 'period')}"),
-        (contents.predicted, words.plural(len(contents.predicted), "prediction") + " beside what was measured"),
-        (contents.claims, f"{words.plural(len(contents.claims), 'published figure')} beside ours"),
-        (contents.throughput, f"{words.plural(_measured_runs(contents), 'training run')} beside our cost model"),
+        (contents.timelines, formatting.plural(len(contents.timelines), "timeline")),
+        (contents.tau, f"exposed communication at {formatting.plural(len(periods), 'period')}"),
+        (contents.predicted, formatting.plural(len(contents.predicted), "prediction") + " beside what was measured"),
+        (contents.claims, f"{formatting.plural(len(contents.claims), 'published figure')} beside ours"),
+        (contents.throughput, f"{formatting.plural(_measured_runs(contents), 'training run')} beside our cost model"),
     ]
     sentences = [prose for rows, prose in parts if rows]
     return (
-        f"This page holds {words.clean('; '.join(sentences), 600)}."
+        f"This page holds {formatting.clean('; '.join(sentences), 600)}."
         if sentences
         else "Nothing was handed over to be shown."
     )
@@ -319,11 +323,11 @@ def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
         rows.append(("Do not fit in memory", f"{len(contents.compare) - len(fitting)} of {len(contents.compare)}"))
     if steps:
         rows += [
-            ("Shortest step", words.duration(1e9 * min(steps))),
-            ("Longest step", words.duration(1e9 * max(steps))),
+            ("Shortest step", formatting.duration(1e9 * min(steps))),
+            ("Longest step", formatting.duration(1e9 * max(steps))),
         ]
         bare = [value for row in fitting if (value := known(row["exposed_comm_s"])) is not None]
-        rows += [("Least exposed per step", words.duration(1e9 * min(bare)))] if bare else []
+        rows += [("Least exposed per step", formatting.duration(1e9 * min(bare)))] if bare else []
     for grade, count in counts_of(contents.claims).items():
         if grade == "predicted":
             rows += [(f"Predicted: {verdict}", str(count[verdict])) for verdict in VERDICTS if count[verdict]]
@@ -337,7 +341,7 @@ def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
         rows += [
             ("Training runs", f"{len(contents.throughput.rows):,}"),
             ("Both predicted and measured", f"{_measured_runs(contents):,}"),
-            ("Fits or not: AUC", words.number(memory.auc)),
+            ("Fits or not: AUC", formatting.number(memory.auc)),
         ]
     return tuple(rows)
 
@@ -354,7 +358,7 @@ def caveats(contents: Contents) -> tuple[str, ...]:
             "Steps are simulated: tasks on streams and links whose times follow from a cluster's figures. "
             "Nothing was timed, and the order of two techniques within a few percent of each other is not settled."
         )
-    changing = [words.clean(row["technique"], 60) for row in contents.compare if row.get("changes_loss")]
+    changing = [formatting.clean(row["technique"], 60) for row in contents.compare if row.get("changes_loss")]
     if changing:
         sentences.append(
             f"{', '.join(changing)}: a step does not learn what one of plain synchronous training does, so a faster "
@@ -362,19 +366,20 @@ def caveats(contents: Contents) -> tuple[str, ...]:
         )
     misfits = [row for row in contents.compare if row.get("status") == DOES_NOT_FIT]
     sentences += [
-        f"{words.clean(row['technique'], 60)} does not fit in memory; its times are those of a step that cannot be "
-        f"run: {words.clean(row.get('reason') or 'it needs more than a device has', 300)}."
+        f"{formatting.clean(row['technique'], 60)} does not fit in memory; its times are those of a step that cannot "
+        "be "
+        f"run: {formatting.clean(row.get('reason') or 'it needs more than a device has', 300)}."
         for row in misfits
     ]
     evidence = Counter(str(row["evidence"]) for row in contents.claims)
     if second := evidence["second-hand"]:
         sentences.append(
-            f"{words.plural(second, 'published figure')} {'is' if second == 1 else 'are'} second-hand: "
+            f"{formatting.plural(second, 'published figure')} {'is' if second == 1 else 'are'} second-hand: "
             "read where someone else reports the paper, not in the paper. They are labelled."
         )
     if recalled := evidence["recalled"]:
         sentences.append(
-            f"{words.plural(recalled, 'figure')} {'is' if recalled == 1 else 'are'} recalled and could not be "
+            f"{formatting.plural(recalled, 'figure')} {'is' if recalled == 1 else 'are'} recalled and could not be "
             "looked up; labelled, and not to be quoted as the paper's."
         )
     agreeing = {grade: count["agrees"] for grade, count in counts_of(contents.claims).items() if count["agrees"]}
@@ -382,7 +387,7 @@ def caveats(contents: Contents) -> tuple[str, ...]:
         number = sum(agreeing.values())
         grades = ", ".join(f"{count} {grade}" for grade, count in agreeing.items())
         sentences.append(
-            f"{words.plural(number, 'row')} {'agrees' if number == 1 else 'agree'} without having been predicted "
+            f"{formatting.plural(number, 'row')} {'agrees' if number == 1 else 'agree'} without having been predicted "
             f"({grades}): what went in, or follows from it, confirms nothing."
         )
     if contents.throughput:
@@ -401,7 +406,8 @@ def caveats(contents: Contents) -> tuple[str, ...]:
     if nulls:
         closer = sum(ours < null - 0.001 for ours, null in nulls)
         sentences.append(
-            f"In {closer} of {words.plural(len(nulls), 'calibrated figure')} ours comes closer, by over 0.1 point, "
+            f"In {closer} of {formatting.plural(len(nulls), 'calibrated figure')} ours comes closer, by over 0.1 "
+            "point, "
             "than a null model without a simulator does from the same inputs."
         )
     if any(known(row["exposed_s"]) is not None and bool(row.get("predicted")) for row in contents.tau):
@@ -444,7 +450,7 @@ DEFINITIONS = (
 
 def seconds(name: str, key: str, hint: str = "") -> Field:
     """Return a column of seconds, shown in the unit that suits each."""
-    return Field(name, column(key, lambda value: words.duration(_scaled(value, 1e9))), key, hint=hint)
+    return Field(name, column(key, lambda value: formatting.duration(_scaled(value, 1e9))), key, hint=hint)
 
 
 def _scaled(value: Any, factor: float) -> float | None:
@@ -463,14 +469,15 @@ def compare_table(rows: Sequence[Row]) -> ShownTable:
         Field("In memory", lambda row: in_memory(str(row.get("status")), row.get("room_bytes"))),
         seconds("Step", "step_s"),
         seconds("Exposed per step", "exposed_comm_s"),
-        Field("Hidden", column("overlap_ratio", lambda value: words.percent(_scaled(value, 100))), "overlap_ratio"),
-        Field("Bytes per step", column("bytes", lambda value: words.volume(known(value))), "bytes",
+        Field("Hidden", column("overlap_ratio", lambda value: formatting.percent(_scaled(value, 100))),
+              "overlap_ratio"),
+        Field("Bytes per step", column("bytes", lambda value: formatting.volume(known(value))), "bytes",
               hint="Put into communication per rank"),
         Field("Speed-up", column("speedup", speedup_words), "speedup"),
         Field("Loss", loss_words, hint="Whether a step learns what one of plain synchronous training does"),
-        Field("Memory", column("memory_bytes", lambda value: words.volume(known(value))), "memory_bytes",
+        Field("Memory", column("memory_bytes", lambda value: formatting.volume(known(value))), "memory_bytes",
               hint="Per rank"),
-        *([Field("Remark", lambda row: words.clean(row.get("reason") or "", 300))]
+        *([Field("Remark", lambda row: formatting.clean(row.get("reason") or "", 300))]
           if any(row.get("reason") for row in rows) else []),
     )  # fmt: skip
     caption = "A step of the steady state, mean of the ranks. A dash: unknown, or the technique does not apply."
@@ -486,7 +493,7 @@ def loss_words(row: Mapping[str, Any]) -> str:
     ['changes', 'same', 'not said', '–']
     """
     if "changes_loss" not in row:
-        return words.MISSING
+        return formatting.MISSING
     change = row["changes_loss"]
     return "not said" if change is None else "changes" if change else "same"
 
@@ -496,7 +503,7 @@ def regime_table(rows: Sequence[Row]) -> ShownTable:
     across = _across(rows)
     fields = (
         Field("Technique", column("technique")),
-        Field("Gbit/s", column("bandwidth_gbps", lambda value: words.digits(known(value))), "bandwidth_gbps"),
+        Field("Gbit/s", column("bandwidth_gbps", lambda value: formatting.digits(known(value))), "bandwidth_gbps"),
         Field(across.capitalize(), column(across, _count), across),
         seconds("Step", "step_s"),
         Field("Speed-up", column("speedup", speedup_words), "speedup"),
@@ -519,10 +526,10 @@ def regime_sums(rows: Sequence[Row]) -> ShownTable:
         sums.append({"technique": name, **tally, **ends})
     fields = (
         Field("Technique", column("technique")),
-        Field("Wins", column("wins", words.count), "wins"),
-        Field("Ties", column("ties", words.count), "ties"),
-        Field("Loses", column("loses", words.count), "loses"),
-        Field("Does not fit", column("does not fit", words.count), "does not fit"),
+        Field("Wins", column("wins", formatting.count), "wins"),
+        Field("Ties", column("ties", formatting.count), "ties"),
+        Field("Loses", column("loses", formatting.count), "loses"),
+        Field("Does not fit", column("does not fit", formatting.count), "does not fit"),
         Field("Best", column("best")),
         Field("Worst", column("worst")),
     )
@@ -531,7 +538,7 @@ def regime_sums(rows: Sequence[Row]) -> ShownTable:
 
 
 def _place(row: Row, across: str) -> str:
-    bandwidth = words.digits(known(row["bandwidth_gbps"]))
+    bandwidth = formatting.digits(known(row["bandwidth_gbps"]))
     return f"{speedup_words(row['speedup'])} at {bandwidth} Gbit/s, {across} {_count(row[across])}"
 
 
@@ -589,21 +596,23 @@ def claims_table(rows: Sequence[Row]) -> ShownTable:
     marked = [{**missing, **row, "failed": row["verdict"] in MISSED} for row in rows]
     fields = (
         Field("Claim", column("claim")),
-        Field("What", lambda row: ": ".join(words.clean(row[key], 200) for key in ("what", "setup") if row.get(key))),
+        Field("What", lambda row: ": ".join(formatting.clean(row[key], 200) for key in ("what", "setup")
+                                            if row.get(key))),
         Field("Published", published_words),
         Field("Ours", lambda row: value_words(row.get("ours"), row.get("unit"))),
         Field("Error", column("error", error_words), "error", hint="Ours over published, less 1"),
         Field("Grade", column("grade")),
         Field("Verdict", column("verdict")),
         Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
-        Field("Notices", lambda row: ", ".join(map(str, row["turned_by"])) or words.MISSING,
+        Field("Notices", lambda row: ", ".join(map(str, row["turned_by"])) or formatting.MISSING,
               hint="Broken laws of the simulator that turn the row"),
         Field("Technique", column("technique"), minor=True),
         Field("Evidence", column("evidence"), minor=True),
-        Field("Inputs", lambda row: words.clean(row.get("inputs") or "", 400), hint="Published figures used in ours",
+        Field("Inputs", lambda row: formatting.clean(row.get("inputs") or "", 400), hint="Published figures used in "
+                                                                                         "ours",
               minor=True),
-        Field("Note", lambda row: words.clean(row.get("note") or "", 400)),
-        Field("Source", lambda row: words.clean(row["source"], 300), minor=True),
+        Field("Note", lambda row: formatting.clean(row.get("note") or "", 400)),
+        Field("Source", lambda row: formatting.clean(row["source"], 300), minor=True),
     )  # fmt: skip
     caption = (
         "Published figures and what the simulator gives for each; ◆ marks those that do not come out. Only a "
@@ -642,9 +651,9 @@ def null_words(row: Mapping[str, Any]) -> str:
     ('−3.2 % (all hidden)', '–')
     """
     if row.get("null") is None:
-        return words.MISSING
+        return formatting.MISSING
     value = row["null"] if isinstance(row["null"], str) else error_words(row.get("null_error"))
-    return words.clean(f"{value} ({row['null_model']})", 300)
+    return formatting.clean(f"{value} ({row['null_model']})", 300)
 
 
 def grades_table(rows: Sequence[Row]) -> ShownTable:
@@ -664,7 +673,7 @@ def throughput_table(found: Throughput) -> ShownTable:
     """Return the errors of each source, beside the null models' and those of constants that never saw it."""
 
     def share(name: str, key: str, hint: str = "") -> Field:
-        return Field(name, column(key, lambda value: words.percent(_scaled(value, 100))), key, hint=hint)
+        return Field(name, column(key, lambda value: formatting.percent(_scaled(value, 100))), key, hint=hint)
 
     fields = (
         Field("Source", column("source")),
@@ -675,7 +684,7 @@ def throughput_table(found: Throughput) -> ShownTable:
         share("Unseen", "unseen_median", "median error of constants that were fitted without this source"),
         share("Constant MFU", "constant_mfu_median", "median error of the source's median MFU"),
         share("Nearest", "nearest_median", "median error of the MFU of the source's most similar other row"),
-        Field("Rank correlation", column("rank_correlation", words.number), "rank_correlation"),
+        Field("Rank correlation", column("rank_correlation", formatting.number), "rank_correlation"),
         Field("Repeats differ by", column("repeat_spread", speedup_words), "repeat_spread"),
     )
     rows = records_frame([source.to_dict() for source in found.sources])
@@ -704,13 +713,13 @@ def value_words(value: Any, unit: Any = "") -> str:
     ('304736 tokens/s', '4090 > A800', '–', '500 ms')
     """
     if isinstance(value, str):
-        return words.clean(value, 200)
+        return formatting.clean(value, 200)
     real = known(value)
     if real is None:
-        return words.MISSING
+        return formatting.MISSING
     if unit == "s":
-        return words.duration(1e9 * real)
-    return f"{words.digits(real)} {'' if words.is_missing(unit) else words.clean(unit, 60)}".strip()
+        return formatting.duration(1e9 * real)
+    return f"{formatting.digits(real)} {'' if formatting.is_missing(unit) else formatting.clean(unit, 60)}".strip()
 
 
 def error_words(value: Any) -> str:
@@ -722,12 +731,12 @@ def error_words(value: Any) -> str:
     ('+5.1 %', '−25.0 %', '–')
     """
     real = known(value)
-    return words.MISSING if real is None else f"{'+' if real > 0 else ''}{words.percent(100 * real)}"
+    return formatting.MISSING if real is None else f"{'+' if real > 0 else ''}{formatting.percent(100 * real)}"
 
 
 def _count(value: Any) -> str:
     real = known(value)
-    return words.MISSING if real is None else f"{real:g}"
+    return formatting.MISSING if real is None else f"{real:g}"
 
 
 def timeline_table(timelines: Sequence[tuple[str, Timeline]]) -> ShownTable:
@@ -742,7 +751,10 @@ def timeline_table(timelines: Sequence[tuple[str, Timeline]]) -> ShownTable:
         times("Exposed communication", "exposed"),
         times("Idle", "idle"),
         Field(
-            "Hidden", column("hidden", words.percent), "hidden", hint="|C ∩ K| / |C| of unions, as in densing profile"
+            "Hidden",
+            column("hidden", formatting.percent),
+            "hidden",
+            hint="|C ∩ K| / |C| of unions, as in densing profile",
         ),
     )
     caption = (
@@ -756,7 +768,7 @@ def _row(label: str, rank: RankTimeline) -> dict[str, Any]:
     part = partition(select(rank))
     steps = max(len(rank.steps), 1)
     return {
-        "label": words.clean(label, 120),
+        "label": formatting.clean(label, 120),
         "rank": rank.rank,
         "how": "simulated" if rank.origin.simulated else "recorded",
         "step": part.window_ns / steps,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import doubts, words, write_text
+from densing.core import doubts, formatting, write_text
 from densing.report.study import who_counts
 from densing.scores.study import Today, precision
 from densing.scores.trend import HEADLINE, LINE, TrendResult, doubling_text, measured_coverage
@@ -102,7 +102,7 @@ def _caveats(today: Today) -> list[str]:
         today.recovery.sentence,
         *(note.message for note in doubts((*today.scale.notes, *headline.notes))),
     )
-    return [*(f"- {words.sentence(sentence)}" for sentence in spoken if sentence), ""]
+    return [*(f"- {formatting.sentence(sentence)}" for sentence in spoken if sentence), ""]
 
 
 def _sensitivity(table: pd.DataFrame) -> str:
@@ -143,7 +143,7 @@ def _coverage() -> str:
     table = measured_coverage().set_index(["scenario", "method"])
     worlds = table.index.get_level_values("scenario").unique()
     rows = {
-        f"{label}, {part}": [words.percentage(table.loc[(world, method), column]) for world in worlds]
+        f"{label}, {part}": [formatting.percentage(table.loc[(world, method), column]) for world in worlds]
         for label, method in (("pace", HEADLINE.name), ("straight line", LINE.name))
         for part, column in (("window", "coverage"), ("last year", "coverage_last"))
     }
@@ -152,7 +152,7 @@ def _coverage() -> str:
 
 def _recovery(today: Today) -> list[str]:
     table = today.recovery.table
-    shown = table.assign(interval=[words.short_interval(row.lo, row.hi) for row in table.itertuples()])
+    shown = table.assign(interval=[formatting.short_interval(row.lo, row.hi) for row in table.itertuples()])
     names = ["world", "link", "group", "months", "known", "estimate", "interval", "held", "models", "densities"]
     return [
         _command("densing joint recover"),
@@ -182,7 +182,8 @@ def _scale(today: Today) -> list[str]:
     left_out = today.cells.dropped["reason"].value_counts()
     chains = today.scale.convergence
     return [
-        f"{len(today.cells)} cells. Left out: {words.listed(f'{n} {why}' for why, n in left_out.items())}. Over all "
+        f"{len(today.cells)} cells. Left out: {formatting.listed(f'{n} {why}' for why, n in left_out.items())}. Over "
+        "all "
         f"abilities: worst R-hat {chains['r_hat'].max():.2f}, fewest effective draws {chains['ess'].min():.0f} of "
         f"{today.scale.options['draws']}.\n",
         "How far an evaluator's test lies from an average one, in percentage points at the models that it measured, "
@@ -250,7 +251,7 @@ def _answers(today: Today) -> list[str]:
 def _forecasts(today: Today) -> list[str]:
     result = today.rehearsal
     return [
-        *(f"- {words.day(row.origin)}: {row.sentence}." for row in result.origins.itertuples()),
+        *(f"- {formatting.day(row.origin)}: {row.sentence}." for row in result.origins.itertuples()),
         "",
         *(f"- `{name}`: {result.labels[name]}" for name in result.forecasters),
         "",
@@ -273,8 +274,8 @@ def _cells(row: Iterable[Any]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    if words.is_missing(value):
-        return words.MISSING
+    if formatting.is_missing(value):
+        return formatting.MISSING
     if isinstance(value, pd.Timestamp):
-        return words.day(value)
-    return words.digits(value) if isinstance(value, float) else words.clean(value)
+        return formatting.day(value)
+    return formatting.digits(value) if isinstance(value, float) else formatting.clean(value)

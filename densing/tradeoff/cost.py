@@ -16,7 +16,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import ArtefactError, InputError, Note, UnknownNameError, printed_data, words
+from densing.core import ArtefactError, InputError, Note, UnknownNameError, formatting, printed_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,19 +134,19 @@ class DensityCost:
         """What the device hours bought, a sentence each."""
         low, high = self.density_lo, self.density_hi
         if low is not None and high is not None:
-            ends = f" ({words.number(low)} to {words.number(high)})"
+            ends = f" ({formatting.number(low)} to {formatting.number(high)})"
         elif low is not None:
-            ends = f" (at least {words.number(low)})"
+            ends = f" (at least {formatting.number(low)})"
         else:
-            ends = "" if high is None else f" (at most {words.number(high)})"
+            ends = "" if high is None else f" (at most {formatting.number(high)})"
         sentences = [
-            f"{words.clean(self.model, 120)} has density {words.bounded(self.density, self.bound)}{ends} on "
-            f"{words.clean(self.benchmark, 80) if self.benchmark else 'its benchmark'} after "
-            f"{self.device_hours:,.0f} device hours: {words.bounded(self.per_hour, self.bound)} per parameter per "
+            f"{formatting.clean(self.model, 120)} has density {formatting.bounded(self.density, self.bound)}{ends} on "
+            f"{formatting.clean(self.benchmark, 80) if self.benchmark else 'its benchmark'} after "
+            f"{self.device_hours:,.0f} device hours: {formatting.bounded(self.per_hour, self.bound)} per parameter per "
             "1,000 device hours."
         ]
         if self.note:
-            sentences.append(f"That density is a limit or lies outside the ruler: {words.clean(self.note)}.")
+            sentences.append(f"That density is a limit or lies outside the ruler: {formatting.clean(self.note)}.")
         return sentences
 
     @property
@@ -157,15 +157,16 @@ class DensityCost:
             return ""
         hours = self.device_hours
         sentence = (
-            f"If the profiled steps are typical of the training, {words.digits(hours * exposed)} of these hours "
-            f"({words.percent(100 * exposed)}) were exposed communication and {words.digits(hours * idle)} "
-            f"({words.percent(100 * idle)}) idle"
+            f"If the profiled steps are typical of the training, {formatting.digits(hours * exposed)} of these hours "
+            f"({formatting.percent(100 * exposed)}) were exposed communication and {formatting.digits(hours * idle)} "
+            f"({formatting.percent(100 * idle)}) idle"
         )
         # Nothing but communication and idleness: there is no factor to name.
         if useful <= 0:
             return f"{sentence}."
         return (
-            f"{sentence}; without either, the same model would have taken {words.digits(hours * useful)}, and density "
+            f"{sentence}; without either, the same model would have taken {formatting.digits(hours * useful)}, and "
+            "density "
             f"per device hour would be {1 / useful:.2f} times as high. That is a ceiling: exposed time is not all on "
             "the critical path."
         )
@@ -313,8 +314,8 @@ def _joined(row: Mapping[str, Any], device_hours: float, source: str, profile: R
 
     density = figure("density")
     if density is None:
-        model = words.clean(row["model"], 80)
-        status = words.clean(row.get("status"))
+        model = formatting.clean(row["model"], 80)
+        status = formatting.clean(row.get("status"))
         raise InputError(f"{source}: {model} has no density ({status}); choose a model that has one")
     bound = row["bound"] if row.get("bound") in ("upper", "lower") else ""
     partition = None
@@ -324,15 +325,17 @@ def _joined(row: Mapping[str, Any], device_hours: float, source: str, profile: R
 
         partition = pooled([rank.partition for rank in profile.ranks])
     return DensityCost(
-        model=words.clean(row["model"], 120),
+        model=formatting.clean(row["model"], 120),
         density=density,
         density_lo=figure("density_lo"),
         density_hi=figure("density_hi"),
         benchmark=_name(row, "benchmark"),
         n_eff=figure("n_eff"),
         device_hours=device_hours,
-        note="" if words.is_missing(row.get("status")) or row["status"] == "ok" else words.status(row["status"], bound),
+        note=""
+        if formatting.is_missing(row.get("status")) or row["status"] == "ok"
+        else formatting.status(row["status"], bound),
         bound=bound,
         partition=partition,
-        reference="" if words.is_missing(row.get("reference")) else words.clean(row["reference"], 120),
+        reference="" if formatting.is_missing(row.get("reference")) else formatting.clean(row["reference"], 120),
     )

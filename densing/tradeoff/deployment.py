@@ -23,8 +23,8 @@ from densing.core import (
     Readable,
     Table,
     as_table,
+    formatting,
     read_sheet,
-    words,
     write_csv,
     write_text,
 )
@@ -111,8 +111,8 @@ class Deployment(Readable):
         row = self.policies[self.policies["policy"].eq(self.recommended)].iloc[0]
         return (
             f"{self.model}: take {self.recommended}: {self.reason}. 95 % of requests take up to "
-            f"{words.number(row['p95_ms'])} ms of {words.number(1e3 * self.service.deadline_s)}, "
-            f"{words.percentage(row['late'])} are late."
+            f"{formatting.number(row['p95_ms'])} ms of {formatting.number(1e3 * self.service.deadline_s)}, "
+            f"{formatting.percentage(row['late'])} are late."
         )
 
     def card(self) -> Card:
@@ -248,8 +248,8 @@ def deploy(
     fastest = float(seconds.min())
     if fastest > deadline_s:
         raise InputError(
-            f"deadline: {words.number(1e3 * deadline_s)} ms is met by nothing; the fastest, "
-            f"{actions.labels[int(seconds.min((0, 1)).argmin())]}, takes {words.number(1e3 * fastest)} ms at best"
+            f"deadline: {formatting.number(1e3 * deadline_s)} ms is met by nothing; the fastest, "
+            f"{actions.labels[int(seconds.min((0, 1)).argmin())]}, takes {formatting.number(1e3 * fastest)} ms at best"
         )
     contest = offload.hold_contest(
         actions, service, link, policies=policies, traces=traces, seeds=seeds, updates=updates, level=level, seed=seed,
@@ -479,7 +479,7 @@ def try_choices(
     note = Note(
         "tried", "info",
         f"{len(front)} ways served for real over {link} ({run.link.kind}), medians of {requests}: predicted and "
-        f"measured differ by {words.percentage(float(np.median(np.abs(tried['difference']))))} in the median",
+        f"measured differ by {formatting.percentage(float(np.median(np.abs(tried['difference']))))} in the median",
         {"link": link, "kind": run.link.kind},
     )  # fmt: skip
     return replace(result, tried=tried, notes=(*result.notes, note))

@@ -30,12 +30,12 @@ from densing.core import (
     Readable,
     UnavailableError,
     UnknownNameError,
+    formatting,
     install_command,
     named_seed,
     named_stream,
     of_part,
     once,
-    words,
 )
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Explained(Readable):
     @property
     def sentence(self) -> str:
         """What came out, in one sentence or two."""
-        share = words.percentage(self.fails / self.items)
+        share = formatting.percentage(self.fails / self.items)
         stable = int(self.weights["stable"].sum())
         subject = f"{self.a} fails on {share} of {self.items} items" + (
             f" that {self.b} solves" if self.among == "solved" else f", and {self.b} solves those"
@@ -143,7 +143,7 @@ class Explained(Readable):
         if not len(self.weights):
             return f"{subject}. No word and no field tells them apart."
         tell = "tells" if len(self.weights) == 1 else "tell"
-        found = f"{words.plural(len(self.weights), 'weight')} {tell} them apart, {stable} of them stable"
+        found = f"{formatting.plural(len(self.weights), 'weight')} {tell} them apart, {stable} of them stable"
         if math.isnan(self.auc):
             return f"{subject}. {found}; too few items are held out to say how well."
         worth = f"AUC on {self.held_out} held-out items {self.auc:.2f} ({self.auc_lo:.2f} to {self.auc_hi:.2f})"
@@ -155,15 +155,17 @@ class Explained(Readable):
         """What travelled, beside what gathering the items would have taken, in one sentence."""
         if len(self.stores) == 1:
             return "All items lie in one place: nothing had to travel, and the solution is that of all items."
-        gathered = f"{words.volume(self.bytes_items)} as text, {words.volume(self.bytes_features)} as features"
+        gathered = (
+            f"{formatting.volume(self.bytes_items)} as text, {formatting.volume(self.bytes_features)} as features"
+        )
         return (
-            f"Between {len(self.stores)} stores {words.volume(self.bytes)} travelled for the fit and "
-            f"{words.volume(self.bytes_draws)} for the stability; gathering the items takes {gathered}."
+            f"Between {len(self.stores)} stores {formatting.volume(self.bytes)} travelled for the fit and "
+            f"{formatting.volume(self.bytes_draws)} for the stability; gathering the items takes {gathered}."
         )
 
     def card(self) -> Card:
         """Return what is shown: how well the items are told apart, then the weights."""
-        facts = {"found": self.sentence, "penalty": words.number(self.lam), "features": str(self.features),
+        facts = {"found": self.sentence, "penalty": formatting.number(self.lam), "features": str(self.features),
                  "moved": self.moved}  # fmt: skip
         columns = ["feature", "weight", "stability", "items", "fails"]
         return Card(f"Where {self.a} fails and {self.b} does not", facts, self.weights[columns], self.notes)
@@ -285,8 +287,10 @@ def explain_items(
         trained.weights[[*kept, width]] = again.weights
         stability, moved_fresh = _stability(training, trained.weights, lam, updates, range(draws, 2 * draws), seed)
         moved, moved_draws = moved + moved_again, moved_draws + moved_fresh
-        notes.append(Note("kept-stable", "info", f"{len(kept)} of {words.plural(len(support), 'weight')} kept their "
-                          f"sign in {words.percentage(STABLE)} of {draws} draws and were fitted anew; stability is "
+        notes.append(Note("kept-stable", "info", f"{len(kept)} of {formatting.plural(len(support), 'weight')} kept "
+                                                 "their "
+                          f"sign in {formatting.percentage(STABLE)} of {draws} draws and were fitted anew; stability "
+                          "is "
                           f"that of {draws} draws more"))  # fmt: skip
     weights, intercept = trained.weights[:width], float(trained.weights[width])
     scores = tested.features[:, :width] @ weights + intercept
@@ -758,11 +762,12 @@ def _remarks(
                           f"{lo:.2f}: the weights may describe chance"))  # fmt: skip
     loose = int((~shown["stable"].astype(bool)).sum()) if len(shown) else 0
     if loose:
-        notes.append(Note("unstable", "info", f"{loose} of {words.plural(len(shown), 'weight')} keep their sign in "
-                          f"fewer than {words.percentage(STABLE)} of the draws"))  # fmt: skip
+        notes.append(Note("unstable", "info", f"{loose} of {formatting.plural(len(shown), 'weight')} keep their sign "
+                                              "in "
+                          f"fewer than {formatting.percentage(STABLE)} of the draws"))  # fmt: skip
     single = sum(part.one_class for part in training.parts)
     if single:
-        notes.append(Note("one-class", "info", f"{words.plural(single, 'store')} with items of one kind only: no "
+        notes.append(Note("one-class", "info", f"{formatting.plural(single, 'store')} with items of one kind only: no "
                           "solution of its own, gradients all the same"))  # fmt: skip
     if collisions:
         notes.append(Note("collisions", "warning", f"{collisions} features share a number with another"))

@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from densing.core import Card, FitError, InputError, Note, Readable, Record, UnknownNameError, once, processes, words
+from densing.core import (
+    Card,
+    FitError,
+    InputError,
+    Note,
+    Readable,
+    Record,
+    UnknownNameError,
+    formatting,
+    once,
+    processes,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -520,13 +531,15 @@ def sentence(arm: ArmGain) -> str:
     """
 
     def written(shift: Shift) -> str:
-        ends = f"({words.number(shift.lo)} to {words.number(shift.hi)})"
+        ends = f"({formatting.number(shift.lo)} to {formatting.number(shift.hi)})"
         if shift.lo is None or shift.hi is None:
             ends = "(no end known)" if shift.lo is shift.hi else ""
             ends = ends or (
-                f"(at least {words.number(shift.lo)})" if shift.hi is None else f"(at most {words.number(shift.hi)})"
+                f"(at least {formatting.number(shift.lo)})"
+                if shift.hi is None
+                else f"(at most {formatting.number(shift.hi)})"
             )
-        value = words.number(shift.ratio) if shift.ratio is not None else "unknown"
+        value = formatting.number(shift.ratio) if shift.ratio is not None else "unknown"
         return f"{value} {ends}" + ("" if shift.status == "ok" else f", {shift.status.replace('_', ' ')}")
 
     return f"density x {written(arm.density)}; tokens x {written(arm.tokens)}; no loss: {arm.no_loss}"
@@ -742,7 +755,10 @@ def _pair_notes(arm: str, baseline: str, pairs: pd.DataFrame, unmatched: pd.Data
         ]
         more = f" and {len(unmatched) - 3} more" if len(unmatched) > 3 else ""
         bad = unmatched["reason"].str.startswith("loss").any()
-        text = f"arm {arm}: {words.plural(len(unmatched), 'run')} without a partner left out: {'; '.join(shown)}{more}"
+        text = (
+            f"arm {arm}: {formatting.plural(len(unmatched), 'run')} without a partner left out: "
+            f"{'; '.join(shown)}{more}"
+        )
         notes.append(Note("unmatched", "error" if bad else "warning", text, {"arm": arm, "runs": len(unmatched)}))
     if pairs.empty:
         notes.append(Note("no-pairs", "error", f"arm {arm}: no pair with {baseline} is left; nothing is said of it"))

@@ -29,11 +29,11 @@ from densing.core import (
     Record,
     UnknownNameError,
     decode,
+    formatting,
     named_stream,
     once,
     printed_data,
     read_json,
-    words,
 )
 from densing.tradeoff.cost import DensityCost
 from densing.tradeoff.gain import GainRecord, Gains
@@ -62,10 +62,10 @@ class Cost:
 
 
 COSTS: Mapping[str, Cost] = {
-    "flops": Cost("training compute, FLOP", words.power),
-    "device_hours": Cost("device hours", words.power),
-    "bytes": Cost("bytes that one rank sends", words.volume),
-    "joules": Cost("energy, J", words.power),
+    "flops": Cost("training compute, FLOP", formatting.power),
+    "device_hours": Cost("device hours", formatting.power),
+    "bytes": Cost("bytes that one rank sends", formatting.volume),
+    "joules": Cost("energy, J", formatting.power),
 }
 
 
@@ -117,13 +117,14 @@ class Frontier(Readable):
     def sentence(self, scale: str) -> str:
         """Return what the frontier on a scale is, in one sentence."""
         front, placed = self.front(scale), self.table["scale"].eq(scale) & self.table["status"].eq("ok")
-        names = words.listed(
-            (f"{row['name']} ({words.number(row['density'])})" for row in front.to_dict("records")), len(front)
+        names = formatting.listed(
+            (f"{row['name']} ({formatting.number(row['density'])})" for row in front.to_dict("records")), len(front)
         )
         sure = int(front["share"].ge(LEVEL).sum())
         return (
-            f"{words.plural(int(placed.sum()), 'row')} with density and {COSTS[self.cost].label}; on the frontier, "
-            f"cheapest first: {names}; {sure} of them in {words.percentage(LEVEL)} of the draws or more."
+            f"{formatting.plural(int(placed.sum()), 'row')} with density and {COSTS[self.cost].label}; on the "
+            "frontier, "
+            f"cheapest first: {names}; {sure} of them in {formatting.percentage(LEVEL)} of the draws or more."
         )
 
     def card(self) -> Card:
@@ -309,7 +310,7 @@ def _models(densities: DensityResult, compute: pd.DataFrame) -> _Part:
     facts = compute.set_index("model").reindex(table["model"]).reset_index()
     rows = pd.DataFrame(
         {
-            "name": [words.clean(name, 120) for name in table["model"]],
+            "name": [formatting.clean(name, 120) for name in table["model"]],
             "source": "catalog",
             "scale": _scale(ruler.name, ruler.benchmark),
             **{name: pd.to_numeric(table[name]).to_numpy() for name in ("density", "density_lo", "density_hi")},
@@ -326,7 +327,9 @@ def _models(densities: DensityResult, compute: pd.DataFrame) -> _Part:
 
 
 def _scale(reference: str, benchmark: str) -> str:
-    return ", ".join(filter(None, (words.clean(reference or "ruler not stated", 80), words.clean(benchmark, 80))))
+    return ", ".join(
+        filter(None, (formatting.clean(reference or "ruler not stated", 80), formatting.clean(benchmark, 80)))
+    )
 
 
 class _Joined(Record, frozen=True):
@@ -358,7 +361,7 @@ def _profile(profile: DensityCost | Path | str) -> dict[str, Any]:
         profile = DensityCost(**decode(joined, _Joined, f"{path}: $.joined").to_dict())
     lo, hi = interval_ends(profile.density_lo, profile.density_hi, profile.model)
     return {
-        "name": words.clean(profile.model, 120),
+        "name": formatting.clean(profile.model, 120),
         "source": "profile",
         "scale": _scale(profile.reference, profile.benchmark),
         "density": profile.density,
@@ -384,10 +387,10 @@ def _arms(gain: Gains | GainRecord | Path | str) -> tuple[list[dict[str, Any]], 
     }
     sent, seconds, joules = (spec.baseline_cost.get(key) for key in costs)
     base = ArmFigures(spec.baseline, 1.0, 1.0, 1.0, sent, seconds, joules, pairs=0, status="ok")
-    scale = f"ratio to {words.clean(spec.baseline, 60)}, ladder {words.clean(record.digest[:8])}"
+    scale = f"ratio to {formatting.clean(spec.baseline, 60)}, ladder {formatting.clean(record.digest[:8])}"
     rows, partial = [], []
     for figure in (base, *figures):
-        name = words.clean(figure.arm, 120)
+        name = formatting.clean(figure.arm, 120)
         paid = {key: _cost(getattr(figure, key), f"{where}: {name}: {key}") for key in costs}
         known = {
             "bytes": paid["bytes"],
@@ -398,7 +401,7 @@ def _arms(gain: Gains | GainRecord | Path | str) -> tuple[list[dict[str, Any]], 
         lo, hi = interval_ends(figure.density_lo, figure.density_hi, f"{where}: {name}")
         evidence = [f"{key} {kinds[key]}" for key, value in known.items() if math.isfinite(value)]
         # An end that is missing is open: the arm's ratio is a bound.
-        status = words.clean(figure.status, 40)
+        status = formatting.clean(figure.status, 40)
         rows.append(
             {
                 "name": name, "source": "arm", "scale": scale, "density": ratio, "density_lo": lo, "density_hi": hi,
@@ -410,7 +413,7 @@ def _arms(gain: Gains | GainRecord | Path | str) -> tuple[list[dict[str, Any]], 
     notes = []
     if partial:
         text = (
-            f"{scale}: costs of {words.listed(partial)} are means over the runs that have a partner, those of "
+            f"{scale}: costs of {formatting.listed(partial)} are means over the runs that have a partner, those of "
             f"{spec.baseline} over all of its runs"
         )
         notes.append(Note("unequal-runs", "warning", text, {"arms": partial}))
@@ -435,10 +438,10 @@ def _distinct(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], lis
             group.append(row)
     distinct, notes = [row for group in first.values() for row in group], []
     if len(distinct) < len(rows):
-        text = f"{words.plural(len(rows) - len(distinct), 'row')} given twice: counted once"
+        text = f"{formatting.plural(len(rows) - len(distinct), 'row')} given twice: counted once"
         notes.append(Note("repeated", "info", text))
     if several := [name for (_, _, name), group in first.items() if len(group) > 1]:
-        text = f"several rows of one name, with other figures: {words.listed(several)}; all are kept"
+        text = f"several rows of one name, with other figures: {formatting.listed(several)}; all are kept"
         notes.append(Note("namesakes", "warning", text, {"names": several}))
     return distinct, notes
 
@@ -510,11 +513,13 @@ def _remarks(rows: pd.DataFrame, cost: str) -> list[Note]:
     ):
         names = rows.loc[status.eq(code), "name"].tolist()
         if names:
-            count = words.plural(len(names), "row")
-            notes.append(Note(code.replace(" ", "-"), "info", f"{count} with {text} ({words.listed(names, 3)})"))
+            count = formatting.plural(len(names), "row")
+            notes.append(Note(code.replace(" ", "-"), "info", f"{count} with {text} ({formatting.listed(names, 3)})"))
     lone = rows.loc[status.eq("ok") & rows["share"].isna(), "name"].tolist()
     if lone:
-        text = f"no whole interval is known of {words.listed(lone, 3)}: their densities stand as exact in all draws"
+        text = (
+            f"no whole interval is known of {formatting.listed(lone, 3)}: their densities stand as exact in all draws"
+        )
         notes.append(Note("no-interval", "warning", text, {"names": lone}))
     # A limit is not compared; whether it could matter is said.
     limits, doubtful = rows[status.eq("limit") & rows[cost].notna()], []
@@ -523,10 +528,14 @@ def _remarks(rows: pd.DataFrame, cost: str) -> list[Note]:
         if (cheaper["bound"].eq("lower") | cheaper["density_hi"].ge(row["density"])).any():
             doubtful.append(row["name"])
     if doubtful:
-        text = f"on the frontier unless a cheaper row, known only as a limit, is as dense: {words.listed(doubtful)}"
+        text = (
+            f"on the frontier unless a cheaper row, known only as a limit, is as dense: {formatting.listed(doubtful)}"
+        )
         notes.append(Note("limits-beside", "warning", text, {"names": doubtful}))
     recalled = rows.loc[rows["on_frontier"] & rows["evidence"].str.contains("recalled#"), "name"].tolist()
     if recalled:
-        text = f"on the frontier by tokens that rest on general knowledge, not a document: {words.listed(recalled)}"
+        text = (
+            f"on the frontier by tokens that rest on general knowledge, not a document: {formatting.listed(recalled)}"
+        )
         notes.append(Note("recalled-tokens", "warning", text, {"names": recalled}))
     return notes

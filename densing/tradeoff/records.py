@@ -7,7 +7,17 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import ArtefactError, DensingError, InputError, Record, decode, plain, read_json, words, write_text
+from densing.core import (
+    ArtefactError,
+    DensingError,
+    InputError,
+    Record,
+    decode,
+    formatting,
+    plain,
+    read_json,
+    write_text,
+)
 from densing.tradeoff.gain import COLUMNS, SCHEMA, GainRecord, Gains, finite_or_none, ladder_gain, number_of
 
 if TYPE_CHECKING:
@@ -153,7 +163,7 @@ def arm_figures(record: GainRecord, where: str) -> tuple[LadderSpec, list[ArmFig
     if not 0 < spec.level < 1:
         raise ArtefactError(f"{where}: $.spec.level: {spec.level:g} is no level of intervals; measure again")
     for figure in figures:
-        name = f"{where}: {words.clean(figure.arm, 120)}"
+        name = f"{where}: {formatting.clean(figure.arm, 120)}"
         for kind in ("density", "token"):
             ratio, low, high = (getattr(figure, f"{kind}_{part}") for part in ("ratio", "lo", "hi"))
             if ratio is not None and ratio <= 0:

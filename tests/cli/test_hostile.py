@@ -20,7 +20,7 @@ from densing.cli import main
 from densing.cli.density import SHOWN
 from densing.core.errors import DensingError
 from densing.core.files import write_csv
-from densing.core.sheets import read_cells
+from densing.core.table_io import read_cells
 from densing.scores.density import table_densities
 from densing.scores.fit import LawFit, fit_law, fit_runs, read_runs
 from densing.scores.laws import get_law

@@ -12,7 +12,7 @@ import pytest
 from densing.core.addresses import what_instead
 from densing.core.errors import InputError
 from densing.core.fetch import fetch_file, sheet_address
-from densing.core.sheets import read_sheet
+from densing.core.table_io import read_sheet
 from densing.efficiency.traces import find_traces
 from densing.scores.evals import read_results
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from densing.core import processes, tether
+from densing.core import parent_death, processes
 from tests.support.waiting import until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
@@ -45,7 +45,7 @@ def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     # The same of the script that becomes a command.
-    assert tether.main([str(1 << 30), "echo"]) == -signal.SIGKILL
+    assert parent_death.main([str(1 << 30), "echo"]) == -signal.SIGKILL
 
 
 def test_a_command_that_cannot_be_run_says_so() -> None:

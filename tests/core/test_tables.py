@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from densing.core.errors import DensingError, InputError, TableError
 from densing.core.files import write_csv, write_text
-from densing.core.sheets import cell_text, text_cells
+from densing.core.table_io import cell_text, text_cells
 from densing.core.tables import Column, Table, read_table, validate
 
 TOY = Table(

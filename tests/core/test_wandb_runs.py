@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from densing.core.errors import InputError, TableError, UnknownNameError
-from densing.core.sheets import read_sheet
+from densing.core.table_io import read_sheet
 from densing.scores.fit import fit_runs, read_runs
 from densing.scores.laws import get_law
 

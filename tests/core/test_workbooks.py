@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from densing.core.errors import InputError, UnavailableError, UnknownNameError
-from densing.core.sheets import on_sheet, read_sheet
+from densing.core.table_io import on_sheet, read_sheet
 
 ROWS = [["Model", "Size", "Released", "MMLU"], ["mine", "3B", datetime(2024, 6, 1), 0.62], ["yours", 7e9, None, 0.71]]
 

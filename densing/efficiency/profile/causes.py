@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from densing.core import Record, words
+from densing.core import Record, formatting
 from densing.efficiency.profile.joint import JointProfile
 from densing.efficiency.profile.rank import RankProfile, cut_short, per_step, pooled, run_collectives
 from densing.efficiency.timeline import CollectiveSummary, Copies
@@ -166,7 +166,7 @@ def _communication(
         share = row.exposed_ns / by_name[row.op, row.group] if by_name[row.op, row.group] else 0.0
         waited = known.exposed_ns * scale * share if known else 0.0
         name = f"{row.op or 'communication'}{f' in group {row.group}' if row.group else ''}"
-        calls, size = words.plural(row.count, "call"), "unknown size"
+        calls, size = formatting.plural(row.count, "call"), "unknown size"
         if row.count_sized:
             speed = f" at {row.busbw_gbps:.3g} GB/s bus bandwidth" if row.busbw_gbps else ""
             size = f"{row.bytes / row.count_sized / 1e6:.3g} MB on average{speed}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from densing.core import Note, Record, words
+from densing.core import Note, Record, formatting
 from densing.efficiency.timeline import occurrences
 
 if TYPE_CHECKING:
@@ -77,14 +77,16 @@ def own_seconds(ranks: Sequence[RankProfile]) -> OwnSteps:
     marked = [rank for rank in ranks if rank.steps]
     notes = []
     if len(marked) < len(ranks):
-        without = words.ranks_of(rank.rank for rank in ranks if not rank.steps)
+        without = formatting.ranks_of(rank.rank for rank in ranks if not rank.steps)
         remedy = "mark them with the profiler's step()" if not marked else "its delays are not in the fit"
         notes.append(Note("no-own-steps", "warning", f"{without}: no step is marked or none was seen; {remedy}"))
     by_step = [dict(zip(occurrences(step.number for step in rank.steps), rank.steps, strict=True)) for rank in marked]
     shared = [key for key in (by_step[0] if by_step else ()) if all(key in steps for steps in by_step)]
     left = len(set().union(*by_step)) - len(shared)
     if left:
-        text = f"{words.plural(left, 'step')} that some rank did not record {'is' if left == 1 else 'are'} left out"
+        text = (
+            f"{formatting.plural(left, 'step')} that some rank did not record {'is' if left == 1 else 'are'} left out"
+        )
         notes.append(Note("own-steps-left-out", "info" if shared else "warning", text, {"left_out": left}))
     seconds = tuple(tuple(steps[key].own_ns / 1e9 for key in shared) for steps in by_step)
     numbers = tuple(rank.rank for rank in marked)
@@ -103,6 +105,8 @@ def largest_run(runs: Sequence[OwnSteps]) -> OwnSteps:
     best = max(runs, key=lambda run: run.size)
     if len(runs) == 1:
         return best
-    text = f"delays are fitted to the run with most ranks and steps, {words.ranks_of(best.ranks)}, of {len(runs)}: "
+    text = (
+        f"delays are fitted to the run with most ranks and steps, {formatting.ranks_of(best.ranks)}, of {len(runs)}: "
+    )
     note = Note("one-run", "info", text + "others may do other work", {"runs": len(runs)})
     return msgspec.structs.replace(best, notes=(*best.notes, note))

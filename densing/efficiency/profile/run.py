@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from densing.core import Card, InputError, Note, Readable, once, plain, words
+from densing.core import Card, InputError, Note, Readable, formatting, once, plain
 from densing.efficiency.profile.causes import Cause, find_causes
 from densing.efficiency.profile.joint import JointProfile, join_ranks
 from densing.efficiency.profile.rank import (
@@ -136,13 +136,13 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def counted(self) -> str:
         """How many steps of how many ranks were measured, in words."""
-        ranks = words.plural(len(self.ranks), "rank")
+        ranks = formatting.plural(len(self.ranks), "rank")
         # A trace may begin or end within a step, so ranks of one run need not have as many.
         each = {len(rank.steps) for rank in self.ranks}
         if each == {0}:
             return ranks
         if len(each) == 1:
-            steps = words.plural(each.pop(), "step")
+            steps = formatting.plural(each.pop(), "step")
             return f"{steps} on each of {ranks}" if len(self.ranks) > 1 else f"{steps} of one rank"
         return f"{min(each)} to {max(each)} steps on each of {ranks}"
 
@@ -509,7 +509,7 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     world = max(rank.world_size for rank in ranks)
     if world > len(ranks):
         gaps = list(_gaps([rank.rank for rank in ranks], world))
-        missing = f"; missing: {words.listed(gaps, NAMED_GAPS)}"
+        missing = f"; missing: {formatting.listed(gaps, NAMED_GAPS)}"
         single = "; one rank says nothing of waiting for others" if len(ranks) == 1 else ""
         text = f"{len(ranks)} of the run's {world} ranks were profiled{missing}{single}"
         yield Note("ranks-missing", "info", text, {"profiled": len(ranks), "world_size": world})
@@ -564,6 +564,6 @@ def _unlike(
     if len(values) < 2:
         return
     groups = [f"{value} ({len(same)} rank(s), {same[0].source})" for value, same in values.items()]
-    listed = words.listed(groups, NAMED_RANKS, "; ")
+    listed = formatting.listed(groups, NAMED_RANKS, "; ")
     text = f"ranks are of different {differing}: {listed}; figures over all ranks mix them"
     yield Note(code, "warning", text, {value: len(same) for value, same in values.items()})

@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from densing.core import InputError, Note, Record, Severity, words
+from densing.core import InputError, Note, Record, Severity, formatting
 from densing.efficiency.simulation.calibration import Estimate
 from densing.efficiency.simulation.cluster import Cluster, Figure
 from densing.efficiency.simulation.delays import Delay, Floats
@@ -172,14 +172,14 @@ class DelayFit(Record, frozen=True):
     @property
     def sentence(self) -> str:
         """The result in one sentence, with what hedges it."""
-        best, size = self.best, f"{words.plural(self.ranks, 'rank')}, {words.plural(self.steps, 'step')}"
+        best, size = self.best, f"{formatting.plural(self.ranks, 'rank')}, {formatting.plural(self.steps, 'step')}"
         if best is None or self.work_s is None or self.delay is None:
             return f"not fitted ({size}): " + "; ".join(note.message for note in self.notes)
-        beyond = f"beyond {words.duration(self.work_s * 1e9)} of work"
+        beyond = f"beyond {formatting.duration(self.work_s * 1e9)} of work"
         if self.status == "even":
-            return f"none told from noise of {words.duration((best.jitter_s or 0) * 1e9)} on either side ({size})"
+            return f"none told from noise of {formatting.duration((best.jitter_s or 0) * 1e9)} on either side ({size})"
         if self.status == "no fit":
-            mean = words.duration(self.delay.mean * 1e9)
+            mean = formatting.duration(self.delay.mean * 1e9)
             return (
                 f"no model fits (the best, {best.name}, p = {best.p:.2g}); as seen, mean {mean} {beyond}, "
                 f"{'iid' if self.delay.lasts == 'step' else 'persistent'} ({size})"
@@ -197,14 +197,16 @@ class DelayFit(Record, frozen=True):
 def _of(model: DelayModel) -> str:
     """Say a model's size with its interval."""
     if model.mu is not None:
-        low, mean, high = (words.duration(1e9 / rate) for rate in (model.mu.high, model.mu.value, model.mu.low))
+        low, mean, high = (formatting.duration(1e9 / rate) for rate in (model.mu.high, model.mu.value, model.mu.low))
         return f"mean {mean} (95 % {low} to {high})"
     assert model.scale is not None and model.shape is not None
-    low, scale, high = (words.duration(one * 1e9) for one in (model.scale.low, model.scale.value, model.scale.high))
+    low, scale, high = (
+        formatting.duration(one * 1e9) for one in (model.scale.low, model.scale.value, model.scale.high)
+    )
     upto = "up" if math.isinf(model.shape.high) else f"to {model.shape.high:.3g}"
     return (
         f"scale {scale} (95 % {low} to {high}), shape {model.shape.value:.3g} (95 % {model.shape.low:.3g} {upto}), "
-        + ("no finite mean" if math.isinf(model.delay.mean) else f"mean {words.duration(model.delay.mean * 1e9)}")
+        + ("no finite mean" if math.isinf(model.delay.mean) else f"mean {formatting.duration(model.delay.mean * 1e9)}")
     )
 
 
@@ -382,7 +384,7 @@ def _notes(own: Floats, fit: DelayFit, p_ranks: float, p_steps: float) -> tuple[
         text = f"delays that last are drawn once a rank, and there are {ranks}: the interval is wide, a Pareto unknown"
         note("few-ranks", f"{text}; record {LEAST_RANKS} ranks or more", ranks=ranks)
     if best.lasts == "run" and status in ("ok", "undecided") and best.jitter_s:
-        text = f"within a rank steps differ by {words.duration(best.jitter_s * 1e9)} (standard deviation)"
+        text = f"within a rank steps differ by {formatting.duration(best.jitter_s * 1e9)} (standard deviation)"
         note("jitter", f"{text}: that is not part of the delay that is written", "info", jitter_s=best.jitter_s)
     if status == "undecided":
         difference = models[1].bic - best.bic

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from densing.core import InputError, read_json, words
+from densing.core import InputError, formatting, read_json
 from densing.efficiency.simulation import Cluster, Graph, Link, Workload
 from densing.efficiency.techniques.plan import Measured, Plans, measure
 from densing.efficiency.timeline import Kind
@@ -233,8 +233,8 @@ def recorded(name: str, arm: str) -> Answer:
     if row is None:
         return Answer(None, f"no arm {arm} in the record {name}")
     spec = data["spec"]
-    ratio, low, high = (words.number(row[f"token_{part}"]) for part in ("ratio", "lo", "hi"))
-    share = words.number(row["bytes"] / spec["baseline_cost"]["bytes"])
+    ratio, low, high = (formatting.number(row[f"token_{part}"]) for part in ("ratio", "lo", "hi"))
+    share = formatting.number(row["bytes"] / spec["baseline_cost"]["bytes"])
     note = (
         f"{arm} beside {spec['baseline']}: {ratio} of the tokens ({low} to {high}), {share} of the bytes; "
         f"{row['pairs']} pairs of {', '.join(spec['sizes'])}; record {data['digest'][:12]}, made again by `densing "

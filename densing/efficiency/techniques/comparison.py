@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError, words
+from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError, formatting
 from densing.efficiency.simulation import Convex, Gather, Served, Workload, resized
 from densing.efficiency.techniques.host_tables import TableTechnique
 from densing.efficiency.techniques.plan import Measured, measure, steady_timeline
@@ -326,11 +326,12 @@ def _row(name: str, outcome: Measured | InputError, base: float | None, workload
 
 def _differ(name: str, step_s: float, found: Modelled) -> Note:
     """Return the note that measured runs make another step likely than the simulated one."""
-    low, high = (words.duration(1e9 * end) for end in (found.low_s, found.high_s))
+    low, high = (formatting.duration(1e9 * end) for end in (found.low_s, found.high_s))
     return Note(
         "seconds-differ",
         "warning",
-        f"{name}: simulated {words.duration(1e9 * step_s)} a step, by the cost model of measured runs {low} to {high}: "
+        f"{name}: simulated {formatting.duration(1e9 * step_s)} a step, by the cost model of measured runs {low} to "
+        f"{high}: "
         "believe the second on seconds; speed-ups are those of simulated steps",
         {"step_s": step_s, "modelled_low_s": found.low_s, "modelled_high_s": found.high_s},
     )
@@ -360,7 +361,7 @@ def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
     if cluster.delay is not None:
         shares = [row.step_se_s / row.step_s for row in rows if row.step_se_s is not None and row.step_s]
         error = (
-            f"standard errors of a step are up to {words.percent(100 * max(shares))} of it"
+            f"standard errors of a step are up to {formatting.percent(100 * max(shares))} of it"
             if shares
             else "one draw for the whole run, or few steps: steps have no standard error"
         )

@@ -41,7 +41,7 @@ from densing.efficiency.techniques.claims import (
     device_taking,
     link_taking,
 )
-from densing.efficiency.techniques.ladder import data_sheet, kappa_of, published, same_link
+from densing.efficiency.techniques.ladder_residual import data_sheet, kappa_of, published, same_link
 from densing.efficiency.techniques.planner import (
     BLOCK,
     BUCKET,

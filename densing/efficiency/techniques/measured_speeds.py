@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import words
+from densing.core import formatting
 from densing.efficiency.techniques.claims import Answer, Claim, Physics
 from densing.efficiency.throughput import frozen, read_runs, step_seconds
 
@@ -48,12 +48,12 @@ def step_of(row: Mapping[str, Any], physics: Physics) -> tuple[float, float]:
 
 def _step_seconds(row: Mapping[str, Any], physics: Physics) -> Answer:
     seconds, mfu = step_of(row, physics)
-    return Answer(seconds, f"MFU {words.percent(100 * mfu)}; constants {frozen().sha256[:12]}")
+    return Answer(seconds, f"MFU {formatting.percent(100 * mfu)}; constants {frozen().sha256[:12]}")
 
 
 def _share_of_peak(row: Mapping[str, Any], physics: Physics) -> Answer:
     seconds, mfu = step_of(row, physics)
-    return Answer(100 * mfu, f"a step of {words.duration(1e9 * seconds)}; constants {frozen().sha256[:12]}")
+    return Answer(100 * mfu, f"a step of {formatting.duration(1e9 * seconds)}; constants {frozen().sha256[:12]}")
 
 
 def _llama(**changes: Any) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from densing.core import SHOWN_ROWS, Card, Note, Readable, Record, words
+from densing.core import SHOWN_ROWS, Card, Note, Readable, Record, formatting
 from densing.efficiency.timeline.intervals import Int, blocks
 
 if TYPE_CHECKING:
@@ -443,7 +443,7 @@ class Timeline(Readable, msgspec.Struct, frozen=True, eq=False):
         spans = {f"rank {rank.rank}": f"{len(rank.work)} spans" for rank in self.ranks[:SHOWN_ROWS]}
         if len(self.ranks) > len(spans):
             spans["..."] = f"{len(self.ranks) - len(spans)} more ranks"
-        return Card(f"Timeline of {words.plural(len(self.ranks), 'rank')}", spans)
+        return Card(f"Timeline of {formatting.plural(len(self.ranks), 'rank')}", spans)
 
     def table(self) -> pd.DataFrame:
         """Return every span of every rank as one table."""

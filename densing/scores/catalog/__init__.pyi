@@ -13,6 +13,10 @@ from .erratic import erratic_cells as erratic_cells
 from .erratic import erratic_flags as erratic_flags
 from .erratic import erratic_models as erratic_models
 from .erratic import write_flags as write_flags
+from .facts import PARTS as PARTS
+from .facts import TIERS as TIERS
+from .facts import FactualRecall as FactualRecall
+from .facts import load_recall as load_recall
 from .identity import Families as Families
 from .identity import Identity as Identity
 from .identity import identify as identify
@@ -33,10 +37,6 @@ from .protocols import parse_protocol as parse_protocol
 from .protocols import stated as stated
 from .protocols import verdict as verdict
 from .protocols import worst as worst
-from .recall import PARTS as PARTS
-from .recall import TIERS as TIERS
-from .recall import FactualRecall as FactualRecall
-from .recall import load_recall as load_recall
 from .schema import ALSO as ALSO
 from .scores import DECIMALS as DECIMALS
 from .scores import OTHER_PROTOCOL as OTHER_PROTOCOL

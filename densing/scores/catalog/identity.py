@@ -18,7 +18,7 @@ from itertools import groupby
 import numpy as np
 import pandas as pd
 
-from densing.core import NOTHING, Note, TableError, cell_text, words
+from densing.core import NOTHING, Note, TableError, cell_text, formatting
 from densing.scores.catalog.catalog import Catalog
 
 # Names on the hub (and in harnesses' tables) that no rule turns into the catalog's.
@@ -133,7 +133,7 @@ class _Names:
     exact: frozenset[str]
     plain: Mapping[str, tuple[str, ...]]
     core: Mapping[str, tuple[str, ...]]
-    words: Mapping[str, tuple[str, ...]]
+    formatting: Mapping[str, tuple[str, ...]]
     lacking: Mapping[tuple[str, ...], Sequence[tuple[str, str]]]
     numbered: Mapping[tuple[str, ...], Sequence[tuple[str, str]]]
     letters: frozenset[str]
@@ -439,10 +439,10 @@ class Families:
             group = groups[self.how[model]]
             group[family] = group.get(family, 0) + 1
         listed = {
-            how: words.listed((f"{name} ({count})" if count > 1 else name for name, count in group.items()), 12)
+            how: formatting.listed((f"{name} ({count})" if count > 1 else name for name, count in group.items()), 12)
             for how, group in groups.items()
         }
-        text = [f"families of {words.plural(len(self.family), 'model')} are read from names"]
+        text = [f"families of {formatting.plural(len(self.family), 'model')} are read from names"]
         text += [f"known to the catalog: {listed['catalog']}"] if groups["catalog"] else []
         text += [f"called like one of its families: {listed['beginning']}"] if groups["beginning"] else []
         text += [f"by a shared name: {listed['name']}"] if groups["name"] else []
@@ -731,7 +731,7 @@ def _merged_cells(
             before = name
         if not blanks:
             continue
-        shown = words.listed((f"row {row} (below {value}, row {at})" for row, value, at in blanks), _SHOWN)
+        shown = formatting.listed((f"row {row} (below {value}, row {at})" for row, value, at in blanks), _SHOWN)
         if column != "released" and not repeats:
             problems.append(
                 f"column {title}: blank in {shown}; if the cell above holds for it (merged cells), write it in every "
@@ -768,14 +768,15 @@ def identity_notes(identities: Mapping[str, Identity], where: str) -> list[Note]
     """
     notes = []
     if known := {name: found.model for name, found in identities.items() if found.model}:
-        shown = words.listed((n if n == model else f"{n} (there {model})" for n, model in known.items()), _SHOWN)
+        shown = formatting.listed((n if n == model else f"{n} (there {model})" for n, model in known.items()), _SHOWN)
         message = (
-            f"{where}: {words.plural(len(known), 'model')} of yours that the catalog knows: {shown}; taken as your own "
+            f"{where}: {formatting.plural(len(known), 'model')} of yours that the catalog knows: {shown}; taken as "
+            "your own "
             f"{'measurement of it' if len(known) == 1 else 'measurements of them'}, what is left blank is the catalog's"
         )
         notes.append(Note("known-models", "info", message, {"models": known}))
     if near := {name: found.near for name, found in identities.items() if found.near}:
-        shown = words.listed((f"{name} ({' or '.join(each[:3])}?)" for name, each in near.items()), _SHOWN)
+        shown = formatting.listed((f"{name} ({' or '.join(each[:3])}?)" for name, each in near.items()), _SHOWN)
         message = (
             f"{where}: taken as models of their own, though the catalog has something near: {shown}; where it is that "
             "model, write the catalog's name, or it may count twice"
@@ -798,7 +799,7 @@ def _notes(
         if not identities[name].model and "@" not in name and (key := _key(_core(words_of(name)))):
             spelled.setdefault(key, []).append(name)
     if several := [each for each in spelled.values() if len(each) > 1]:
-        shown = words.listed((" and ".join(each[:3]) for each in several), _SHOWN)
+        shown = formatting.listed((" and ".join(each[:3]) for each in several), _SHOWN)
         message = f"{where}: names that may be one model: {shown}; where they are, spell it alike, or it counts twice"
         notes.append(Note("near-names", "warning", message, {"models": {each[0]: each[1:] for each in several}}))
     apart = {
@@ -807,7 +808,7 @@ def _notes(
         if told and any(facts[name].get(c) and name not in stated[c] for c in ("kind", "architecture", "domain"))
     }
     if apart:
-        shown = words.listed((f"{name} ({why})" for name, why in apart.items()), _SHOWN)
+        shown = formatting.listed((f"{name} ({why})" for name, why in apart.items()), _SHOWN)
         message = (
             f"{where}: by their names no dense base models of general text, so set apart from the headline: {shown}; "
             "columns kind, architecture and domain say otherwise (base, dense, general)"

@@ -43,12 +43,12 @@ from densing.core import (
     cell_text,
     check_sheet,
     each_once,
+    formatting,
     gathered,
     nearest,
     plain_name,
     read_sheet,
     read_table,
-    words,
     write_csv,
 )
 from densing.scores.catalog.catalog import DATA, FRAMES, Catalog
@@ -456,7 +456,7 @@ def _understood(sheet: Sheet, benchmarks: pd.DataFrame) -> Sheet:
         given = each_once(cells["benchmark"], str.strip)
         distinct = [text for text in pd.unique(given) if text not in ids]
         if changed := {text: spelled[plain_name(text)] for text in distinct if plain_name(text) in spelled}:
-            renamed = words.listed(f"{text} as {name}" for text, name in changed.items())
+            renamed = formatting.listed(f"{text} as {name}" for text, name in changed.items())
             notes.append(Note("benchmarks-matched", "info", f"{sheet.name}: benchmarks read by their ids: {renamed}"))
             cells = cells.assign(benchmark=each_once(given, lambda text: changed.get(text, text)))
         sheet = dataclasses.replace(sheet, cells=cells)
@@ -495,7 +495,7 @@ def _not_read(sheet: Sheet, benchmarks: Mapping[str, Sequence[str]]) -> list[Not
             hints[header] = f"did you mean {names[max(begins, key=len)]}?"
     if not unread:
         return []
-    shown = words.listed((f"{name!r} ({hints[name]})" if name in hints else repr(name) for name in unread), 20)
+    shown = formatting.listed((f"{name!r} ({hints[name]})" if name in hints else repr(name) for name in unread), 20)
     message = f"{sheet.name}: columns that are not read: {shown}"
     return [Note("columns-not-read", "warning" if hints else "info", message, {"columns": unread, "hints": hints})]
 
@@ -550,7 +550,7 @@ def _long(wide: Sheet, scores: Table, shots: Mapping[str, str | None]) -> Sheet:
             problems["shots"] = (f"{said} shots; keep one",)
         long["shots"] = own.where(own.ne(""), stated)
     wide = dataclasses.replace(wide, problems=problems)
-    shown = words.listed(wide.titles.get(name, name) for name in names)
+    shown = formatting.listed(wide.titles.get(name, name) for name in names)
     message = f"{wide.name}: one column per benchmark ({shown}) is read as one row per score, {len(long)} in all"
     note = Note("wide-table", "info", message, {"benchmarks": names, "scores": len(long)})
     return dataclasses.replace(wide, cells=long, notes=(*wide.notes, note))
@@ -762,7 +762,7 @@ def _by_known_names(parts: dict[str, Part], catalog: Catalog) -> tuple[dict[str,
     said = {name for part in parts.values() for name in part.known}
     if new := {name: known for name, known in renamed.items() if name not in said}:
         title = next(part.title for part in result.values() if part.title)
-        shown = words.listed((f"{name} as {known}" for name, known in new.items()), 8)
+        shown = formatting.listed((f"{name} as {known}" for name, known in new.items()), 8)
         return result, [Note("names-matched", "info", f"{title}: models read by known names: {shown}", {"models": new})]
     return result, []
 
@@ -831,7 +831,8 @@ def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
             pairs = (f"{column} {cell_text(one[column])} → {cell_text(row[column])}" for column in columns)
             replaced.append(f"{label} ({', '.join(pairs)})")
         message = (
-            f"{part.title}: {len(replaced)} rows replace the catalog's {name}: {words.listed(replaced, joint='; ')}"
+            f"{part.title}: {len(replaced)} rows replace the catalog's {name}: "
+            f"{formatting.listed(replaced, joint='; ')}"
         )
         notes.append(Note("replaced-rows", "warning", message, {"table": name, "rows": replaced}))
     result = _updated(old, mine, at, changed, part.stated) if len(mine) else old
@@ -866,7 +867,7 @@ def _rounded(before: pd.DataFrame, mine: pd.DataFrame, part: Part) -> list[Note]
     if size not in part.stated or not both.any():
         return []
     pairs = zip(mine.loc[both, "model"], mine.loc[both, size], before.loc[both, size], strict=True)
-    shown = words.listed((f"{model} ({own:g} B, there {listed:g} B)" for model, own, listed in pairs), 8)
+    shown = formatting.listed((f"{model} ({own:g} B, there {listed:g} B)" for model, own, listed in pairs), 8)
     message = (
         f"{part.title}, column {part.titles.get(size, size)}: sizes that are the catalog's, rounded, as labels are or "
         f"counted otherwise: {shown}; the catalog's stand"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, InputError, Note, named_stream, words
+from densing.core import Array, InputError, Note, formatting, named_stream
 from densing.scores.catalog import HEADLINE, MAKERS_OWN, Catalog, Selection, own_figures, strata, verified_dates
 from densing.scores.density.inversion import (
     UNGUARDED,
@@ -127,8 +127,9 @@ def joint_densities(
     few = rows.loc[rows["cells"].lt(FEW_CELLS), "model"].tolist()
     if few:
         message = (
-            f"{words.plural(len(few), 'model')} on the joint scale with fewer than {FEW_CELLS} scores: their intervals "
-            f"hold mostly what models are like in general ({words.listed(few)})"
+            f"{formatting.plural(len(few), 'model')} on the joint scale with fewer than {FEW_CELLS} scores: their "
+            "intervals "
+            f"hold mostly what models are like in general ({formatting.listed(few)})"
         )
         notes.append(Note("few-cells", "info", message, {"models": few}))
     log_n = np.log(rows["n_params"].to_numpy(dtype=float))
@@ -312,7 +313,7 @@ def held_densities(result: DensityResult, models: Collection[str]) -> DensityRes
         reasons = cells.dropped[cells.dropped["model"].isin(absent)].groupby("model")["reason"].agg(_listed)
         placed = set(cells.table["model"])
         why = [f"{name}: {'no size' if name in placed else reasons.get(name, 'no score')}" for name in absent]
-        message = f"not on the joint scale, or without a size: {words.listed(why)}"
+        message = f"not on the joint scale, or without a size: {formatting.listed(why)}"
         notes.append(Note("not-placed", "warning", message, {"models": absent}))
     links = evaluator_links(cells, models)
     main = cells.table["evaluator"].isin(links.table.loc[links.table["component"].eq(0), "evaluator"])
@@ -328,13 +329,13 @@ def held_densities(result: DensityResult, models: Collection[str]) -> DensityRes
     table.loc[loose, "bound"] = ""
     undated = table.loc[own & table["released"].isna(), "model"].tolist()
     if undated:
-        message = f"{words.listed(undated)}: no release date, so no part of a trend"
+        message = f"{formatting.listed(undated)}: no release date, so no part of a trend"
         notes.append(Note("no-date", "info", message, {"models": undated}))
     return replace(result, table=table, notes=(*result.notes, *links.notes, *notes))
 
 
 def _listed(reasons: pd.Series) -> str:
-    return words.listed(sorted(set(reasons)))
+    return formatting.listed(sorted(set(reasons)))
 
 
 def _joined(cells: pd.Series) -> str:

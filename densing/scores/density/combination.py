@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, InputError, Note, words
+from densing.core import Array, InputError, Note, formatting
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density.inversion import (
     DEFAULT_GUARD,
@@ -177,7 +177,8 @@ def combine_results(results: Sequence[DensityResult], mean: Reference) -> Densit
     if not keep.all():
         dropped = models[~keep].tolist()
         message = (
-            f"left out, because above the ruler on one benchmark and below it on another: {words.listed(dropped, 20)}"
+            "left out, because above the ruler on one benchmark and below it on another: "
+            f"{formatting.listed(dropped, 20)}"
         )
         notes.append(Note("bounds-both-ways", "info", message, {"models": dropped}))
     result = DensityResult(table, draws, law_draws, model_draws, limits, mean, options, (*mean.notes, *notes))

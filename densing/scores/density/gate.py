@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import Hit, InputError, Interval, Note, check_conditions, parse_condition, words
+from densing.core import Hit, InputError, Interval, Note, check_conditions, formatting, parse_condition
 from densing.scores.density.runs import RunDensities
 from densing.scores.density.sentences import COMBINED
 
@@ -122,7 +122,7 @@ def _rows_by_metric(rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
 
 def _figure(row: dict[str, Any] | None, name: str) -> float | Interval | None:
     metric = name.rpartition(".")[2]
-    if row is None or words.is_missing(row[metric]):
+    if row is None or formatting.is_missing(row[metric]):
         return None
     if metric in ENDS:
         return float(row[metric])
@@ -131,5 +131,5 @@ def _figure(row: dict[str, Any] | None, name: str) -> float | Interval | None:
 
 def _statuses(rows: Iterable[dict[str, Any] | None]) -> Iterator[str]:
     """Yield what is to be said of rows that are no plain densities, each once."""
-    told = [words.status(row["status"], row["bound"]) for row in rows if row is not None and row["status"] != "ok"]
+    told = [formatting.status(row["status"], row["bound"]) for row in rows if row is not None and row["status"] != "ok"]
     yield from (f"; {text}" for text in dict.fromkeys(told))

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtr
 
-from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, named_stream, words
+from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, formatting, named_stream
 from densing.scores.catalog import size_intervals
 from densing.scores.density.sentences import density_sentences
 from densing.scores.fit import GUARD, get_loss
@@ -173,7 +173,7 @@ class DensityResult(Readable):
         shares = self.shares
         if shares.isna().any():
             return ""
-        scatter, ruler, ability = (words.percentage(shares[name]) for name in ("scatter", "ruler", "ability"))
+        scatter, ruler, ability = (formatting.percentage(shares[name]) for name in ("scatter", "ruler", "ability"))
         return (
             f"Of the variance of a recipe's density {scatter} is how far models of one making scatter, {ruler} the "
             f"ruler, {ability} the model's own ability (mean over the models inside the ruler); density_lo and "
@@ -189,7 +189,7 @@ class DensityResult(Readable):
         interval = sorted(self.table["interval"].dropna().unique()) if "interval" in self.table else []
         if interval:
             facts["interval"] = ", ".join(interval)
-        title = f"Densities of {words.plural(len(self), 'model')} on {ruler.name}, {ruler.benchmark}"
+        title = f"Densities of {formatting.plural(len(self), 'model')} on {ruler.name}, {ruler.benchmark}"
         return Card(title, facts, self.table[columns], self.notes)
 
 
@@ -304,7 +304,9 @@ def without(models: list[str], lack: str) -> Note:
     >>> without(["Mine-3B"], "total parameter count").message
     'left out, because it has no total parameter count: Mine-3B'
     """
-    message = f"left out, because {'it has' if len(models) == 1 else 'they have'} no {lack}: {words.listed(models, 20)}"
+    message = (
+        f"left out, because {'it has' if len(models) == 1 else 'they have'} no {lack}: {formatting.listed(models, 20)}"
+    )
     return Note("no-score" if lack == "score" else "no-size", "warning", message, {"models": models})
 
 

@@ -14,7 +14,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, DensingError, InputError, Note, Readable, TableLike, UnknownNameError, once, words, worst
+from densing.core import (
+    Card,
+    DensingError,
+    InputError,
+    Note,
+    Readable,
+    TableLike,
+    UnknownNameError,
+    formatting,
+    once,
+    worst,
+)
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density.inversion import DensityResult
 from densing.scores.density.targets import catalog_densities, table_densities
@@ -103,7 +114,9 @@ class Ranking(Readable):
     def card(self) -> Card:
         """Return what is shown: the places, and on which ruler they hold."""
         ruler = self.others.reference
-        title = f"{words.plural(len(self.table), 'model')} among {len(self.others)} on {ruler.name}, {ruler.benchmark}"
+        title = (
+            f"{formatting.plural(len(self.table), 'model')} among {len(self.others)} on {ruler.name}, {ruler.benchmark}"
+        )
         return Card(title, table=self.table, notes=self.notes)
 
 
@@ -263,7 +276,7 @@ class RulerComparison(Readable):
         """Return what is shown: a density per model and ruler, and how far their ranks agree."""
         pairs = self.correlation.itertuples()
         facts = {f"ranks on {pair.first} and {pair.second}": f"Spearman {pair.spearman:.3f}" for pair in pairs}
-        title = f"Densities of {words.plural(self.table['model'].nunique(), 'model')} on {', '.join(self.results)}"
+        title = f"Densities of {formatting.plural(self.table['model'].nunique(), 'model')} on {', '.join(self.results)}"
         return Card(title, facts, self.wide().reset_index(), self.notes)
 
 

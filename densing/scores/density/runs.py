@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable, UnavailableError, UnknownNameError, words
+from densing.core import Card, InputError, Note, Readable, UnavailableError, UnknownNameError, formatting
 from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, with_sizes, worst
 from densing.scores.density.checkpoints import by_step
 from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
@@ -86,7 +86,7 @@ class RunDensities(Readable):
         columns = ["model", "benchmark", "quantity", "score", "n_eff", "density", "protocol", "density_lo",
                    "density_hi", "status"]  # fmt: skip
         count = self.table["model"].nunique()
-        return Card(f"Densities of {words.plural(count, 'measured model')}", {}, self.table[columns], self.notes)
+        return Card(f"Densities of {formatting.plural(count, 'measured model')}", {}, self.table[columns], self.notes)
 
 
 def run_densities(
@@ -289,12 +289,13 @@ def _not_used(measurements: pd.DataFrame, used: set[str], reference: str, only: 
     notes = []
     if foreign:
         message = (
-            f"measured and not used: {words.listed(foreign, 20)}; reference {reference} reads {words.listed(known, 20)}"
+            f"measured and not used: {formatting.listed(foreign, 20)}; reference {reference} reads "
+            f"{formatting.listed(known, 20)}"
         )
         notes.append(Note("tasks-not-used", "warning", message, {"tasks": foreign}))
     if unread:
         message = (
-            f"measured and not used: {words.listed(unread, 20)}; another task of the same benchmark counts, or "
+            f"measured and not used: {formatting.listed(unread, 20)}; another task of the same benchmark counts, or "
             f"reference {reference} reads none of their metrics"
         )
         notes.append(Note("tasks-not-read", "info", message, {"tasks": unread}))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import words
+from densing.core import formatting
 
 COMBINED = "combined"
 """The benchmark of a row that stands for all that were measured."""
@@ -46,8 +46,10 @@ def density_sentence(row: Mapping[str, Any], level: float = 0.95) -> str:
     0, ruler 5).
     """
     over = _OVER.get(str(row.get("denominator")), "")
-    where = f"on the ruler {words.clean(row.get('reference'), 80)}, {_score(row)}{f', over {over}' if over else ''}"
-    name = words.clean(row["model"], 120)
+    where = (
+        f"on the ruler {formatting.clean(row.get('reference'), 80)}, {_score(row)}{f', over {over}' if over else ''}"
+    )
+    name = formatting.clean(row["model"], 120)
     return f"{name} has density {_value(row, level)} {where}; it must not be compared {_not(row)}."
 
 
@@ -78,29 +80,29 @@ def quoted_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 def _value(row: Mapping[str, Any], level: float) -> str:
     bound, low, high = row.get("bound") or "", row["density_lo"], row["density_hi"]
-    why = words.status(row.get("status"))
+    why = formatting.status(row.get("status"))
     if bound == "upper":
-        return f"at most {words.number(high)} ({why})"
+        return f"at most {formatting.number(high)} ({why})"
     if bound == "lower":
-        return f"at least {words.number(low)} ({why})"
+        return f"at least {formatting.number(low)} ({why})"
     ends = "without ends"
-    if not words.is_missing(low):
-        open_ended = words.is_missing(high) or math.isinf(high)
-        ends = f"{words.number(low)} {'and more' if open_ended else f'to {words.number(high)}'}"
-    return f"{words.number(row['density'])} ({words.percentage(level)} interval of the measurement {ends})"
+    if not formatting.is_missing(low):
+        open_ended = formatting.is_missing(high) or math.isinf(high)
+        ends = f"{formatting.number(low)} {'and more' if open_ended else f'to {formatting.number(high)}'}"
+    return f"{formatting.number(row['density'])} ({formatting.percentage(level)} interval of the measurement {ends})"
 
 
 def _score(row: Mapping[str, Any]) -> str:
     by = " by loss" if row.get("quantity") == "loss" else ""
     if row.get("benchmark") == COMBINED:
-        names = [words.clean(name, 40) for name in str(row.get("benchmarks", "")).split("+") if name]
-        return f"{words.plural(len(names), 'benchmark')} together ({words.listed(names)}){by}"
-    return f"benchmark {words.clean(row.get('benchmark'), 80)}{by}"
+        names = [formatting.clean(name, 40) for name in str(row.get("benchmarks", "")).split("+") if name]
+        return f"{formatting.plural(len(names), 'benchmark')} together ({formatting.listed(names)}){by}"
+    return f"benchmark {formatting.clean(row.get('benchmark'), 80)}{by}"
 
 
 def _not(row: Mapping[str, Any]) -> str:
     others = "with densities on another ruler or benchmark"
-    detail = words.clean(row.get("protocol_detail"), 200)
+    detail = formatting.clean(row.get("protocol_detail"), 200)
     if row.get("protocol") == "differs":
         return f"{others}, nor with others on this one: it was measured otherwise ({detail})"
     if row.get("protocol") == "unknown":

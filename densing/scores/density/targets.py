@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import InputError, Note, TableLike, once, words
+from densing.core import InputError, Note, TableLike, formatting, once
 from densing.scores.catalog import (
     DIFFERS,
     HEADLINE,
@@ -139,7 +139,7 @@ def _apart(result: DensityResult, of_user: Collection[str]) -> list[Note]:
     if outside.empty:
         return []
     reasons = dict(zip(outside["model"], outside["stratum"], strict=True))
-    examples = words.listed((f"{model} ({reason})" for model, reason in reasons.items()), NAMED)
+    examples = formatting.listed((f"{model} ({reason})" for model, reason in reasons.items()), NAMED)
     message = f"{len(reasons)} of your models stay out of the headline: {examples}"
     return [Note("user-apart", "warning", message, {"models": reasons})]
 
@@ -428,14 +428,16 @@ def _densities(
     own = _from_user(catalog.scores) & catalog.scores["benchmark"].isin(reference.benchmarks)
     if unread := sorted(set(catalog.scores.loc[own, "model"]) - set(rows["model"])):
         message = (
-            f"of your models are left out: {words.listed(unread, 20)}; the ruler needs a score on each of "
+            f"of your models are left out: {formatting.listed(unread, 20)}; the ruler needs a score on each of "
             f"{', '.join(reference.benchmarks)}, measured by 'user'"
         )
         notes.append(Note("not-read", "warning", message, {"models": unread}))
     other = catalog.scores.loc[_from_user(catalog.scores) & ~catalog.scores["benchmark"].isin(reference.benchmarks)]
     if len(other):
         unused = {str(name): int(count) for name, count in other["benchmark"].value_counts().items()}
-        shown = words.listed((f"{name} ({words.plural(count, 'score')})" for name, count in unused.items()), 20)
+        shown = formatting.listed(
+            (f"{name} ({formatting.plural(count, 'score')})" for name, count in unused.items()), 20
+        )
         message = f"of your scores are not used, because this ruler reads {', '.join(reference.benchmarks)}: {shown}"
         notes.append(Note("scores-not-used", "info", message, {"benchmarks": unused}))
     return dataclasses.replace(result, notes=(*result.notes, *notes, *catalog.notes))
@@ -523,7 +525,7 @@ def protocol_notes(table: pd.DataFrame, reference: Reference) -> list[Note]:
         rows = table[table["protocol"].eq(protocol)].drop_duplicates(["model", "benchmark", "protocol_detail"])
         if rows.empty:
             continue
-        examples = words.listed(
+        examples = formatting.listed(
             (f"{row['model']}, {row['benchmark']} ({row['protocol_detail']})" for row in rows.to_dict("records")), 2
         )
         message = f"reference {reference.name}: the protocol of {examples} {consequence}"
@@ -567,12 +569,12 @@ def _measured_already(used: pd.DataFrame, own: pd.DataFrame, reference: Referenc
     pairs = own.merge(used[[*cell, "score"]], on=cell, suffixes=("", "_used"))
     pairs = pairs.assign(gap=pairs["score"] - pairs["score_used"])
     pairs = pairs.sort_values("gap", key=lambda gap: -gap.abs(), kind="stable")
-    shown = words.listed(
+    shown = formatting.listed(
         (f"{row.model} on {row.benchmark} ({row.score:g}, there {row.score_used:g})" for row in pairs.itertuples()),
         NAMED,
     )
     message = (
-        f"your {words.plural(len(pairs), 'score')} of models that the ruler's own evaluator measured "
+        f"your {formatting.plural(len(pairs), 'score')} of models that the ruler's own evaluator measured "
         f"({reference.evaluator}) {'is' if len(pairs) == 1 else 'are'} not read, so that none counts twice: {shown}; "
         "--scores gives the densities of yours"
     )
@@ -616,7 +618,7 @@ def _namesakes(models: pd.DataFrame, names: Mapping[str, str]) -> list[Note]:
     if not differing:
         return []
     message = (
-        f"your table replaces what the catalog says of {words.listed(differing, NAMED)}; rename the row if it is "
+        f"your table replaces what the catalog says of {formatting.listed(differing, NAMED)}; rename the row if it is "
         "another model"
     )
     return [Note("replaces-catalog", "warning", message, {"models": differing})]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import InputError, UnavailableError, words
+from densing.core import InputError, UnavailableError, formatting
 from densing.scores.catalog import binomial_variance, load_catalog
 from densing.scores.density.inversion import DensityResult
 from densing.scores.density.runs import RunDensities, default_denominator, run_densities
@@ -108,7 +108,7 @@ def checkpoint_densities(
     else:
         measured = read_results(scores).measurements
         if len(several := list(measured["model"].unique())) > 1:
-            raise InputError(f"scores: results of {words.listed(several, 5)}; give those of one model")
+            raise InputError(f"scores: results of {formatting.listed(several, 5)}; give those of one model")
     sizes = {"model": model, "params_total": total, "params_non_embedding": non_embedding}
     return run_densities(
         measured.assign(model=model), pd.DataFrame([sizes]), reference, benchmark=benchmark, level=level, seed=seed
@@ -175,7 +175,7 @@ def to_log(result: Result) -> tuple[dict[str, float], dict[str, str]]:
     ['density/qwen1.5/mmlu/density', 'density/qwen1.5/mmlu/density_hi', 'density/qwen1.5/mmlu/n_eff']
     """
     if len(models := list(result.table["model"].unique())) != 1:
-        raise InputError(f"densities of {words.listed(models, 5) or 'no model'}; log those of one model at a step")
+        raise InputError(f"densities of {formatting.listed(models, 5) or 'no model'}; log those of one model at a step")
     if isinstance(result, RunDensities):
         level = next(float(part.options["level"]) for part in result.results)
     else:

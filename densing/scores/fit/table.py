@@ -23,8 +23,8 @@ from densing.core import (
     UnknownNameError,
     as_declared,
     check_sheet,
+    formatting,
     read_sheet,
-    words,
 )
 from densing.scores.catalog import ALSO
 from densing.scores.laws import Law, TwoStep
@@ -208,7 +208,7 @@ def _logged(sheet: Sheet, needed: Sequence[str]) -> Sheet:
     """Return the steps that logged the output, each with the inputs that its run logged last."""
     *inputs, output = needed
     if missing := [name for name in needed if name not in sheet.cells and name not in sheet.problems]:
-        found = words.listed(map(str, sheet.cells.columns), 30)
+        found = formatting.listed(map(str, sheet.cells.columns), 30)
         problem = f"{' and '.join(missing)} neither logged nor configured; found: {found}"
         raise TableError(
             sheet.name, [f"{problem}. Log or configure it, or say which it is: --column {missing[0]}=NAME"]
@@ -221,9 +221,10 @@ def _logged(sheet: Sheet, needed: Sequence[str]) -> Sheet:
         cells[name] = filled.groupby(cells["run"]).ffill().fillna("")
     # The output never stands for another step than its own.
     kept = cells[cells[output].str.strip().ne("")]
-    runs = words.plural(kept["run"].nunique(), "run")
+    runs = formatting.plural(kept["run"].nunique(), "run")
     message = (
-        f"{sheet.name}: {words.plural(len(kept), 'step')} of {runs} logged {output}, of {len(cells)} that were logged"
+        f"{sheet.name}: {formatting.plural(len(kept), 'step')} of {runs} logged {output}, of {len(cells)} that "
+        "were logged"
     )
     details = {"steps": len(kept), "logged": len(cells), "runs": sorted(kept["run"].unique())}
     note = Note("history-read", "info", f"{message}; other columns are what the run logged last", details)

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable, UnknownNameError, words
+from densing.core import Card, InputError, Note, Readable, UnknownNameError, formatting
 from densing.scores.catalog import DECIMALS, WRONG, Catalog, by_preference, has_flag, own_figures, sampling_variance
 
 ENGLISH = "en"
@@ -72,16 +72,16 @@ class Cells(Readable):
             if wrong.any():
                 first = table[wrong].iloc[0]
                 raise InputError(
-                    f"cells of a joint scale: {column} {first[column]} of {words.clean(first['model'])} on "
-                    f"{words.clean(first['test'])} does not lie in {low:g} to {high:g}; "
-                    f"{words.plural(int(wrong.sum()), 'cell')} to mend or leave out"
+                    f"cells of a joint scale: {column} {first[column]} of {formatting.clean(first['model'])} on "
+                    f"{formatting.clean(first['test'])} does not lie in {low:g} to {high:g}; "
+                    f"{formatting.plural(int(wrong.sum()), 'cell')} to mend or leave out"
                 )
         twice = table.duplicated(["model", "test"])
         if twice.any():
             first = table[twice].iloc[0]
             raise InputError(
-                f"cells of a joint scale: {words.clean(first['model'])} has several scores on "
-                f"{words.clean(first['test'])}; keep one"
+                f"cells of a joint scale: {formatting.clean(first['model'])} has several scores on "
+                f"{formatting.clean(first['test'])}; keep one"
             )
 
     def __len__(self) -> int:
@@ -99,7 +99,9 @@ class Cells(Readable):
             "benchmarks": str(self.table["benchmark"].nunique()),
             "evaluators": str(self.table["evaluator"].nunique()),
             "languages": str(self.table["language"].nunique()),
-            "left out": words.listed(f"{n} {reason}" for reason, n in self.dropped["reason"].value_counts().items()),
+            "left out": formatting.listed(
+                f"{n} {reason}" for reason, n in self.dropped["reason"].value_counts().items()
+            ),
         }
         return Card(f"{len(self)} cells of a joint scale", facts, self.table, self.notes)
 
@@ -199,7 +201,7 @@ def joint_cells(catalog: Catalog, *, own: str = "none", evaluators: Sequence[str
     notes = []
     if len(dropped):
         counts = dropped["reason"].value_counts()
-        message = f"{len(dropped)} of {len(scores)} scores are not on the joint scale: " + words.listed(
+        message = f"{len(dropped)} of {len(scores)} scores are not on the joint scale: " + formatting.listed(
             f"{n} {why}" for why, n in counts.items()
         )
         notes.append(Note("cells-left-out", "info", message, {str(why): int(n) for why, n in counts.items()}))

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, words
+from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, formatting
 from densing.scores.joint.cells import MIN_MODELS, Cells
 from densing.scores.joint.sampler import CEILING
 from densing.scores.joint.scale import AT_END, GENERAL, Basket, JointScale, fit_joint
@@ -160,30 +160,36 @@ def _notes(cells: Cells, rows: pd.DataFrame, models: Collection[str] | None) -> 
             others = set(table[table["evaluator"].isin(main["evaluator"])]["benchmark"])
             both = len(benchmarks & others)
             held = (
-                f"only the assumption that tests of the same benchmark ({words.plural(both, 'is', 'are')} shared) are "
+                f"only the assumption that tests of the same benchmark ({formatting.plural(both, 'is', 'are')} "
+                "shared) are "
                 "alike compares them"
                 if both
                 else "nothing compares them: read their abilities apart"
             )
-            message = f"no model links {words.listed(names)} to the {len(main)} evaluators of the main part; {held}"
+            message = (
+                f"no model links {formatting.listed(names)} to the {len(main)} evaluators of the main part; {held}"
+            )
             details = {"component": int(number), "evaluators": names, "shared_benchmarks": both}
             notes.append(Note("not-linked", "warning" if both else "error", message, details))
     hanging = rows[rows["status"].str.startswith("hangs") & rows["evaluator"].isin(list(mine["evaluator"]))]
     for status, group in hanging.groupby("status"):
         names = group["evaluator"].tolist()
-        message = f"{words.listed(names)} {status.replace('hangs', 'hangs' if len(names) == 1 else 'hang')}"
+        message = f"{formatting.listed(names)} {status.replace('hangs', 'hangs' if len(names) == 1 else 'hang')}"
         notes.append(Note("hangs-by-one-model", "warning", message, {"evaluators": names}))
     per_benchmark = table.groupby("benchmark")["model"].nunique()
     few = sorted(set(map(str, per_benchmark.index[per_benchmark < MIN_MODELS])) & mine["benchmark"])
     if "reason" in dropped:
         few += sorted(set(dropped.loc[dropped["reason"].eq("few models"), "benchmark"]))
     if few:
-        message = f"{words.listed(few)}: fewer than {MIN_MODELS} models share it, which says nothing of a model"
+        message = f"{formatting.listed(few)}: fewer than {MIN_MODELS} models share it, which says nothing of a model"
         notes.append(Note("few-models", "info", message, {"benchmarks": few}))
     per_model = table["model"].value_counts()
     single = sorted(set(map(str, per_model.index[per_model == 1])) & mine["model"])
     if single:
-        message = f"{words.plural(len(single), 'model')} with one score ({words.listed(single)}): placed by it alone"
+        message = (
+            f"{formatting.plural(len(single), 'model')} with one score ({formatting.listed(single)}): placed "
+            "by it alone"
+        )
         notes.append(Note("one-score", "info", message, {"models": single}))
     share = (table["score"] - table["floor"]) / (1 - table["floor"])
     full = share.groupby(table["test"]).mean()
@@ -194,7 +200,7 @@ def _notes(cells: Cells, rows: pd.DataFrame, models: Collection[str] | None) -> 
             f"all tests{' of these models' if models is not None else ''} are at their ceiling: the scores do not tell "
             "the models apart"
             if everything
-            else f"{words.listed(saturated)}: at the ceiling, tells models apart no more"
+            else f"{formatting.listed(saturated)}: at the ceiling, tells models apart no more"
         )
         notes.append(Note("at-ceiling", "error" if everything else "info", message, {"tests": saturated}))
     if own.any() and (share[own] <= AT_END).all():
@@ -237,7 +243,9 @@ class LeaveOneOut(Readable):
         facts = {
             "refits": str(len(refits)),
             "largest move": f"{worst['p90']:.2f} intervals (9 models in 10 less) without {worst['without']}",
-            "without a place": words.listed(f"{len(names)} without {key}" for key, names in self.lost.items() if names),
+            "without a place": formatting.listed(
+                f"{len(names)} without {key}" for key, names in self.lost.items() if names
+            ),
         }
         return Card(f"The joint scale without each {self.column}", facts, self.table, self.notes)
 
@@ -352,8 +360,8 @@ def leave_one_out(
             }
         )
         if gone:
-            count = words.plural(len(gone), "model has", "models have")
-            message = f"without {name} {count} no place: {words.listed(gone)}"
+            count = formatting.plural(len(gone), "model has", "models have")
+            message = f"without {name} {count} no place: {formatting.listed(gone)}"
             notes.append(Note("no-place", "info", message, {column: name, "models": list(gone)}))
     if not rows:
         raise InputError("; ".join(note.message for note in notes))

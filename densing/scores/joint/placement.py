@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, InputError, Note, named_seed, words
+from densing.core import Array, InputError, Note, formatting, named_seed
 from densing.scores.catalog import Catalog, own_figures
 from densing.scores.joint.cells import COLUMNS, Cells, catalog_cells
 from densing.scores.joint.sampler import (
@@ -99,7 +99,9 @@ def place(
     """
     twice = sorted(set(cells.table["model"]) & set(scale.models))
     if twice:
-        raise InputError(f"{words.listed(twice)}: on the joint scale already; fit it without them, or use what it says")
+        raise InputError(
+            f"{formatting.listed(twice)}: on the joint scale already; fit it without them, or use what it says"
+        )
     known = cells.table["benchmark"].isin(scale.benchmarks)
     table = cells.table[known].reset_index(drop=True)
     if table.empty:
@@ -111,7 +113,8 @@ def place(
     if not known.all():
         names = sorted(set(cells.table.loc[~known, "benchmark"]))
         message = (
-            f"{words.plural(int((~known).sum()), 'score')} on {words.listed(names)}: not on the joint scale, left out"
+            f"{formatting.plural(int((~known).sum()), 'score')} on {formatting.listed(names)}: not on the "
+            "joint scale, left out"
         )
         notes.append(Note("benchmarks-not-on-scale", "info", message, {"benchmarks": names}))
     rng = np.random.default_rng(named_seed(seed, "place"))
@@ -119,7 +122,8 @@ def place(
     new = [name for name in sorted(set(table["test"])) if name not in set(scale.tests)]
     if new:
         message = (
-            f"{words.listed(new)}: not on the joint scale; taken for drawn like other tests of the same benchmark, "
+            f"{formatting.listed(new)}: not on the joint scale; taken for drawn like other tests of the same "
+            "benchmark, "
             "which widens intervals"
         )
         notes.append(Note("tests-not-on-scale", "info", message, {"tests": new}))

@@ -30,10 +30,10 @@ from densing.core import (
     Readable,
     UnknownNameError,
     cache_folder,
+    formatting,
     named_seed,
     processes,
     replacing,
-    words,
 )
 from densing.jobs import Tell, in_processes, in_turn
 from densing.scores.catalog import Catalog
@@ -362,7 +362,7 @@ class JointScale(Readable):
             "fewest effective draws": f"{self.convergence['ess'].min():.0f}",
         }
         best = self.abilities().sort_values("ability", ascending=False, ignore_index=True)
-        return Card(f"Joint scale of {words.plural(len(self), 'model')}", facts, best, self.notes)
+        return Card(f"Joint scale of {formatting.plural(len(self), 'model')}", facts, best, self.notes)
 
 
 def joint_baskets(catalog: Catalog) -> list[str]:
@@ -466,13 +466,14 @@ def fit_joint(
     burn = sweeps // 3 if burn is None else burn
     if not (1 <= chains <= draws <= chains * sweeps and burn >= 0 and factors >= 0):
         raise InputError(
-            f"joint scale: {draws} draws of {words.plural(chains, 'chain')} of {sweeps} sweeps after {burn}, {factors} "
+            f"joint scale: {draws} draws of {formatting.plural(chains, 'chain')} of {sweeps} sweeps after {burn}, "
+            f"{factors} "
             "free factors; draws lie between one per chain and all sweeps, the others are 0 or more"
         )
     index, names = index_cells(cells.table)
     if len(names["model"]) < 2:
         raise InputError(
-            f"joint scale: {words.plural(len(names['model']), 'model')} cannot be compared; two are needed"
+            f"joint scale: {formatting.plural(len(names['model']), 'model')} cannot be compared; two are needed"
         )
     share = (index.score - index.chance[index.test]) / (1 - index.chance[index.test])
     for end, mask in (("floor", share <= AT_END), ("ceiling", share >= CEILING)):
@@ -544,7 +545,7 @@ def _scale(cells: Cells, names: Mapping[str, Array], draws: JointDraws, options:
         return scale
     message = (
         f"the chains of the joint scale have not converged: R-hat is {worst['r_hat']:.2f} for {worst['basket']} of "
-        f"{words.clean(worst['model'])}, and {R_HAT_NOTED:g} is wanted; give them more sweeps"
+        f"{formatting.clean(worst['model'])}, and {R_HAT_NOTED:g} is wanted; give them more sweeps"
     )
     details = {"r_hat": float(worst["r_hat"]), "ess": float(scale.convergence["ess"].min())}
     return replace(scale, notes=(*scale.notes, Note("not-mixed", "warning", message, details)))

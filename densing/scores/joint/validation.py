@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, named_seed, words
+from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, formatting, named_seed
 from densing.scores.catalog import Catalog
 from densing.scores.joint.cells import ENGLISH, Cells
 from densing.scores.joint.placement import place
@@ -242,9 +242,9 @@ class Validation(Readable):
     def card(self) -> Card:
         """Return what is shown: the table, and what the joint scale was compared with."""
         facts = {
-            "splits": words.listed(dict.fromkeys(self.predictions["split"])),
-            "hidden": words.plural(len(self), "cell"),
-            "rivals": words.listed(self.rivals),
+            "splits": formatting.listed(dict.fromkeys(self.predictions["split"])),
+            "hidden": formatting.plural(len(self), "cell"),
+            "rivals": formatting.listed(self.rivals),
         }
         return Card("The joint scale on scores that it has not seen", facts, self.table, self.notes)
 
@@ -326,7 +326,8 @@ def validate(
         if len(frame) < split.hidden.sum():
             lost = int(split.hidden.sum()) - len(frame)
             message = (
-                f"{kind}, seed {seed}: {words.plural(lost, 'hidden cell')} of models none of whose shown scores is on "
+                f"{kind}, seed {seed}: {formatting.plural(lost, 'hidden cell')} of models none of whose shown scores "
+                "is on "
                 "a benchmark of the earlier models"
             )
             notes.append(Note("not-placed", "info", message, {"split": kind, "seed": seed, "cells": lost}))

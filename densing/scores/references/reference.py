@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import ArtefactError, Card, InputError, Note, Readable, decode, words
+from densing.core import ArtefactError, Card, InputError, Note, Readable, decode, formatting
 from densing.scores.catalog import Protocol, known_protocol
 from densing.scores.fit import LawFit
 from densing.scores.laws import D0_PAPER, TwoStep
@@ -118,7 +118,7 @@ class Reference(Readable):
         low, high = self.fit.domain["params"]
         facts = {
             "curve": self.fit.law.equation,
-            "sizes": f"{words.size(low)} to {words.size(high)}, {len(self.points)} points",
+            "sizes": f"{formatting.size(low)} to {formatting.size(high)}, {len(self.points)} points",
             "measured by": self.evaluator,
             "fit": self.fit.status,
         }

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, InputError, Note, UnavailableError, named_stream, words
+from densing.core import Array, InputError, Note, UnavailableError, formatting, named_stream
 from densing.scores.catalog import Catalog, Selection, strata
 from densing.scores.fit import LawFit, hash_data
 from densing.scores.laws import get_law
@@ -223,7 +223,8 @@ def joint_ruler(
         notes.append(Note("other-anchor", "warning", message, {"anchor": anchor}))
     if len(counted) < 6:
         message = (
-            f"the slope of ability in size rests on {words.plural(len(counted), 'family', 'families')}: loosely known"
+            f"the slope of ability in size rests on {formatting.plural(len(counted), 'family', 'families')}: "
+            "loosely known"
         )
         notes.append(Note("few-families", "warning", message, {"families": family[counted].tolist()}))
     return JointRuler(
@@ -231,7 +232,7 @@ def joint_ruler(
         title=f"joint scale of {len(scale)} models, level of {anchor}",
         benchmark=basket,
         benchmarks=(basket,),
-        evaluator=words.plural(evaluators, "evaluator"),
+        evaluator=formatting.plural(evaluators, "evaluator"),
         fit=fit,
         points=points.sort_values(["params", "model"], ignore_index=True),
         notes=tuple(notes),

@@ -9,8 +9,6 @@ from .measured import Measured as Measured
 from .measured import measure_bundled as measure_bundled
 from .measured import measured_beside as measured_beside
 from .measured import place_measured as place_measured
-from .placed import Placed as Placed
-from .placed import place_scores as place_scores
 from .recovery import Recovery as Recovery
 from .recovery import recover_trend as recover_trend
 from .shipped import shipped_rehearsal as shipped_rehearsal
@@ -25,6 +23,8 @@ from .study import run_study as run_study
 from .study import versions as versions
 from .today import Today as Today
 from .today import density_today as density_today
+from .user_models import Placed as Placed
+from .user_models import place_scores as place_scores
 from .vintages import half_years as half_years
 from .vintages import vintage_sentence as vintage_sentence
 from .vintages import vintages as vintages

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import DensingError, FitError, words, worst
+from densing.core import DensingError, FitError, formatting, worst
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities
 from densing.scores.joint import JointScale, catalog_scale
@@ -313,7 +313,7 @@ def sensitivity(
         return TrendData.from_density(catalog_densities(catalog, own, **chosen).headline)
 
     def sizes(low: float, high: float) -> str:
-        return f"{words.size(low)} to {words.size(high)}"
+        return f"{formatting.size(low)} to {formatting.size(high)}"
 
     anchor, recent = sizes(*ruler.fit.domain["params"]), f"slope since {RECENT.year}"
     choices: list[tuple[str, str, Callable[[], TrendData]]] = [("headline", "the headline", lambda: only(headline))]

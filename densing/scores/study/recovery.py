@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit, logit, ndtr, ndtri
 
-from densing.core import Array, Card, InputError, Note, Readable, named_stream, words
+from densing.core import Array, Card, InputError, Note, Readable, formatting, named_stream
 from densing.scores.catalog import Catalog, Selection, binomial_variance
 from densing.scores.density import DensityResult, catalog_densities
 from densing.scores.joint import Cells, JointScale, fit_joint, joint_cells
@@ -83,16 +83,19 @@ class Recovery(Readable):
         for group, rows in self.table.groupby("group", sort=False):
             ratio = rows["estimate"] / rows["known"]
             parts.append(
-                f"{group}: {words.number(float(ratio.median()))} times the doubling time that known densities give "
-                f"({words.number(float(ratio.min()))} to {words.number(float(ratio.max()))}), the 95 % interval "
+                f"{group}: {formatting.number(float(ratio.median()))} times the doubling time that known densities "
+                "give "
+                f"({formatting.number(float(ratio.min()))} to {formatting.number(float(ratio.max()))}), the 95 % "
+                "interval "
                 f"holding the world's own in {int(rows['held'].sum())} of {len(rows)}"
             )
         shares = self.table.groupby("link", sort=False)["densities"].mean()
-        links = words.listed(
-            f"{words.percentage(float(share))} where the link is {link}" for link, share in shares.items()
+        links = formatting.listed(
+            f"{formatting.percentage(float(share))} where the link is {link}" for link, share in shares.items()
         )
         return (
-            f"In {words.plural(self.table['world'].nunique(), 'world')} unlike the model, with the catalog's gaps: "
+            f"In {formatting.plural(self.table['world'].nunique(), 'world')} unlike the model, with the catalog's "
+            "gaps: "
             f"{'; '.join(parts)}. Of the densities' 95 % intervals, {links} hold the truth: the bend of another link "
             "is not in them."
         )

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 import densing
-from densing.core import Card, DensingError, FitError, Note, Readable, TableLike, once, words
+from densing.core import Card, DensingError, FitError, Note, Readable, TableLike, formatting, once
 from densing.scores.catalog import Catalog, Selection, load_catalog, load_recall, training_compute
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
 from densing.scores.references import JOINT, JointRuler, Reference, available_benchmarks, load_reference
@@ -31,8 +31,8 @@ from densing.scores.study.alternatives import (
     window_name,
 )
 from densing.scores.study.measured import Measured
-from densing.scores.study.placed import Placed, place_scores
 from densing.scores.study.shipped import shipped_rehearsal, shipped_vintages
+from densing.scores.study.user_models import Placed, place_scores
 from densing.scores.study.vintages import COLUMNS as VINTAGES
 from densing.scores.trend import (
     DAYS_PER_MONTH,
@@ -167,7 +167,11 @@ class WinningForecast:
         """The forecast with its 90 % interval, who won, and how often its intervals held."""
         table = self.table
         won = table[table["forecaster"].eq(self.outlook.choice.forecaster)]
-        held = f" Its 90 % intervals held {words.percentage(won['cover90'].iloc[-1])} of what came." if len(won) else ""
+        held = (
+            f" Its 90 % intervals held {formatting.percentage(won['cover90'].iloc[-1])} of what came."
+            if len(won)
+            else ""
+        )
         return f"{self.outlook.sentence}. {self.outlook.choice.sentence}{held}"
 
     @property
@@ -574,13 +578,14 @@ def precision(trend: TrendResult) -> str:
     recent = np.asarray(released > since)
     families, everyone = (len(set(trend.data.family[mask])) for mask in (recent, np.ones(len(recent), bool)))
     prose += (
-        f". {words.percentage(shares.models)} of the variance is which families there are, and "
+        f". {formatting.percentage(shares.models)} of the variance is which families there are, and "
         f"{families} of the {everyone} stem from the last {RECENT_MONTHS:.0f} months of the window: more makers after "
-        f"{words.month(since)}, measured by an evaluator that is none of them, would narrow it most"
+        f"{formatting.month(since)}, measured by an evaluator that is none of them, would narrow it most"
     )
     if shares.reference_law is not None and shares.reference_law >= 0.05:
         prose += (
-            f"; {words.percentage(shares.reference_law)} is the ruler, for which more families of several sizes would"
+            f"; {formatting.percentage(shares.reference_law)} is the ruler, for which more families of several "
+            "sizes would"
         )
     return f"{prose}."
 

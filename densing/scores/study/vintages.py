@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import DensingError, words
+from densing.core import DensingError, formatting
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import DEFAULT_GUARD, catalog_densities
 from densing.scores.joint import JointScale, catalog_scale
@@ -102,7 +102,7 @@ def vintages(
     chosen = half_years(catalog) if dates is None else [pd.Timestamp(date) for date in dates]
     rows = []
     for turn, date in enumerate(chosen):
-        step(f"as of {words.day(date)}", turn / len(chosen))
+        step(f"as of {formatting.day(date)}", turn / len(chosen))
         # As of the newest release everything is known, undated models too: that is the headline itself.
         known = catalog if date >= last else freeze(catalog, date)
         row: dict[str, Any] = {"vintage": date, "reason": ""}
@@ -136,7 +136,7 @@ def vintage_sentence(table: pd.DataFrame) -> str:
     if len(known) < 2:
         return ""
     texts = [
-        f"at the end of {words.month(row.vintage)} {'the headline would have been ' if not at else ''}"
+        f"at the end of {formatting.month(row.vintage)} {'the headline would have been ' if not at else ''}"
         f"{doubling_text(row.doubling_months, row.lo, row.hi)}"
         for at, row in enumerate(known.itertuples())
     ]

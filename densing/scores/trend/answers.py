@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import Card, Note, Readable, UnknownNameError, words
+from densing.core import Card, Note, Readable, UnknownNameError, formatting
 from densing.scores.trend.contrasts import Contrast, holm
 from densing.scores.trend.data import Slope, TrendData
 
@@ -81,7 +81,7 @@ class Answer(Readable):
         facts = {
             "answer": self.answer,
             "estimate": f"{interval(self)} {self.unit}",
-            "test": f"{words.p_value(self.p)} ({self.test})",
+            "test": f"{formatting.p_value(self.p)} ({self.test})",
         }
         notes = (*self.notes, *(Note("caveat", "info", text) for text in self.caveats))
         return Card(self.question, facts, self.rows.dropna(axis="columns", how="all"), notes)
@@ -148,7 +148,7 @@ class Answers(Readable):
     def card(self) -> Card:
         """Return what is shown: a sentence per question."""
         facts = {answer.key: answer.answer for answer in self.answers}
-        return Card(words.plural(len(self), "question") + " of the trend", facts, notes=self.notes)
+        return Card(formatting.plural(len(self), "question") + " of the trend", facts, notes=self.notes)
 
 
 def unanswered(key: str, question: str, unit: str, reason: str, rows: pd.DataFrame | None = None) -> Answer:
@@ -187,7 +187,7 @@ def interval(value: Answer | Contrast, scale: float = 1.0) -> str:
 
     def text(number: float) -> str:
         plus = "+" if signed and number > 0 else ""
-        return plus + words.number(number)
+        return plus + formatting.number(number)
 
     return f"{text(estimate)} ({text(lo)} to {text(hi)})"
 

@@ -13,7 +13,6 @@ import pandas as pd
 from densing.core import Array, FitError, plain
 from densing.scores.trend.data import DAYS_PER_YEAR, TrendData, doubling_months
 from densing.scores.trend.estimators import envelope_slopes
-from densing.scores.trend.headline import Headline, VarianceShares, fit_headline, tobit_lines
 from densing.scores.trend.significance import (
     CHATGPT,
     BreakTests,
@@ -25,6 +24,7 @@ from densing.scores.trend.significance import (
     shuffle_power,
     trend_paces,
 )
+from densing.scores.trend.tobit import Headline, VarianceShares, fit_headline, tobit_lines
 
 FEW_FAMILIES = 6
 """Below this many clusters an interval that takes them as independent is not to be relied on."""

@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from densing.core import Array, words
+from densing.core import Array, formatting
 from densing.scores.catalog import family_groups
 from densing.scores.trend.answers import Answer, answered, contrast_row, group_row, rows_table, unanswered
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast
 from densing.scores.trend.data import DAYS_PER_YEAR, TrendData
-from densing.scores.trend.headline import tobit_slope
 from densing.scores.trend.joint_data import shifted
 from densing.scores.trend.sentences import doubling_text
 from densing.scores.trend.skills import DOUBLINGS, slope_of, too_few
+from densing.scores.trend.tobit import tobit_slope
 
 QUESTION = "How fast does effective training compute grow, and how much of density's growth is more tokens?"
 UNIT = "doublings of effective compute per year"
@@ -168,10 +168,12 @@ def answer_compute(data: TrendData, log_size: Array, tokens: Array, *, level: fl
     answer = (
         f"On {len(part)} models with known tokens effective compute has a doubling time of "
         f"{doubling_text(pace.doubling_months, *pace.doubling_interval)}; {HO[0]:g} months (Ho et al. 2024) "
-        f"{'is excluded' if growth.p(published) < 0.05 else 'is not excluded'} ({words.p_value(growth.p(published))})"
+        f"{'is excluded' if growth.p(published) < 0.05 else 'is not excluded'} "
+        f"({formatting.p_value(growth.p(published))})"
     )
     answer += (
-        f"; more tokens explain {_percentages(share)} of the growth of density ({words.p_value(share.p())} for none)."
+        f"; more tokens explain {_percentages(share)} of the growth of density ({formatting.p_value(share.p())} for "
+        "none)."
         if share.estimable
         else f"; the share that more tokens explain is not known: {share.reason}."
     )
@@ -193,7 +195,7 @@ def _with_tokens(data: TrendData, log_tokens: Array, *, level: float, seed: int)
 
 
 def _percentages(share: Contrast) -> str:
-    ends = (words.percentage(value).replace("-", "−") for value in (share.estimate, share.lo, share.hi))
+    ends = (formatting.percentage(value).replace("-", "−") for value in (share.estimate, share.lo, share.hi))
     return "{} ({} to {})".format(*ends)
 
 

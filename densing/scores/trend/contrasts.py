@@ -10,7 +10,7 @@ the same draw in all regressions: what is paired stays paired. The second part h
 of which is in the scatter of models as well; the interval errs on the side of width.
 
 Source: CRV3: MacKinnon, Nielsen and Webb, J. Econometrics 232 (2023) 272-299; the reference distribution as in
-:func:`densing.scores.trend.headline.critical_value`.
+:func:`densing.scores.trend.tobit.critical_value`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import stats
 
-from densing.core import Array, words
+from densing.core import Array, formatting
 from densing.scores.trend.data import TrendData
-from densing.scores.trend.headline import (
+from densing.scores.trend.tobit import (
     MAX_DRAWS,
     MIN_INFORMATION,
     WORKING_CORRELATION,
@@ -178,14 +178,14 @@ def estimate_contrast(
         return Contrast.missing(f"the rows do not say which {cluster} models are of", models)
     clusters = np.unique(np.concatenate(labels))
     if len(clusters) < MIN_CLUSTERS:
-        counted = words.plural(len(clusters), cluster, "families" if cluster == "family" else "")
+        counted = formatting.plural(len(clusters), cluster, "families" if cluster == "family" else "")
         return Contrast.missing(f"{counted}, at least {MIN_CLUSTERS} needed", models)
     codes = [np.searchsorted(clusters, names) for names in labels]
     fits = []
     for part, own in zip(regressions, codes, strict=True):
         needed = int(np.linalg.matrix_rank(part.design)) + 1
         if int(part.data.observed.sum()) <= needed:
-            observed = words.plural(int(part.data.observed.sum()), "model with a value", "models with a value")
+            observed = formatting.plural(int(part.data.observed.sum()), "model with a value", "models with a value")
             return Contrast.missing(f"{observed} for {needed - 1} coefficients", models)
         weights = np.vstack([np.ones(len(own)), own != np.arange(len(clusters))[:, None]]).astype(float)
         fits.append(fit_tobit(part.design, part.data.log_density, part.data.censor, weights))

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, InputError, Note, Readable, TableError, words
+from densing.core import Array, Card, InputError, Note, Readable, TableError, formatting
 
 EPOCH = pd.Timestamp("2023-02-24")
 """Day 0: the release of Llama-1, the origin of t in eq. 5 of arXiv 2412.04315."""
@@ -98,7 +98,9 @@ class TrendData(Readable):
         }
         rows = {"model": self.model, "released": self.released, "density": np.exp(self.log_density)}
         limits = np.select([self.censor < 0, self.censor > 0], ["upper", "lower"], "")
-        return Card(words.plural(len(self), "dated model"), facts, pd.DataFrame({**rows, "limit": limits}), self.notes)
+        return Card(
+            formatting.plural(len(self), "dated model"), facts, pd.DataFrame({**rows, "limit": limits}), self.notes
+        )
 
     def __len__(self) -> int:
         return len(self.days)
@@ -187,13 +189,13 @@ class TrendData(Readable):
         notes = []
         if not keep.all():
             models = table.loc[~keep, "model"].tolist()
-            message = f"not part of the trend, because without a date or a density: {words.listed(models, 20)}"
+            message = f"not part of the trend, because without a date or a density: {formatting.listed(models, 20)}"
             notes.append(Note("undated-rows", "info", message, {"models": models}))
         if len(apart := rows[rows.get("kind", pd.Series("base", rows.index)).isin(["instruct", "closed"])]):
             models = apart["model"].tolist()
             message = (
                 f"models of this trend that were tuned to follow instructions, or are closed, as no headline has them: "
-                f"{words.listed(models, 8)}; TrendData.from_density(densities.headline) leaves them out"
+                f"{formatting.listed(models, 8)}; TrendData.from_density(densities.headline) leaves them out"
             )
             notes.append(Note("tuned-rows", "warning", message, {"models": models}))
         return data.replace(notes=tuple(notes)) if notes else data

@@ -18,8 +18,8 @@ from densing.scores.trend.checks import FEW_FAMILIES, Checks, check_headline
 from densing.scores.trend.data import EPOCH, DensityLike, Slope, TrendData
 from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, LINE, estimates_table, record, why
 from densing.scores.trend.front import Front, fit_front
-from densing.scores.trend.headline import Headline, fit_headline
 from densing.scores.trend.pace import PRIORS, PaceFit, fit_pace
+from densing.scores.trend.tobit import Headline, fit_headline
 
 SHOWN = 3
 KEPT = 20

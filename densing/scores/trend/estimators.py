@@ -25,8 +25,8 @@ from scipy.special import ndtri, stdtrit
 
 from densing.core import Array, Column, FitError, Table, read_table
 from densing.scores.trend.data import DAYS_PER_YEAR, Slope, TrendData
-from densing.scores.trend.headline import tobit_crv3
 from densing.scores.trend.pace import fit_pace
+from densing.scores.trend.tobit import tobit_crv3
 
 MIN_RECORDS = 3
 MIN_ROWS = 3

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from densing.core import Array, words
+from densing.core import Array, formatting
 from densing.scores.trend.answers import (
     SIGNIFICANT,
     Answer,
@@ -30,7 +30,7 @@ from densing.scores.trend.answers import (
 )
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast
 from densing.scores.trend.data import DAYS_PER_YEAR, TrendData
-from densing.scores.trend.headline import tobit_slope
+from densing.scores.trend.tobit import tobit_slope
 
 QUESTION = "Which size of a mixture of experts counts?"
 UNIT = "exponent of total parameters"
@@ -74,8 +74,8 @@ def expert_exponent(
     families = len(np.unique(data.family[mixtures]))
     if mixtures.sum() < MIN_MIXTURES or families < MIN_MAKERS:
         return Contrast.missing(
-            f"{words.plural(int(mixtures.sum()), 'mixture')} of experts of "
-            f"{words.plural(families, 'family', 'families')} with a date and both "
+            f"{formatting.plural(int(mixtures.sum()), 'mixture')} of experts of "
+            f"{formatting.plural(families, 'family', 'families')} with a date and both "
             f"sizes, at least {MIN_MIXTURES} of {MIN_MAKERS} needed",
             len(data),
         )
@@ -155,21 +155,24 @@ def answer_experts(
     test = "a = 0, only active parameters count; family jackknife (CRV3), simulated reference"
     answer = (
         f"{len(mixtures)} mixtures of experts are as able as dense models of total^a · active^(1−a) parameters with "
-        f"a = {interval(a)}: {_verdict(against)} (a = 0: {words.p_value(against[0.0])}, a = 1: "
-        f"{words.p_value(against[1.0])})."
+        f"a = {interval(a)}: {_verdict(against)} (a = 0: {formatting.p_value(against[0.0])}, a = 1: "
+        f"{formatting.p_value(against[1.0])})."
     )
     caveats = [
-        f"Without one family a lies between {words.number(left.min())} (without {low}) and {words.number(left.max())} "
+        f"Without one family a lies between {formatting.number(left.min())} (without {low}) and "
+        f"{formatting.number(left.max())} "
         f"(without {high}).",
         "Mixtures come from few, well-funded makers: what their recipes have on top of those of dense models of the "
         "same date counts towards a, as far as it grows with the ratio of sizes."
         + (f" Against dense models of their own makers a is {interval(own)}." if own.estimable else ""),
-        f"a = .5, the geometric mean, has {words.p_value(against[0.5])}.",
+        f"a = .5, the geometric mean, has {formatting.p_value(against[0.5])}.",
     ]
     typical = float(np.median(ratio[mixture]))
     caveats.append(
-        f"At the median ratio of total to active, {words.number(math.exp(typical))}, the interval of a is one of the "
-        f"effective size between {words.number(math.exp(a.lo * typical))} and {words.number(math.exp(a.hi * typical))} "
+        f"At the median ratio of total to active, {formatting.number(math.exp(typical))}, the interval of a is one "
+        "of the "
+        f"effective size between {formatting.number(math.exp(a.lo * typical))} and "
+        f"{formatting.number(math.exp(a.hi * typical))} "
         "times the active parameters."
     )
     return answered("experts", QUESTION, answer, a, UNIT, test, rows, caveats, data.notes)

@@ -24,7 +24,7 @@ from densing.core import Array, DomainError, FitError, InputError
 from densing.scores.fit import GUARD
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, TrendData, doubling_months
 from densing.scores.trend.estimate import TrendResult
-from densing.scores.trend.headline import Headline, fit_headline
+from densing.scores.trend.tobit import Headline, fit_headline
 
 MIN_TRAIN = 10
 FURTHEST = pd.Timestamp("2150-01-01")

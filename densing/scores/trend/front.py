@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, FitError, Readable, plain, words
+from densing.core import Array, Card, FitError, Readable, formatting, plain
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
 from densing.scores.trend.estimators import MIN_QUANTILE_ROWS, check_loss, record_mask
 from densing.scores.trend.pace import FREEDOM, PaceFit
@@ -83,14 +83,19 @@ class Front(Readable):
         over, year = (_pace(slope) for slope in (self.window, self.last_year))
         text = f"The densest tenth of models: {over} over the window, {year} over its last twelve months."
         held = self.records.loc[self.records["model"].eq(self.last), "probability"]
-        sure = f" (a record in {words.percentage(held.iloc[0])} of draws)" if len(held) and held.notna().all() else ""
-        text += f" The last record is {words.clean(self.last)} of {words.month(self.since)}{sure}"
+        sure = (
+            f" (a record in {formatting.percentage(held.iloc[0])} of draws)" if len(held) and held.notna().all() else ""
+        )
+        text += f" The last record is {formatting.clean(self.last)} of {formatting.month(self.since)}{sure}"
         if not self.later or self.gap.empty:
             return f"{text}."
         odds = ", ".join(
-            f"{words.percentage(row.probability)} at {_every(row.doubling_months)}" for row in self.gap.itertuples()
+            f"{formatting.percentage(row.probability)} at {_every(row.doubling_months)}"
+            for row in self.gap.itertuples()
         )
-        return f"{text}; that none of {words.plural(self.later, 'later model')} beat it has a probability of {odds}."
+        return (
+            f"{text}; that none of {formatting.plural(self.later, 'later model')} beat it has a probability of {odds}."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready data."""
@@ -102,7 +107,7 @@ class Front(Readable):
     def card(self) -> Card:
         """Return what is shown: both paces, the gap, and the records."""
         facts = {"window": _pace(self.window), "last twelve months": _pace(self.last_year)}
-        return Card(f"Front of {words.plural(self.window.n, 'model')}", facts, self.records)
+        return Card(f"Front of {formatting.plural(self.window.n, 'model')}", facts, self.records)
 
 
 def _every(months: float) -> str:
@@ -150,7 +155,8 @@ def fit_front(
     data = data.ordered()
     if data.observed.sum() < MIN_QUANTILE_ROWS or np.ptp(data.days[data.observed]) == 0:
         raise FitError(
-            f"front: {words.plural(int(data.observed.sum()), 'observed model')}; {MIN_QUANTILE_ROWS} on two dates are "
+            f"front: {formatting.plural(int(data.observed.sum()), 'observed model')}; {MIN_QUANTILE_ROWS} on two "
+            "dates are "
             "needed; widen the window"
         )
     first, last = float(data.days.min()), float(data.days.max())

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import words
+from densing.core import formatting
 from densing.scores.trend.answers import (
     PER_YEAR,
     SIGNIFICANT,
@@ -28,10 +28,10 @@ from densing.scores.trend.answers import (
 )
 from densing.scores.trend.contrasts import Contrast
 from densing.scores.trend.data import DAYS_PER_YEAR, TrendData, doubling_months
-from densing.scores.trend.headline import tobit_slope
 from densing.scores.trend.sentences import doubling_text
 from densing.scores.trend.skills import DOUBLINGS, Weighted, on_models, slope_difference, slope_of
 from densing.scores.trend.tables import table_data, table_pace
+from densing.scores.trend.tobit import tobit_slope
 
 QUESTION = "Does density grow as fast in other languages as in English?"
 LANGUAGES: Mapping[str, Sequence[str]] = {
@@ -144,7 +144,7 @@ def answer_language(
         f"On the {change.models} models measured in both, the doubling time is "
         f"{doubling_text(own.doubling_months, *own.doubling_interval)} in English and "
         f"{doubling_text(abroad.doubling_months, *abroad.doubling_interval)} in other languages, a difference of "
-        f"{interval(change, DOUBLINGS)} {PER_YEAR}: {verdict} ({words.p_value(change.p())})"
+        f"{interval(change, DOUBLINGS)} {PER_YEAR}: {verdict} ({formatting.p_value(change.p())})"
     )
     answer += f"; {dissection}." if dissection else "."
     caveats = (
@@ -195,16 +195,16 @@ def _dissect(steps: Sequence[TableStep], level: float, seed: int) -> tuple[list[
         if math.isfinite(rate) and step.change
     }
     ends = [
-        f"{words.months(doubling_months(rate / DAYS_PER_YEAR))} months in {step.label}"
+        f"{formatting.months(doubling_months(rate / DAYS_PER_YEAR))} months in {step.label}"
         for rate, step in zip(rates[:2], steps[:2], strict=True)
     ]
     ranked = sorted(moves.items(), key=lambda move: -move[1])
-    shares = [f"{change} {words.percentage(share).replace('-', '−')}" for change, share in ranked]
-    brief = f"of the gap between two tables ({' and '.join(ends)}) most goes with {words.listed(shares[:2])}"
+    shares = [f"{change} {formatting.percentage(share).replace('-', '−')}" for change, share in ranked]
+    brief = f"of the gap between two tables ({' and '.join(ends)}) most goes with {formatting.listed(shares[:2])}"
     apart = paces[0].lo > rates[1] or paces[0].hi < rates[1]
     full = [
         f"Share of the gap between {steps[0].label} and {steps[1].label} that a single change closes: "
-        f"{words.listed(shares, most=len(shares))}. Shares overlap and do not add up.",
+        f"{formatting.listed(shares, most=len(shares))}. Shares overlap and do not add up.",
         f"{steps[0].label} holds {paces[0].models} models of {len(paces[0].clusters)} families, and its interval "
         f"{'excludes' if apart else 'includes'} the pace of {steps[1].label}.",
     ]

@@ -28,7 +28,7 @@ import pandas as pd
 from scipy.linalg.lapack import dtrtrs
 from scipy.sparse import csr_array
 
-from densing.core import Array, Card, FitError, Readable, words
+from densing.core import Array, Card, FitError, Readable, formatting
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
 
 LN2 = math.log(2)
@@ -178,7 +178,7 @@ class PaceFit(Readable):
             "last twelve months": _text(self.last_year),
             "walk": f"{walk[1]:.1f} doublings per year in a year ({walk[0]:.1f} to {walk[2]:.1f})",
         }
-        return Card(f"Pace of {words.plural(self.models, 'model')}", facts, self.table())
+        return Card(f"Pace of {formatting.plural(self.models, 'model')}", facts, self.table())
 
 
 def _text(slope: Slope) -> str:
@@ -232,7 +232,8 @@ def fit_pace(
     span = float(np.ptp(data.days)) / DAYS_PER_MONTH if len(data) else 0.0
     if observed < MIN_OBSERVED or families < 2 or span <= 2:
         raise FitError(
-            f"pace: {words.plural(observed, 'observed model')} of {words.plural(families, 'family', 'families')} over "
+            f"pace: {formatting.plural(observed, 'observed model')} of "
+            f"{formatting.plural(families, 'family', 'families')} over "
             f"{span:.1f} months; {MIN_OBSERVED} of two families over more than two "
             "months are needed; widen the window"
         )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, words
+from densing.core import Array, formatting
 from densing.scores.trend.answers import (
     PER_YEAR,
     SIGNIFICANT,
@@ -30,9 +30,9 @@ from densing.scores.trend.answers import (
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast
 from densing.scores.trend.data import DAYS_PER_YEAR, EPOCH, TrendData
 from densing.scores.trend.estimators import quantile_lines
-from densing.scores.trend.headline import tobit_slope
 from densing.scores.trend.sentences import doubling_text
 from densing.scores.trend.significance import MIN_FAMILIES, MIN_ROWS
+from densing.scores.trend.tobit import tobit_slope
 
 QUESTION = "Has the pace changed, 2023-24 against 2025-26?"
 PARTED = pd.Timestamp("2025-01-01")
@@ -229,15 +229,16 @@ def answer_pace(
     detectable = change.detectable(level=level)
     stop = change.power(old, level)
     caveats = [
-        f"On these dates and with this scatter of families a change of {words.number(detectable * DOUBLINGS)} "
+        f"On these dates and with this scatter of families a change of {formatting.number(detectable * DOUBLINGS)} "
         f"{PER_YEAR} is found in 80 % of samples; a full stop of the earlier pace would be in "
-        f"{words.percentage(stop)}, a halving in {words.percentage(change.power(old / 2, level))}.",
+        f"{formatting.percentage(stop)}, a halving in {formatting.percentage(change.power(old / 2, level))}.",
         _narrower(data, late, change),
     ]
     if data.organisation is not None:
         caveats.append(_composition(data, late))
     caveats.append(
-        f"The date {words.day(PARTED)} was stated, not searched; the first comparison is the test, the others vary one "
+        f"The date {formatting.day(PARTED)} was stated, not searched; the first comparison is the test, the others "
+        "vary one "
         "choice each and are not corrected for their number."
     )
     test = (
@@ -249,7 +250,7 @@ def answer_pace(
 def _verdict(change: Contrast, by_maker: Contrast) -> str:
     """Say what the test finds with families, and with organisations, as what differs."""
     p, other = change.p(), by_maker.p()
-    tests = words.p_value(p) + (f", by organisation {words.p_value(other)}" if by_maker.estimable else "")
+    tests = formatting.p_value(p) + (f", by organisation {formatting.p_value(other)}" if by_maker.estimable else "")
     if p >= SIGNIFICANT:
         return f"no change is shown ({tests})" if not other < SIGNIFICANT else f"shown by organisation only ({tests})"
     direction = "slower" if change.estimate < 0 else "faster"
@@ -281,7 +282,7 @@ def _composition(data: TrendData, late: Array) -> str:
     share = float(np.isin(data.organisation[late], sorted(shared)).mean())
     return (
         f"Who releases differs: {len(shared)} of {len(early_makers | late_makers)} organisations are in both periods "
-        f"and made {words.percentage(share)} of the later models."
+        f"and made {formatting.percentage(share)} of the later models."
     )
 
 
@@ -291,7 +292,8 @@ def _too_few(data: TrendData, late: Array) -> str:
         families = len(np.unique(data.family[seen]))
         if seen.sum() < MIN_ROWS or families < MIN_FAMILIES or np.ptp(data.days[seen]) == 0:
             return (
-                f"{words.plural(int(seen.sum()), 'model')} of {words.plural(families, 'family', 'families')} in "
+                f"{formatting.plural(int(seen.sum()), 'model')} of "
+                f"{formatting.plural(families, 'family', 'families')} in "
                 f"{name}, at least {MIN_ROWS} of {MIN_FAMILIES} on two dates needed"
             )
     return ""

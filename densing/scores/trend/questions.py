@@ -15,10 +15,10 @@ from densing.scores.references import SKILLS
 from densing.scores.trend import compute, experts, languages, periods, skills
 from densing.scores.trend.answers import PER_YEAR, Answer, Answers, unanswered
 from densing.scores.trend.data import EPOCH, TrendData
-from densing.scores.trend.headline import tobit_slope
+from densing.scores.trend.facts import recall_trend
 from densing.scores.trend.joint_data import JointData, shifted
 from densing.scores.trend.languages import FEWEST_MODELS, LANGUAGES, LanguageData, TableStep
-from densing.scores.trend.recall import recall_trend
+from densing.scores.trend.tobit import tobit_slope
 
 FEWEST_CELLS, FEWEST_SKILLS = 3, 3
 """Scores in a language, or skills, from which on a model counts as measured there."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import words
+from densing.core import formatting
 from densing.scores.trend.checks import Checks
 from densing.scores.trend.data import DAYS_PER_YEAR, Slope, doubling_months
 from densing.scores.trend.pace import LIKELY, SURE, PaceFit
@@ -76,8 +76,9 @@ def quoted(title: str, now: str, *, models: int, families: int, ruler: str, benc
     Density doubled every 5 months; 9 models of 1 family on the ruler llama, benchmark mmlu. Now it rests. On another
     ruler, or of other models, the pace is another.
     """
-    of = f"{words.plural(models, 'model')} of {words.plural(families, 'family', 'families')}"
-    parts = (f"{title}; {of} on the ruler {words.clean(ruler, 80)}, benchmark {words.clean(benchmark, 80)}.", now,
+    of = f"{formatting.plural(models, 'model')} of {formatting.plural(families, 'family', 'families')}"
+    parts = (f"{title}; {of} on the ruler {formatting.clean(ruler, 80)}, benchmark "
+             f"{formatting.clean(benchmark, 80)}.", now,
              "On another ruler, or of other models, the pace is another.")  # fmt: skip
     return " ".join(filter(None, parts))
 
@@ -93,7 +94,7 @@ def now(fit: PaceFit, released: Any) -> str:
     >>> now(fit_pace(data, sweeps=100, burn=50), data.released).split(" density doubled")[0]
     'Over the twelve months to February 2026'
     """
-    slope, last = fit.last_year, words.month(pd.DatetimeIndex(released).max())
+    slope, last = fit.last_year, formatting.month(pd.DatetimeIndex(released).max())
     if fit.knots[-1] - fit.knots[0] <= DAYS_PER_YEAR:
         return "The window is no longer than a year: its last twelve months are all of it."
     if fit.slower >= SURE or fit.slower <= 1 - SURE:
@@ -151,7 +152,7 @@ def window(released: Any) -> str:
     stamps = pd.DatetimeIndex(released)
     if not len(stamps):
         return "on no date"
-    first, last = (words.month(stamp) for stamp in (stamps.min(), stamps.max()))
+    first, last = (formatting.month(stamp) for stamp in (stamps.min(), stamps.max()))
     return f"in {first}" if first == last else f"between {first} and {last}"
 
 
@@ -191,10 +192,10 @@ def size_and_power(
     if test.size is None or math.isnan(test.size):
         return "How often this test is right was not simulated."
     effects = [
-        f"{words.percentage(effect.share)} {'with' if effect.effect.startswith('a ') else 'where'} {effect.effect}"
+        f"{formatting.percentage(effect.share)} {'with' if effect.effect.startswith('a ') else 'where'} {effect.effect}"
         for effect in test.power or ()
     ]
-    share = words.percentage(test.size)
+    share = formatting.percentage(test.size)
     size = f"At 5 %, in worlds simulated {where}, this test rejects {share} of those {nothing} (size)"
     if not effects:
         return f"{size}."

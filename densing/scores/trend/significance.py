@@ -23,7 +23,7 @@ from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 from densing.core import Array
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, TrendData, doubling_months
 from densing.scores.trend.estimators import envelope_slopes
-from densing.scores.trend.headline import TobitFit, bound_curvature, fit_tobit, inverse_mills
+from densing.scores.trend.tobit import TobitFit, bound_curvature, fit_tobit, inverse_mills
 
 SIGNIFICANT = 0.05
 BLOCKS = "headline_family_blocks"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from densing.core import Array, words
+from densing.core import Array, formatting
 from densing.scores.trend.answers import (
     PER_YEAR,
     SIGNIFICANT,
@@ -28,10 +28,10 @@ from densing.scores.trend.answers import (
 )
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast, holm
 from densing.scores.trend.data import DAYS_PER_YEAR, Slope, TrendData
-from densing.scores.trend.headline import tobit_slope
-from densing.scores.trend.recall import RecallTrend
+from densing.scores.trend.facts import RecallTrend
 from densing.scores.trend.sentences import doubling_text
 from densing.scores.trend.significance import MIN_FAMILIES, MIN_ROWS
+from densing.scores.trend.tobit import tobit_slope
 
 QUESTION = "Do knowledge, reasoning, mathematics and code grow at one pace?"
 BASE = "knowledge"
@@ -103,7 +103,8 @@ def too_few(data: TrendData) -> str:
     if seen >= MIN_ROWS and families >= MIN_FAMILIES and np.ptp(data.days[data.observed]) > 0:
         return ""
     return (
-        f"{words.plural(seen, 'model')} of {words.plural(families, 'family', 'families')}, at least {MIN_ROWS} of "
+        f"{formatting.plural(seen, 'model')} of {formatting.plural(families, 'family', 'families')}, at least "
+        f"{MIN_ROWS} of "
         f"{MIN_FAMILIES} on two dates needed"
     )
 
@@ -126,7 +127,7 @@ def answer_skill(
     rows = [group_row(name, skills[name], slope) for name, slope in slopes.items()]
     others = [name for name in skills if name != BASE]
     if BASE not in skills or not others:
-        reason = f"the scale has {words.listed(sorted(skills)) or 'no skill'}; {BASE} and another are needed"
+        reason = f"the scale has {formatting.listed(sorted(skills)) or 'no skill'}; {BASE} and another are needed"
         return unanswered("skill", QUESTION, PER_YEAR, reason, rows_table(rows))
     pairs, together = {}, set(map(str, skills[BASE].model))
     for name in others:
@@ -148,45 +149,45 @@ def answer_skill(
         [(common[BASE], 1.0, BASE)],
         **options,
     )
-    label = f"mean of {words.listed(others)} less {BASE}, models measured on all"
+    label = f"mean of {formatting.listed(others)} less {BASE}, models measured on all"
     rows.append(contrast_row(label, common[BASE], mean, DOUBLINGS))
     if recall is not None:
         rows.append(group_row("facts (IKP)", recall.data, recall.lead.slope))
     if not mean.estimable:
         return unanswered("skill", QUESTION, PER_YEAR, mean.reason, rows_table(rows))
     shown = [name for name in others if corrected[name] < SIGNIFICANT]
-    paces = words.listed(
+    paces = formatting.listed(
         f"{name} {doubling_text(slope.doubling_months, *slope.doubling_interval)}"
         for name, slope in slopes.items()
         if slope.estimable
     )
     verdict = (
-        words.listed(
+        formatting.listed(
             f"{name} {'faster' if pairs[name].estimate > 0 else 'slower'} than {BASE} (by "
-            f"{interval(pairs[name], DOUBLINGS)} {PER_YEAR}, Holm {words.p_value(corrected[name])})"
+            f"{interval(pairs[name], DOUBLINGS)} {PER_YEAR}, Holm {formatting.p_value(corrected[name])})"
             for name in shown
         )
         if shown
-        else f"no skill differs surely from {BASE} (smallest Holm {words.p_value(_smallest(corrected))})"
+        else f"no skill differs surely from {BASE} (smallest Holm {formatting.p_value(_smallest(corrected))})"
     )
     answer = f"Doubling times: {paces}; on the same models {verdict}."
     caveats = [
         "An ability in a skill is known from few tests and drawn towards what the model's other skills say, which "
         "makes differences between skills look smaller than they are.",
         "Bounds count as bounds: "
-        + words.listed(
+        + formatting.listed(
             (f"{int((data.censor != 0).sum())} of {len(data)} densities in {name}" for name, data in skills.items()),
             most=len(skills),
         )
         + " lie beyond the ruler.",
-        f"p of {words.listed(others)} against {BASE} is corrected for {len(others)} comparisons (Holm).",
+        f"p of {formatting.listed(others)} against {BASE} is corrected for {len(others)} comparisons (Holm).",
     ]
     notes = tuple(note for data in skills.values() for note in data.notes)
     if recall is not None:
         caveats.append(
             f"Facts are another matrix, models of July 2026 (Incompressible Knowledge Probes, arXiv 2604.24827): "
-            f"{recall.text}; against {words.months(recall.pace_months)} months "
-            f"{words.p_value(recall.lead.p_pace)}."
+            f"{recall.text}; against {formatting.months(recall.pace_months)} months "
+            f"{formatting.p_value(recall.lead.p_pace)}."
         )
     test = f"mean of the others grows as {BASE}; paired by model and draw, family jackknife (CRV3)"
     return answered("skill", QUESTION, answer, mean, PER_YEAR, test, rows, caveats, notes, DOUBLINGS)

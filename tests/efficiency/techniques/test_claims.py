@@ -23,7 +23,17 @@ from densing.efficiency.simulation.costs import collective_seconds
 from densing.efficiency.simulation.models import load_workload
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.simulation.workload import modules
-from densing.efficiency.techniques import co2, dct, federated, iso, ladder, measured_speeds, prox_csl, spafl, t3
+from densing.efficiency.techniques import (
+    co2,
+    dct,
+    federated,
+    iso,
+    ladder_residual,
+    measured_speeds,
+    prox_csl,
+    spafl,
+    t3,
+)
 from densing.efficiency.techniques.claims import (
     GRADES,
     MUTATIONS,
@@ -53,8 +63,8 @@ from densing.efficiency.techniques.validation import (
 )
 from densing.efficiency.timeline.timeline import Kind
 
-MODULES = (co2, dct, federated, spafl, ladder, iso, t3, taccl, fusion, stragglers, prox_csl, host_tables, offload,
-           measured_speeds)  # fmt: skip
+MODULES = (co2, dct, federated, spafl, ladder_residual, iso, t3, taccl, fusion, stragglers, prox_csl, host_tables,
+           offload, measured_speeds)  # fmt: skip
 ALL = {claim.id: claim for module in MODULES for claim in module.CLAIMS}
 QUICK = [
     name for name in ALL if name.startswith(("CO2-4", "CO2-5", "CO2-6", "T3-1a", "T3-1c", "T3-1d", "T3-2", "LAD-1a"))
@@ -125,16 +135,16 @@ def test_adamw_at_128_from_16_alone_follows_the_ring() -> None:
     assert ours("CO2-4") == pytest.approx(128 / (compute + communication), rel=0.005)
 
 
-@pytest.mark.parametrize("row", ladder.PUBLISHED)
-def test_parallel_attention_pays_half_the_sums(row: ladder.Row) -> None:
-    standard, _, _, bound = ladder.PUBLISHED[row]
+@pytest.mark.parametrize("row", ladder_residual.PUBLISHED)
+def test_parallel_attention_pays_half_the_sums(row: ladder_residual.Row) -> None:
+    standard, _, _, bound = ladder_residual.PUBLISHED[row]
     expected = 1 / (1 / bound + (1 / standard - 1 / bound) / 2)
     assert ours(f"LAD-1a-{row[0]}-{row[1]}") == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("row", [row for row in ladder.PUBLISHED if row[0] == "nvlink"])
-def test_ladder_without_contention_exposes_the_last_sum_alone(row: ladder.Row) -> None:
-    standard, _, _, bound = ladder.PUBLISHED[row]
+@pytest.mark.parametrize("row", [row for row in ladder_residual.PUBLISHED if row[0] == "nvlink"])
+def test_ladder_without_contention_exposes_the_last_sum_alone(row: ladder_residual.Row) -> None:
+    standard, _, _, bound = ladder_residual.PUBLISHED[row]
     compute, sums = 1 / bound, 1 / standard - 1 / bound
     # Where each all-reduce is shorter than the module above it.
     assert sums < compute
@@ -143,11 +153,11 @@ def test_ladder_without_contention_exposes_the_last_sum_alone(row: ladder.Row) -
 
 def test_contention_is_fitted_to_rows_other_than_the_predicted_one() -> None:
     row = ("nvlink", 16)
-    others = tuple(each for each in ladder.PUBLISHED if each[0] == "nvlink" and each != row)
-    kappa = ladder.kappa_of(PHYSICS, others, "equal")
-    assert ours("LAD-1c-nvlink-16") == ladder.ladder(PHYSICS, row, "equal", kappa)
+    others = tuple(each for each in ladder_residual.PUBLISHED if each[0] == "nvlink" and each != row)
+    kappa = ladder_residual.kappa_of(PHYSICS, others, "equal")
+    assert ours("LAD-1c-nvlink-16") == ladder_residual.ladder(PHYSICS, row, "equal", kappa)
     # A period is two modules and as much of their compute, slowed while sums run.
-    standard, _, _, bound = ladder.PUBLISHED[row]
+    standard, _, _, bound = ladder_residual.PUBLISHED[row]
     compute, sums = 1 / bound, 1 / standard - 1 / bound
     slowed = compute + sums * kappa / (1 + kappa)
     assert ours("LAD-1c-nvlink-16") == pytest.approx(1 / slowed, rel=5e-3)
@@ -157,14 +167,17 @@ def test_the_fitted_contention_is_the_least_of_a_fine_search() -> None:
     rows = (("no-p2p", 1), ("no-p2p", 4))
 
     def squares(kappa: float) -> float:
-        return sum((ladder.ladder(PHYSICS, row, "equal", kappa) / ladder.PUBLISHED[row][1] - 1) ** 2 for row in rows)
+        return sum(
+            (ladder_residual.ladder(PHYSICS, row, "equal", kappa) / ladder_residual.PUBLISHED[row][1] - 1) ** 2
+            for row in rows
+        )
 
-    kappa = ladder.kappa_of(PHYSICS, rows, "equal")
+    kappa = ladder_residual.kappa_of(PHYSICS, rows, "equal")
     assert squares(kappa) <= min(squares(kappa - 0.004), squares(kappa + 0.004))
 
 
 def test_the_halved_model_has_equal_modules() -> None:
-    attention, mlp = modules(ladder.workload(16))[1:3]
+    attention, mlp = modules(ladder_residual.workload(16))[1:3]
     assert attention.moved == pytest.approx(mlp.moved, rel=1e-3)
 
 
@@ -383,16 +396,16 @@ def test_the_null_model_finds_a_share_that_is_there(
         assert constant_share(own[0], own[0] + own[1], others) == pytest.approx(expected, rel=2e-3)
 
 
-@pytest.mark.parametrize("row", ladder.PUBLISHED)
-def test_ladders_null_model_is_that_of_a_search_without_the_row(row: ladder.Row) -> None:
+@pytest.mark.parametrize("row", ladder_residual.PUBLISHED)
+def test_ladders_null_model_is_that_of_a_search_without_the_row(row: ladder_residual.Row) -> None:
     """The share that fits the link's other rows best, by a grid; the row's own throughput is not looked at."""
-    others = [figures for other, figures in ladder.PUBLISHED.items() if other[0] == row[0] and other != row]
+    others = [figures for other, figures in ladder_residual.PUBLISHED.items() if other[0] == row[0] and other != row]
 
     def squares(share: float) -> float:
         return sum((1 / seen / (1 / free + share * (1 / std - 1 / free)) - 1) ** 2 for std, seen, _, free in others)
 
     best = min((step / 2000 for step in range(2001)), key=squares)
-    standard, _, _, bound = ladder.PUBLISHED[row]
+    standard, _, _, bound = ladder_residual.PUBLISHED[row]
     null = ALL[f"LAD-1c-{row[0]}-{row[1]}"].null
     assert null is not None
     assert null().value == pytest.approx(1 / (1 / bound + best * (1 / standard - 1 / bound)), rel=1e-3)

@@ -14,7 +14,7 @@ from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.simulation.workload import Module, Split, Transformer, Workload, modules
 from densing.efficiency.techniques.iso import Halves, best_share
-from densing.efficiency.techniques.ladder import Late
+from densing.efficiency.techniques.ladder_residual import Late
 from densing.efficiency.techniques.plan import Plan, measure
 from densing.efficiency.techniques.planner import product_share
 from densing.efficiency.techniques.planner.base import plan_steps

@@ -13,7 +13,7 @@ import pytest
 from densing.cli.options import parse_params
 from densing.core.errors import InputError
 from densing.core.files import read_text
-from densing.core.sheets import read_cells
+from densing.core.table_io import read_cells
 from densing.scores.catalog import load_catalog, with_sizes
 from densing.scores.density import run_densities
 from densing.scores.evals.identity import UnitKey

@@ -23,7 +23,7 @@ from densing.scores.study import PAPER_WINDOW, StudyOptions, multiverse, run_stu
 from densing.scores.study.alternatives import Spec, chatgpt_split, window_name
 from densing.scores.study.study import _beside, _part, _within, precision
 from densing.scores.trend import Checks, TrendData, VarianceShares, estimate_trend
-from densing.scores.trend.headline import fit_headline
+from densing.scores.trend.tobit import fit_headline
 
 
 @pytest.fixture(scope="module")

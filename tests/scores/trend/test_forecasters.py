@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from densing.scores.trend.backtest import crps
 from densing.scores.trend.forecasters import (
     FORECASTERS,
     RECENT,
@@ -24,7 +25,6 @@ from densing.scores.trend.forecasters import (
     nearest,
     size_slopes,
 )
-from densing.scores.trend.rehearsal import crps
 
 SLOPE = 0.5
 """What a unit of ln N adds in these worlds."""

@@ -11,7 +11,6 @@ import statsmodels.api as sm
 
 from densing.scores.trend import TrendData, estimate_trend
 from densing.scores.trend.coverage import Scenario, simulate
-from densing.scores.trend.headline import fit_tobit
 from densing.scores.trend.significance import (
     BLOCKS,
     block_shuffles,
@@ -28,6 +27,7 @@ from densing.scores.trend.significance import (
     shuffle_power,
     trend_paces,
 )
+from densing.scores.trend.tobit import fit_tobit
 from tests.support.trend_data import dated
 
 TREND = simulate(Scenario(n=60, families=20), 5)

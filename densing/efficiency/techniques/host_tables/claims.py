@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from densing.core import words
+from densing.core import formatting
 from densing.efficiency.simulation import Cluster, Gather, Link, load_cluster, load_gather
 from densing.efficiency.techniques.claims import PHYSICS, Answer, Claim, Physics
 from densing.efficiency.techniques.host_tables.requests import requests_per_row
@@ -75,7 +75,7 @@ def _all_gpu(physics: Physics, faster: float = 2.0) -> Answer:
     step = calibrated(physics, faster)
     wire = epoch(physics, "zero-copy", replace(step, train_s=0.0), 1.0, overlap=False)
     ours = epoch(physics, "device-table", step, 1.0)
-    return Answer(ours, f"transfer {words.number(wire)} s an epoch over PCIe 3, {step.rows:,} rows a step")
+    return Answer(ours, f"transfer {formatting.number(wire)} s an epoch over PCIe 3, {step.rows:,} rows a step")
 
 
 def _overlapped(rate: float, physics: Physics, share: float = 0.1, faster: float = 2.0) -> Answer:
@@ -108,7 +108,8 @@ def _host(physics: Physics, staged: bool = True) -> Answer:
     ours = taken(high, 2.0)
     direct = BARS["direct"][0] / BARS["direct"][1]
     note = (
-        f"the host gathers at {words.number(high)} GB/s, read and written; {words.number(ours)} s with PCIe 4, where "
+        f"the host gathers at {formatting.number(high)} GB/s, read and written; {formatting.number(ours)} s with "
+        "PCIe 4, where "
         f"the bar is {fast} s: a gain of {slow / ours:.2f} where the bars have {slow / fast:.2f}, and {direct:.2f} of "
         "direct reads; the direction alone is compared"
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
-from densing.core import InputError, Note, UnavailableError, words
+from densing.core import InputError, Note, UnavailableError, formatting
 from densing.efficiency.simulation import Cluster, Gather, Graph, check_gather, load_cluster
 from densing.efficiency.techniques.claims import Claim
 from densing.efficiency.techniques.host_tables.requests import requests_per_row
@@ -135,7 +135,7 @@ class TableTechnique(BuiltIn):
         parts = {"sampling": stages.sample_s, "the host's gather": stages.gather_s, "the wire": stages.wire_s,
                  "training": stages.train_s}  # fmt: skip
         longest = max(parts, key=lambda part: parts[part])
-        each = ", ".join(f"{part} {words.number(1e3 * seconds)} ms" for part, seconds in parts.items() if seconds)
+        each = ", ".join(f"{part} {formatting.number(1e3 * seconds)} ms" for part, seconds in parts.items() if seconds)
         message = f"{self.name}: {each}; longest: {longest}{self._requests(workload, knobs)}"
         return (Note("stages", "info", message, {"technique": self.name, **stages._asdict()}),)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from densing.core import InputError, Note, words
+from densing.core import InputError, Note, formatting
 from densing.efficiency.simulation import EDGE, STATE_BITS, Cluster, Graph, Served, check_served
 from densing.efficiency.techniques.claims import Claim
 from densing.efficiency.techniques.plan import Plan
@@ -100,8 +100,8 @@ class SacD(BuiltIn):
         here, there, sent = self._parts(workload, settle(self.name, self.knobs, knobs))
         wire = sent * cluster.inter.beta_s_per_byte + (2 * cluster.inter.alpha_s if sent else 0.0)
         parts = {"device": here, "wire": wire, "server": there}
-        each = ", ".join(f"{part} {words.number(1e3 * seconds)} ms" for part, seconds in parts.items())
-        message = f"{self.name}: a request alone takes {words.number(1e3 * sum(parts.values()))} ms ({each})"
+        each = ", ".join(f"{part} {formatting.number(1e3 * seconds)} ms" for part, seconds in parts.items())
+        message = f"{self.name}: a request alone takes {formatting.number(1e3 * sum(parts.values()))} ms ({each})"
         return (Note("stages", "info", message, {"technique": self.name, **parts}),)
 
     @staticmethod

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, Protocol
 
-from densing.core import Note, Severity, words
+from densing.core import Note, Severity, formatting
 
 SUFFIXES: tuple[str, ...] = (".json",)
 """How the names of such traces end, before they are packed."""
@@ -317,7 +317,7 @@ class Damage:
     def _note(self, verb: str, severity: Severity, reason: str, row: dict[str, Any]) -> Note:
         first, count = row["first"][0], row["count"]
         location = f"event {first['event']}, byte {first['byte']}" + (f", {first['name']!r}" if first["name"] else "")
-        events = words.plural(count, "event")
+        events = formatting.plural(count, "event")
         message = f"{self.source}: {events} {verb}: {reason} ({'first: ' if count > 1 else ''}{location})"
         return Note(f"event-{verb}", severity, message, {"reason": reason, "file": self.source, **row})
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtri
 
-from densing.core import Array, FitError, words
+from densing.core import Array, FitError, formatting
 from densing.scores.trend.data import DAYS_PER_YEAR, Slope, TrendData
 
 MIN_ROWS, MIN_FAMILIES = 3, 2
@@ -123,7 +123,7 @@ def fit_headline(
     observed, families = int(data.observed.sum()), len(np.unique(codes))
     if observed < MIN_ROWS:
         raise FitError(
-            f"trend: {words.plural(observed, 'observed model')} among {len(data)}, at least {MIN_ROWS} needed; "
+            f"trend: {formatting.plural(observed, 'observed model')} among {len(data)}, at least {MIN_ROWS} needed; "
             "widen the window, or choose a reference whose range covers more models"
         )
     if families < MIN_FAMILIES:

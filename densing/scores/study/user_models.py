@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import InputError, Note, TableLike, once, words
+from densing.core import InputError, Note, TableLike, formatting, once
 from densing.scores.catalog import HEADLINE, Catalog, merge, read_extra
 from densing.scores.density import (
     DensityResult,
@@ -141,20 +141,21 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
     known = pd.MultiIndex.from_frame(catalog.scores[keys])
     added = merged.scores[~pd.MultiIndex.from_frame(merged.scores[keys]).isin(known)]
     mine = sorted(set(added["model"]))
-    source = words.clean(scores) if not isinstance(scores, pd.DataFrame | list) else "the table of scores"
+    source = formatting.clean(scores) if not isinstance(scores, pd.DataFrame | list) else "the table of scores"
     if not mine:
         raise InputError(f"{source}: holds no score that the catalog does not have")
     twice = sorted(set(mine) & set(ruler.scale.models))
     if twice:
         raise InputError(
-            f"{source}: {words.listed(twice)} {'is' if len(twice) == 1 else 'are'} in --catalog and on the joint scale "
+            f"{source}: {formatting.listed(twice)} {'is' if len(twice) == 1 else 'are'} in --catalog and on the "
+            "joint scale "
             "already; state a model in one of the two"
         )
     cells = joint_cells(merged)
     own = cells.table["model"].isin(mine).to_numpy(dtype=bool)
     if not own.any():
         reasons = cells.dropped[cells.dropped["model"].isin(mine)]
-        examples = words.listed(sorted(set(reasons["benchmark"] + " (" + reasons["reason"] + ")")))
+        examples = formatting.listed(sorted(set(reasons["benchmark"] + " (" + reasons["reason"] + ")")))
         raise InputError(
             f"{source}: no score can be placed on the joint scale: {examples}; "
             "`densing catalog list benchmarks` names others"
@@ -172,14 +173,14 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
     mine = sorted(names.get(name, name) for name in mine)
     sizeless = sorted(set(mine) - set(result.table["model"]))
     if not len(result):
-        raise InputError(f"{source}: {words.listed(sizeless)}: no size; fill in the column params")
+        raise InputError(f"{source}: {formatting.listed(sizeless)}: no size; fill in the column params")
     notes = [*result.notes]
     few = result.table.loc[result.table["cells"].lt(3), "model"].tolist()
     if few:
-        message = f"{words.listed(few)}: fewer than 3 scores, so the interval is wide"
+        message = f"{formatting.listed(few)}: fewer than 3 scores, so the interval is wide"
         notes.append(Note("few-cells", "info", message, {"models": few}))
     if sizeless:
-        message = f"{words.listed(sizeless)}: without a size or a score on the joint scale, not placed"
+        message = f"{formatting.listed(sizeless)}: without a size or a score on the joint scale, not placed"
         notes.append(Note("not-placed", "warning", message, {"models": sizeless}))
     notes += [note for part in parts.values() for note in part.notes]
     return replace(result, notes=tuple(notes))

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from densing.core import Array, Card, Column, Note, Readable, Table, read_table, words
+from densing.core import Array, Card, Column, Note, Readable, Table, formatting, read_table
 from densing.scores.catalog import PARTS, TIERS, FactualRecall
 
 EPOCH = pd.Timestamp("2024-01-01")
@@ -242,25 +242,25 @@ class RecallReplication(Readable):
         row = self.row("M1")
         theirs = (
             f"IKP (Li 2026, arXiv 2604.24827) reports {_signed(row['published'])} accuracy per month at equal size "
-            f"(standard error {row['published_se']:.5f}, {words.p_value(row['published_p'])}) from "
+            f"(standard error {row['published_se']:.5f}, {formatting.p_value(row['published_p'])}) from "
             f"{row['published_models']:.0f} models"
         )
         if math.isnan(row["estimate"]):
             return f"{theirs}; it could not be fitted again here: {row['status']}."
         ours = (
             f"the same regression on the {row['models']} models here gives {_signed(row['estimate'])} "
-            f"({row['se']:.5f}, {words.p_value(row['p'])})"
+            f"({row['se']:.5f}, {formatting.p_value(row['p'])})"
         )
         if math.isnan(row["family_p"]):
             return f"{theirs}; {ours}."
-        by_family = f"{words.p_value(row['family_p'])} with families taken as independent in place of models"
+        by_family = f"{formatting.p_value(row['family_p'])} with families taken as independent in place of models"
         return f"{theirs}; {ours}, and {by_family}."
 
     def card(self) -> Card:
         """Return what is shown: each figure as published and as fitted again."""
         columns = ["fit", "coefficient", "published", "published_models", "estimate", "se", "p", "family_p", "models"]
         fitted = self.table["estimate"].notna()
-        facts = {"fits": str(int(fitted.sum())), "level": words.percentage(self.level)}
+        facts = {"fits": str(int(fitted.sum())), "level": formatting.percentage(self.level)}
         return Card(
             "Factual accuracy on size and date: IKP's regressions fitted again", facts, self.table[columns], self.notes
         )
@@ -412,7 +412,7 @@ def _design(sample: pd.DataFrame, terms: Sequence[str]) -> Array:
 def _too_little(design: Array, y: Array) -> str:
     rows, width = design.shape
     if rows <= width:
-        return f"{words.plural(rows, 'model')} for {width} coefficients"
+        return f"{formatting.plural(rows, 'model')} for {width} coefficients"
     if np.ptp(y) == 0:
         return "all models share one accuracy"
     if np.linalg.matrix_rank(design) < width:

@@ -10,25 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from densing.core import words
-from densing.core.words import duration, percent, ranks_of, volume
+from densing.core import formatting
+from densing.core.formatting import duration, percent, ranks_of, volume
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True), st.floats(allow_nan=True, allow_infinity=True))
 def test_intervals_are_words_for_any_ends(lo: float, hi: float) -> None:
-    for phrase in (words.interval(lo, hi), words.short_interval(lo, hi), words.doubling(lo, lo, hi)):
+    for phrase in (formatting.interval(lo, hi), formatting.short_interval(lo, hi), formatting.doubling(lo, lo, hi)):
         assert phrase and "nan" not in phrase and "inf" not in phrase
 
 
 @given(st.floats(min_value=1e-4, max_value=9.9e5), st.integers(min_value=1, max_value=6))
 def test_numbers_keep_their_digits(value: float, digits: int) -> None:
-    assert float(words.number(value, digits)) == pytest.approx(value, rel=0.51 * 10 ** (1 - digits))
+    assert float(formatting.number(value, digits)) == pytest.approx(value, rel=0.51 * 10 ** (1 - digits))
 
 
 @given(st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True), st.integers(-(10**20), 10**20)))
 @settings(max_examples=300)
 def test_words_for_any_number(value: Any) -> None:
-    for phrase in (duration(value), percent(value), volume(value), words.digits(value)):
+    for phrase in (duration(value), percent(value), volume(value), formatting.digits(value)):
         assert phrase and "nan" not in phrase and "inf" not in phrase and "e+" not in phrase
 
 
@@ -51,17 +51,20 @@ def test_lists_of_ranks() -> None:
     [(999.4e6, "999 M"), (999.7e6, "1 B"), (70.6e9, "70.6 B"), (15e12, "15 T"), (812, "812"), (float("inf"), "∞")],
 )
 def test_sizes(count: float, phrase: str) -> None:
-    assert words.size(count) == phrase
+    assert formatting.size(count) == phrase
 
 
 def test_limits_are_marked() -> None:
-    assert words.bounded(1.5, "upper") == "≤ 1.5" and words.bounded(1.5, "lower") == "≥ 1.5"
-    assert words.bounded(1.5, "") == words.bounded(1.5, None) == "1.5" and words.bounded(None, "upper") == "–"
+    assert formatting.bounded(1.5, "upper") == "≤ 1.5" and formatting.bounded(1.5, "lower") == "≥ 1.5"
+    assert (
+        formatting.bounded(1.5, "") == formatting.bounded(1.5, None) == "1.5"
+        and formatting.bounded(None, "upper") == "–"
+    )
 
 
 def test_lists_are_cut_after_the_first() -> None:
-    assert words.listed([]) == "" and words.listed("ab") == "a, b"
-    assert words.listed(range(7), most=5) == "0, 1, 2, 3, 4 and 2 more"
+    assert formatting.listed([]) == "" and formatting.listed("ab") == "a, b"
+    assert formatting.listed(range(7), most=5) == "0, 1, 2, 3, 4 and 2 more"
 
 
 def test_loads_neither_pandas_nor_plotly() -> None:

@@ -29,11 +29,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from densing.core import Array, Card, InputError, Note, Readable, words
+from densing.core import Array, Card, InputError, Note, Readable, formatting
 from densing.scores.catalog import PARTS, TIERS, FactualRecall, binomial_variance
 from densing.scores.trend.checks import FEW_FAMILIES
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
-from densing.scores.trend.recall_fits import (
+from densing.scores.trend.fact_fits import (
     PACE_MONTHS,
     RecallReplication,
     mean_accuracy,
@@ -301,14 +301,16 @@ class RecallTrend(Readable):
         slope = self.lead.slope
         if not slope.estimable:
             return f"No trend of density for facts could be estimated: {slope.reason}"
-        when, percent = window(self.data.released), f"{words.percentage(self.level)} interval"
+        when, percent = window(self.data.released), f"{formatting.percentage(self.level)} interval"
         lo, hi = slope.doubling_interval
         if slope.hi <= 0:
             return f"Density for facts did not grow {when}: the whole {percent} of the slope is zero or below"
         if slope.lo <= 0:
-            limit = f"a doubling takes {words.months(lo)} months or more ({percent})"
+            limit = f"a doubling takes {formatting.months(lo)} months or more ({percent})"
             return f"Density for facts shows no sure growth {when}: {limit}"
-        return f"Density for facts doubled every {words.doubling(slope.doubling_months, lo, hi, self.level)} {when}"
+        return (
+            f"Density for facts doubled every {formatting.doubling(slope.doubling_months, lo, hi, self.level)} {when}"
+        )
 
     @property
     def answer(self) -> str:
@@ -316,9 +318,9 @@ class RecallTrend(Readable):
         lead = self.lead
         if math.isnan(lead.p_no_trend):
             return self.text
-        tested = f"a doubling every {words.months(self.pace_months)} months: {words.p_value(lead.p_pace)}"
-        doubling = words.doubling(lead.slope.doubling_months, *lead.slope.doubling_interval, self.level)
-        return f"{doubling}; no growth: {words.p_value(lead.p_no_trend)}, {tested}"
+        tested = f"a doubling every {formatting.months(self.pace_months)} months: {formatting.p_value(lead.p_pace)}"
+        doubling = formatting.doubling(lead.slope.doubling_months, *lead.slope.doubling_interval, self.level)
+        return f"{doubling}; no growth: {formatting.p_value(lead.p_no_trend)}, {tested}"
 
     @property
     def detectable_months(self) -> float:
@@ -341,19 +343,21 @@ class RecallTrend(Readable):
     def _power(self) -> str:
         if math.isnan(self.detectable_months):
             return ""
-        slowest = f"a doubling every {words.months(self.detectable_months)} months or faster"
-        share = f"{words.percentage(POWER)} of samples"
+        slowest = f"a doubling every {formatting.months(self.detectable_months)} months or faster"
+        share = f"{formatting.percentage(POWER)} of samples"
         return f"With these dates, sizes and families {slowest} would be told from none in {share}."
 
     def _tests(self) -> str:
         def verdict(p: float) -> str:
-            return f"{'is rejected' if p <= 1 - self.level else 'is compatible with the data'} ({words.p_value(p)})"
+            return (
+                f"{'is rejected' if p <= 1 - self.level else 'is compatible with the data'} ({formatting.p_value(p)})"
+            )
 
         lead, slope = self.lead, self.lead.slope
         if math.isnan(lead.p_no_trend):
             return "These models lie on one line, and nothing is tested."
-        sample = f"{words.plural(slope.n, 'model')} of {words.plural(slope.clusters, 'family', 'families')}"
-        tested = f"a doubling every {words.months(self.pace_months)} months {verdict(lead.p_pace)}"
+        sample = f"{formatting.plural(slope.n, 'model')} of {formatting.plural(slope.clusters, 'family', 'families')}"
+        tested = f"a doubling every {formatting.months(self.pace_months)} months {verdict(lead.p_pace)}"
         return f"Among {sample}, no growth {verdict(lead.p_no_trend)}; {tested}."
 
     def _tiers(self) -> str:
@@ -361,7 +365,10 @@ class RecallTrend(Readable):
         if math.isnan(contrast.p):
             return ""
         differ = "differ in pace" if contrast.p <= 1 - self.level else "show no difference in pace"
-        return f"Well-known facts ({_span(EASY)}) and rare ones ({_span(RARE)}) {differ} ({words.p_value(contrast.p)})."
+        return (
+            f"Well-known facts ({_span(EASY)}) and rare ones ({_span(RARE)}) {differ} "
+            f"({formatting.p_value(contrast.p)})."
+        )
 
     def _others(self) -> str:
         tested = [pace for pace in self.paces[1:] if not math.isnan(pace.p_pace)]
@@ -369,8 +376,8 @@ class RecallTrend(Readable):
             return ""
         zero = sum(pace.slope.lo <= 0 <= pace.slope.hi for pace in tested)
         rejected = sum(pace.p_pace <= 1 - self.level for pace in tested)
-        variants = f"{words.plural(len(tested), 'variant')} (other items, models, dates, sizes and scales)"
-        pace = f"a doubling every {words.months(self.pace_months)} months is rejected in {rejected}"
+        variants = f"{formatting.plural(len(tested), 'variant')} (other items, models, dates, sizes and scales)"
+        pace = f"a doubling every {formatting.months(self.pace_months)} months is rejected in {rejected}"
         return f"Of {variants} the interval of the slope holds zero in {zero}, and {pace}."
 
     def caution(self, replication: RecallReplication) -> str:
@@ -396,10 +403,12 @@ class RecallTrend(Readable):
         """Return what is shown: the answer, its tests, every variant."""
         facts = {"doubling time": self.text}
         if self.lead.slope.estimable:
-            facts["no growth"] = words.p_value(self.lead.p_no_trend)
-            facts[f"a doubling every {words.months(self.pace_months)} months"] = words.p_value(self.lead.p_pace)
-            facts["rare against well-known facts"] = words.p_value(self.contrast.p)
-            facts["noise of the items"] = f"{words.percentage(self.noise_share)} of the scatter about the ruler"
+            facts["no growth"] = formatting.p_value(self.lead.p_no_trend)
+            facts[f"a doubling every {formatting.months(self.pace_months)} months"] = formatting.p_value(
+                self.lead.p_pace
+            )
+            facts["rare against well-known facts"] = formatting.p_value(self.contrast.p)
+            facts["noise of the items"] = f"{formatting.percentage(self.noise_share)} of the scatter about the ruler"
         hidden = ["label", "doubling_months", "doubling_hi", "status"]
         return Card(self.title, facts, self.table.drop(columns=hidden), self.notes)
 
@@ -605,9 +614,9 @@ def _too_few(recall: FactualRecall, sample: pd.DataFrame, variant: RecallVariant
             return f"no model with open weights has a {noun}"
     clusters = sample[variant.cluster].nunique()
     if len(sample) < MIN_MODELS:
-        return f"{words.plural(len(sample), 'model')}, at least {MIN_MODELS} needed"
+        return f"{formatting.plural(len(sample), 'model')}, at least {MIN_MODELS} needed"
     if clusters < MIN_FAMILIES:
-        plural = words.plural(clusters, variant.cluster, {"family": "families"}.get(variant.cluster, ""))
+        plural = formatting.plural(clusters, variant.cluster, {"family": "families"}.get(variant.cluster, ""))
         return f"{plural}, at least {MIN_FAMILIES} needed"
     for column, noun in (("released", "release date"), ("log_size", "size"), ("score", "score")):
         if sample[column].nunique() < 2:
@@ -693,14 +702,16 @@ def _notes(recall: FactualRecall, sample: pd.DataFrame, noise: float) -> tuple[N
     doubtful = recall.models.set_index("model").loc[sample["model"], "date_doubt"].notna()
     if doubtful.any():
         names = doubtful[doubtful].index.tolist()
-        message = f"{len(names)} of {len(sample)} release dates are doubtful ({words.listed(names, 3)}); see sure_dates"
+        message = (
+            f"{len(names)} of {len(sample)} release dates are doubtful ({formatting.listed(names, 3)}); see sure_dates"
+        )
         notes.append(Note("doubtful-dates", "info", message, {"models": names}))
     families = sample["family"].nunique()
     if families < FEW_FAMILIES:
         message = f"{families} families; an interval that treats families as independent needs {FEW_FAMILIES} or more"
         notes.append(Note("few-families", "warning", message, {"families": families}))
     if noise >= NOISE_MATTERS:
-        share = words.percentage(noise)
+        share = formatting.percentage(noise)
         message = f"the noise of the items is {share} of the scatter about the ruler: read the weighted variant"
         notes.append(Note("item-noise", "warning", message, {"share": noise}))
     return tuple(notes)

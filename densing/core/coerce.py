@@ -15,10 +15,10 @@ from datetime import date
 import pandas as pd
 
 from densing.core.errors import TableError
+from densing.core.formatting import listed
 from densing.core.notes import Note
-from densing.core.sheets import Sheet, each_once
+from densing.core.table_io import Sheet, each_once
 from densing.core.tables import Column, Table, validate
-from densing.core.words import listed
 
 NOTHING = frozenset({"nan", "na", "n/a", "null", "none", "-", "–", "—"})
 """What people write where there is no number and no date."""

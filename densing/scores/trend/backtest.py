@@ -34,10 +34,10 @@ from densing.core import (
     Readable,
     UnavailableError,
     UnknownNameError,
+    formatting,
     named_stream,
     plain,
     to_date,
-    words,
 )
 from densing.scores.catalog import Catalog, Selection, strata
 from densing.scores.joint import GENERAL, JointScale, catalog_scale
@@ -190,16 +190,21 @@ class Rehearsal(Readable):
         unlinked = sorted(set(self.cases.loc[~self.cases["linked"].astype(bool), "model"]))
         if unlinked:
             message = (
-                f"{words.plural(len(unlinked), 'later model')} took only tests that no earlier model took; where they "
-                f"stand rests on a benchmark being alike in other hands ({words.listed(unlinked)})"
+                f"{formatting.plural(len(unlinked), 'later model')} took only tests that no earlier model took; "
+                "where they "
+                f"stand rests on a benchmark being alike in other hands ({formatting.listed(unlinked)})"
             )
             notes.append(Note("unlinked", "warning", message, {"models": unlinked}))
         if self.cases.empty:
             reasons = "; ".join(f"{row.origin.date()}: {row.sentence}" for row in self.origins.itertuples())
             notes.append(Note("no-backtest", "error", f"no forecast could be tested: {reasons}"))
-        few = [words.day(origin) for origin in self.origins.loc[self.origins["status"].eq("few families"), "origin"]]
+        few = [
+            formatting.day(origin) for origin in self.origins.loc[self.origins["status"].eq("few families"), "origin"]
+        ]
         if few:
-            message = f"fewer than {FEW_FAMILIES} families came after {words.listed(few)}: read those rows as examples"
+            message = (
+                f"fewer than {FEW_FAMILIES} families came after {formatting.listed(few)}: read those rows as examples"
+            )
             notes.append(Note("few-families", "warning", message, {"origins": few}))
         return tuple(notes)
 
@@ -269,15 +274,15 @@ class Rehearsal(Readable):
         for target in (name for name in TARGETS if name in set(self.cases["target"])):
             choice = best_forecaster(self, target)
             inside = last.loc[(target, choice.forecaster), "cover90"]
-            lines.append(f"{choice.sentence} Its 90 % intervals held {words.percentage(inside)} of what came.")
+            lines.append(f"{choice.sentence} Its 90 % intervals held {formatting.percentage(inside)} of what came.")
         for name in (name for name in ("trend", "recent trend", "standing still") if name in self.forecasters):
             biases = self.table[self.table["target"].eq("density") & self.table["forecaster"].eq(name)]
             parts = [
-                f"{row.origin} {words.number(float(np.exp(abs(row.bias))))} times too "
+                f"{row.origin} {formatting.number(float(np.exp(abs(row.bias))))} times too "
                 f"{'low' if row.bias > 0 else 'high'}"
                 for row in biases[biases["origin"].ne("all")].itertuples()
             ]
-            lines.append(f"Densities by {name} stood, from {words.listed(parts, len(parts), '; from ')}.")
+            lines.append(f"Densities by {name} stood, from {formatting.listed(parts, len(parts), '; from ')}.")
         return lines
 
     def summary(self) -> str:
@@ -302,8 +307,10 @@ class Rehearsal(Readable):
     def card(self) -> Card:
         """Return what is shown: the mean CRPS of every forecaster, over all origins."""
         usable = self.origins["status"].isin(["ok", "few families"])
-        title = f"Forecasts of {self.months:g} months from {words.plural(int(usable.sum()), 'date')}, and what came"
-        facts = {words.day(row.origin): str(row.sentence) for row in self.origins.itertuples()}
+        title = (
+            f"Forecasts of {self.months:g} months from {formatting.plural(int(usable.sum()), 'date')}, and what came"
+        )
+        facts = {formatting.day(row.origin): str(row.sentence) for row in self.origins.itertuples()}
         shown = ["target", "forecaster", "n", "families", "unit", "crps", "mae", "bias", "cover90"]
         table = self.table.drop_duplicates(["target", "forecaster"], keep="last")
         table = table[shown] if len(table) else None
@@ -476,14 +483,14 @@ def best_forecaster(result: Rehearsal, target: str = "density", seed: int = 0) -
     # One family has no interval: nothing can be told apart then.
     tied = [name for name, end in zip(names, low, strict=True) if not end > 0]
     winner = tied[0]
-    others = words.listed(
+    others = formatting.listed(
         (f"{names[at]} {means[at]:.3g}" for at in np.argsort(means) if names[at] != winner), len(names)
     )
     dates, models, families = (cases[name].nunique() for name in ("origin", "model", "family"))
     how = "has the lowest mean CRPS" if winner == names[best] else f"cannot be told from {names[best]} and is simpler"
     sentence = (
-        f"Over {words.plural(dates, 'date')} and {words.plural(models, 'later model')} of "
-        f"{words.plural(families, 'family', 'families')}, {winner} ({result.labels[winner]}) {how} for {target}: "
+        f"Over {formatting.plural(dates, 'date')} and {formatting.plural(models, 'later model')} of "
+        f"{formatting.plural(families, 'family', 'families')}, {winner} ({result.labels[winner]}) {how} for {target}: "
         f"{means[names.index(winner)]:.3g} {TARGETS[target]} ({others})."
     )
     return Choice(winner, target, names[best], tuple(tied), sentence)
@@ -524,7 +531,7 @@ class Outlook(Readable):
             "lowest": self.choice.lowest,
             "tied": list(self.choice.tied),
             "why": self.choice.sentence,
-            "since": words.day(self.since),
+            "since": formatting.day(self.since),
             "sentence": self.sentence,
             "table": plain(self.table.to_dict("records")),
             "notes": [plain(note.to_dict()) for note in self.notes],
@@ -533,7 +540,7 @@ class Outlook(Readable):
     def card(self) -> Card:
         """Return what is shown: the sentence, who forecasts, and the table."""
         facts = {"forecast": self.sentence, "forecaster": self.choice.forecaster}
-        return Card(f"Models after {words.day(self.since)}", facts, self.table, self.notes)
+        return Card(f"Models after {formatting.day(self.since)}", facts, self.table, self.notes)
 
 
 def forecast_now(
@@ -622,8 +629,8 @@ def forecast_now(
     low, middle, high = np.quantile(end, [0.05, 0.5, 0.95])
     kinds = (selection or Selection()).describe().removesuffix(" with a sourced release date")
     sentence = (
-        f"By {words.month(dates[-1])}, {choice.forecaster}: {kinds} of {words.size(SIZES[0])} to "
-        f"{words.size(SIZES[-1])} parameters have a density of {middle:.2g} (90 %: {low:.2g} to {high:.2g}; "
+        f"By {formatting.month(dates[-1])}, {choice.forecaster}: {kinds} of {formatting.size(SIZES[0])} to "
+        f"{formatting.size(SIZES[-1])} parameters have a density of {middle:.2g} (90 %: {low:.2g} to {high:.2g}; "
         f"1 is the recipe of {ground.ruler.fit.options['anchor']})"
     )
     notes = (*result.notes, *(note for note in ground.ruler.notes if note.severity != "info"))
@@ -680,9 +687,9 @@ def _later(
         return "ok", "", later
     if after.empty:
         return "no later models", f"the catalog has no model of the {months:g} months after {origin.date()}", later
-    reasons = words.listed(f"{n} {reason}" for reason, n in stratum.value_counts().items())
+    reasons = formatting.listed(f"{n} {reason}" for reason, n in stratum.value_counts().items())
     sentence = (
-        f"of {words.plural(len(after), 'model')} of the {months:g} months after {origin.date()} none is among "
+        f"of {formatting.plural(len(after), 'model')} of the {months:g} months after {origin.date()} none is among "
         f"{(selection or Selection()).describe()} ({reasons})"
     )
     return "no later models", sentence, later
@@ -717,8 +724,9 @@ def _frozen(
     recent = rows[rows["days"] >= 0]
     if len(recent) < FEWEST_KNOWN or recent["family"].nunique() < FEWEST_FAMILIES:
         sentence = (
-            f"before it {words.plural(len(recent), 'such model')} of "
-            f"{words.plural(recent['family'].nunique(), 'family', 'families')} since {EPOCH.date()}: no trend to carry "
+            f"before it {formatting.plural(len(recent), 'such model')} of "
+            f"{formatting.plural(recent['family'].nunique(), 'family', 'families')} since {EPOCH.date()}: no trend "
+            "to carry "
             f"on; {FEWEST_KNOWN} of {FEWEST_FAMILIES} are needed, choose a later date"
         )
         return None, sentence
@@ -733,7 +741,10 @@ def _frozen(
     count = cells["model"].value_counts()
     rows = rows[rows["model"].map(count).fillna(0) >= FEWEST_CELLS].reset_index(drop=True)
     if (rows["days"] >= 0).sum() < FEWEST_KNOWN or rows.loc[rows["days"] >= 0, "family"].nunique() < FEWEST_FAMILIES:
-        return None, f"before it only {words.plural(len(rows), 'such model')} with {FEWEST_CELLS} scores: no trend yet"
+        return (
+            None,
+            f"before it only {formatting.plural(len(rows), 'such model')} with {FEWEST_CELLS} scores: no trend yet",
+        )
     vectors = fitted.draws.abilities.astype(float)
     position = pd.Index(fitted.models)
     # What more size buys is learnt from dense models, whichever are forecast.
@@ -845,8 +856,9 @@ def _outcome(cases: pd.DataFrame, origin: pd.Timestamp, months: float) -> tuple[
     families, models = cases["family"].nunique(), cases["model"].nunique()
     scores = int((cases["target"].eq("score") & cases["forecaster"].eq(cases["forecaster"].iloc[0])).sum())
     sentence = (
-        f"{words.plural(models, 'model')} of {words.plural(families, 'family', 'families')} came in {months:g} months, "
-        f"with {words.plural(scores, 'score')} on tests known then"
+        f"{formatting.plural(models, 'model')} of {formatting.plural(families, 'family', 'families')} came in "
+        f"{months:g} months, "
+        f"with {formatting.plural(scores, 'score')} on tests known then"
     )
     if families < FEW_FAMILIES:
         return "few families", f"{sentence}; too few for a verdict of their own"
@@ -879,7 +891,7 @@ def _resampled(cases: pd.DataFrame, names: Sequence[str], seed: int) -> tuple[Ar
 
 def _table(cases: pd.DataFrame, names: Sequence[str], seed: int) -> pd.DataFrame:
     rows = []
-    groups = [(words.day(origin), part) for origin, part in cases.groupby("origin")]
+    groups = [(formatting.day(origin), part) for origin, part in cases.groupby("origin")]
     # An average over one date is that date's row.
     for origin, part in [*groups, ("all", cases)] if len(groups) > 1 else groups:
         for target in TARGETS:

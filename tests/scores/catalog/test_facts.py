@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError, TableError, UnknownNameError
 from densing.scores.catalog import PARTS, TIERS, FactualRecall, load_catalog, load_recall
 from densing.scores.catalog.catalog import DATA
-from densing.scores.catalog.recall import RECALL, RECALL_MODELS, VERDICTS
+from densing.scores.catalog.facts import RECALL, RECALL_MODELS, VERDICTS
 from tests.support.folders import SHARED
 
 RAW = SHARED / "data" / "ikp_2026"

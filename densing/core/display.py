@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from densing.core import words
+from densing.core import formatting
 from densing.core.notes import Note, severest_first
 
 if TYPE_CHECKING:
@@ -154,13 +154,13 @@ def _written(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table of texts: three digits, dates as days, nothing where nothing is known."""
 
     def cell(value: Any) -> str:
-        if words.is_missing(value):
+        if formatting.is_missing(value):
             return ""
         if hasattr(value, "date") and hasattr(value, "hour"):
             return str(value.date())
         # By its name: numpy's own floats of other widths are no subclass of float, and numpy may not be loaded.
         if isinstance(value, float) or type(value).__name__.startswith("float"):
-            return words.fixed(value, 0) if 1000 <= abs(value) < math.inf else words.number(value, 3)
+            return formatting.fixed(value, 0) if 1000 <= abs(value) < math.inf else formatting.number(value, 3)
         return str(value)
 
     return table.apply(lambda column: column.map(cell)).astype(object)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import DensingError, InputError
-from densing.core.sheets import Sheet, read_cells, read_sheet, text_cells
+from densing.core.table_io import Sheet, read_cells, read_sheet, text_cells
 
 ROWS = [{"model": "tiny", "score": "0.31"}, {"model": "big; bigger", "score": "0.62"}]
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from densing.core.coerce import as_declared, as_table, check_sheet
 from densing.core.errors import DensingError, TableError
-from densing.core.sheets import Sheet, read_sheet
-from densing.core.spelling import as_declared, as_table, check_sheet
+from densing.core.table_io import Sheet, read_sheet
 from densing.core.tables import Column, Table, validate
 
 COLUMNS = (

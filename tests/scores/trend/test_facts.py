@@ -32,8 +32,8 @@ from densing.scores.trend import (
     recall_trend,
     replicate_recall,
 )
-from densing.scores.trend.recall import _line, _pace, _sample, family_jackknife, mean_logit, rasch_ability
-from densing.scores.trend.recall_fits import FITS, ikp_months, mean_accuracy, published_fits
+from densing.scores.trend.fact_fits import FITS, ikp_months, mean_accuracy, published_fits
+from densing.scores.trend.facts import _line, _pace, _sample, family_jackknife, mean_logit, rasch_ability
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 

@@ -19,7 +19,7 @@ from statsmodels.base.model import GenericLikelihoodModel
 from densing.core.errors import FitError
 from densing.scores.trend import TrendData, estimate_trend
 from densing.scores.trend.coverage import Scenario, simulate
-from densing.scores.trend.headline import VarianceShares, critical_value, fit_headline, fit_tobit
+from densing.scores.trend.tobit import VarianceShares, critical_value, fit_headline, fit_tobit
 from tests.support.trend_data import dated
 
 UNCENSORED = Scenario(n=40, families=9, ceilings=None)
