@@ -12,6 +12,7 @@ np.True_
 """
 
 import logging
+import warnings
 
 import lazy_loader as lazy
 
@@ -22,6 +23,9 @@ __version__ = "0.2.0"
 
 _imported, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
+
+RENAMED = {"rehearse_forecasts": "backtest_forecasts"}
+"""Names of the last version that go with the next one, and what they are called now."""
 
 GUESSES = {
     "compare": "rank(density, among=everyone) places models among others, compare_rulers(models=table) sets rulers "
@@ -50,6 +54,10 @@ def __getattr__(name: str) -> object:
     """Import a public name on first use; of what is none, say what there is instead."""
     if name in __all__ or name.startswith("_"):
         return _imported(name)
+    if name in RENAMED:
+        message = f"densing.{name} is now densing.{RENAMED[name]}; the old name goes with the next version"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return _imported(RENAMED[name])
     try:
         return _imported(name)
     except AttributeError:

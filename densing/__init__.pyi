@@ -67,13 +67,13 @@ from .scores.study import run_study as run_study
 from .scores.trend import TrendData as TrendData
 from .scores.trend import TrendResult as TrendResult
 from .scores.trend import answer_questions as answer_questions
+from .scores.trend import backtest_forecasts as backtest_forecasts
 from .scores.trend import best_forecaster as best_forecaster
 from .scores.trend import date_for as date_for
 from .scores.trend import estimate_trend as estimate_trend
 from .scores.trend import forecast as forecast
 from .scores.trend import forecast_now as forecast_now
 from .scores.trend import recall_trend as recall_trend
-from .scores.trend import rehearse_forecasts as rehearse_forecasts
 from .scores.trend import replicate_recall as replicate_recall
 from .scores.trend import when as when
 from .tradeoff import Deployment as Deployment

@@ -36,6 +36,14 @@ def test_a_first_guess_is_answered_with_names_that_exist(name: str) -> None:
     assert name not in densing.__all__
 
 
+@pytest.mark.parametrize(("old", "new"), densing.RENAMED.items())
+def test_the_name_of_the_last_version_still_answers_and_warns(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"densing\.{old} is now densing\.{new}") as warned:
+        found = getattr(densing, old)
+    assert found is getattr(densing, new) and warned[0].filename == __file__
+    assert old not in densing.__all__
+
+
 def test_another_name_is_answered_with_the_nearest_or_where_all_are() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'load_catalogue'; did you mean densing\.load_catalog"):
         _ = densing.load_catalogue  # type: ignore[attr-defined]

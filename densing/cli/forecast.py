@@ -64,13 +64,13 @@ def show(
     Example: densing forecast show --months 6
     """
     from densing.scores.catalog import load_catalog
-    from densing.scores.study import shipped_rehearsal
+    from densing.scores.study import shipped_backtest
     from densing.scores.trend import forecast_now
 
     merged = load_catalog(*(catalog or []))
     asked: dict[str, Any] = {"selection": _selection(moe), "basket": benchmark, "seed": seed}
     with progress(json) as step:
-        outlook = forecast_now(merged, months, result=shipped_rehearsal(merged, **asked), **asked, step=step)
+        outlook = forecast_now(merged, months, result=shipped_backtest(merged, **asked), **asked, step=step)
     payload = outlook.to_dict()
     save(outlook.table, payload, out)
     if json:
@@ -110,7 +110,7 @@ def backtest(
     Example: densing forecast backtest --freeze 2025-11-14 --json
     """
     from densing.scores.catalog import load_catalog
-    from densing.scores.trend import ORIGINS, TARGETS, best_forecaster, rehearse_forecasts
+    from densing.scores.trend import ORIGINS, TARGETS, backtest_forecasts, best_forecaster
 
     if freeze and origins:
         raise typer.BadParameter("give --freeze or --origins, not both", param_hint="--freeze")
@@ -118,7 +118,7 @@ def backtest(
     dates = [o.parse_date(text, "--freeze" if freeze else "--origins") for text in texts]
     merged = load_catalog(*(catalog or []))
     with progress(json) as step:
-        result = rehearse_forecasts(
+        result = backtest_forecasts(
             merged, dates, months=months, basket=benchmark, selection=_selection(moe), seed=seed, step=step
         )
     choices = {target: best_forecaster(result, target) for target in TARGETS}

@@ -22,7 +22,7 @@ def report(
         str,
         typer.Option(
             help="Which page in Markdown: replication, or today (the joint scale validated against its rivals, the "
-            "trend's questions, forecasts rehearsed; ten minutes)."
+            "trend's questions, forecasts back-tested; ten minutes)."
         ),
     ] = "replication",
     reference: o.Reference = "joint",

@@ -1,4 +1,4 @@
-"""Become a command that dies with its parent: run as a script, ``tether.py PARENT_PID COMMAND...``.
+"""Become a command that dies with its parent: run as a script, ``parent_death.py PARENT_PID COMMAND...``.
 
 :func:`densing.core.processes.start` runs it before every command, so it imports next to nothing.
 """

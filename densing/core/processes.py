@@ -1,8 +1,8 @@
 """Processes that end with the one that started them, however that one ends.
 
-There are two ways in. :func:`start` starts any command: a short script (:mod:`densing.core.parent_death`) ties itself to
-the parent and then becomes the command. :func:`die_with_parent` is for Python processes that something else starts (a
-pool of :mod:`concurrent.futures`, torchrun): they tie themselves.
+There are two ways in. :func:`start` starts any command: a short script (:mod:`densing.core.parent_death`) ties itself
+to the parent and then becomes the command. :func:`die_with_parent` is for Python processes that something else starts
+(a pool of :mod:`concurrent.futures`, torchrun): they tie themselves.
 
 On Linux the kernel does it (``PR_SET_PDEATHSIG``), even when the parent is killed and cannot clean up; elsewhere a
 Python process asks now and then whether its parent is still there, and of other commands the parent's own clean-up has

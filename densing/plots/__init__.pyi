@@ -17,7 +17,7 @@ from .estimates import plot_sensitivity as plot_sensitivity
 from .estimates import specifications as specifications
 from .files import write_figure as write_figure
 from .files import write_points as write_points
-from .forecasts import plot_rehearsal as plot_rehearsal
+from .forecasts import plot_backtest as plot_backtest
 from .frontier import plot_frontier as plot_frontier
 from .gain import plot_gain as plot_gain
 from .pace import plot_pace as plot_pace

@@ -11,17 +11,17 @@ from densing.core import formatting
 from densing.plots import style
 
 if TYPE_CHECKING:
-    from densing.scores.trend import Rehearsal
+    from densing.scores.trend import ForecastBacktest
 
 ROW_HEIGHT = 26
 
 
-def plot_rehearsal(result: Rehearsal, forecaster: str) -> go.Figure:
+def plot_backtest(result: ForecastBacktest, forecaster: str) -> go.Figure:
     """Draw, for every later model, the density that was forecast with its 90 % interval, and what came (diamond).
 
     Parameters
     ----------
-    result : Rehearsal
+    result : ForecastBacktest
     forecaster : str
         Whose forecasts; models in order of release, the last date's below.
 
@@ -32,7 +32,7 @@ def plot_rehearsal(result: Rehearsal, forecaster: str) -> go.Figure:
 
     See Also
     --------
-    densing.scores.trend.rehearse_forecasts
+    densing.scores.trend.backtest_forecasts
     """
     rows = result.models(forecaster)
     if rows.empty:

@@ -16,6 +16,7 @@ from densing.plots import (
     CHOICES,
     JOURNAL_MONTHS,
     SECOND_HAND,
+    plot_backtest,
     plot_density,
     plot_estimates,
     plot_leave_one_out,
@@ -23,7 +24,6 @@ from densing.plots import (
     plot_pace,
     plot_permutation,
     plot_reference,
-    plot_rehearsal,
     plot_sensitivity,
     plot_skills,
     plot_vintages,
@@ -338,7 +338,7 @@ def figures(study: Study) -> dict[str, ShownFigure]:
         ),
         **pace_figures(study),
         **_other_figures(study, earned),
-        **rehearsed_figures(study.tested),
+        **backtest_figures(study.tested),
         "estimates": (plot_estimates(study.trend), _estimates_words(study)),
         "reference": (plot_reference(study.reference, study.density), _reference_words(study)),
         "multiverse": (plot_multiverse(study.multiverse), multiverse_words(study.multiverse)),
@@ -409,7 +409,7 @@ def _other_figures(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str
     return captioned
 
 
-def rehearsed_figures(tested: WinningForecast | None) -> dict[str, tuple[go.Figure, str]]:
+def backtest_figures(tested: WinningForecast | None) -> dict[str, tuple[go.Figure, str]]:
     """Return the figure of the forecast that won, beside what came; none where none was tested."""
     if tested is None:
         return {}
@@ -419,7 +419,7 @@ def rehearsed_figures(tested: WinningForecast | None) -> dict[str, tuple[go.Figu
         "intervals, "
         "and what came (diamonds)."
     )
-    return {"tested": (plot_rehearsal(tested.rehearsal, winner), caption)}
+    return {"tested": (plot_backtest(tested.backtest, winner), caption)}
 
 
 def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False, curve: bool = True) -> str:

@@ -249,7 +249,7 @@ def _answers(today: Today) -> list[str]:
 
 
 def _forecasts(today: Today) -> list[str]:
-    result = today.rehearsal
+    result = today.backtest
     return [
         *(f"- {formatting.day(row.origin)}: {row.sentence}." for row in result.origins.itertuples()),
         "",

@@ -284,7 +284,7 @@ def test_a_forecast_that_won_its_back_test_opens_its_section(study: Any) -> None
     tested = SimpleNamespace(
         sentence="The line won in 3 of 4 years.",
         table=tried,
-        rehearsal=SimpleNamespace(models=lambda forecaster: came),
+        backtest=SimpleNamespace(models=lambda forecaster: came),
         outlook=SimpleNamespace(choice=SimpleNamespace(forecaster=frames.HOSTILE)),
     )
     page = Page(render(altered(study, tested=tested)))

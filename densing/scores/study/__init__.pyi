@@ -11,7 +11,7 @@ from .measured import measured_beside as measured_beside
 from .measured import place_measured as place_measured
 from .recovery import Recovery as Recovery
 from .recovery import recover_trend as recover_trend
-from .shipped import shipped_rehearsal as shipped_rehearsal
+from .shipped import shipped_backtest as shipped_backtest
 from .shipped import shipped_vintages as shipped_vintages
 from .study import Beside as Beside
 from .study import PastForecast as PastForecast

@@ -17,7 +17,7 @@ from densing.core import cache_folder, write_csv
 from densing.scores.catalog import Catalog, Selection, load_catalog
 from densing.scores.joint import GENERAL, SHIPPED_SCALES, joint_cells, scale_name, usual_scale
 from densing.scores.study.vintages import COLUMNS, vintages
-from densing.scores.trend import FORECASTERS, Rehearsal, rehearse_forecasts
+from densing.scores.trend import FORECASTERS, ForecastBacktest, backtest_forecasts
 
 FOLDER = Path(__file__).with_name("data")
 TARGET = "density"
@@ -39,14 +39,14 @@ def shipped_vintages(catalog: Catalog, folder: Path = FOLDER) -> pd.DataFrame:
     return table.assign(reason=reason, vintage=vintage)[COLUMNS]
 
 
-def shipped_rehearsal(
+def shipped_backtest(
     catalog: Catalog,
     folder: Path = FOLDER,
     *,
     selection: Selection | None = None,
     basket: str = GENERAL,
     seed: int = 0,
-) -> Rehearsal | None:
+) -> ForecastBacktest | None:
     """Return the back-tests of forecasts of density on this catalog; None where it is another one, or not as usual.
 
     Parameters
@@ -55,17 +55,17 @@ def shipped_rehearsal(
     folder : Path
         Where the tables lie.
     selection, basket, seed
-        Of :func:`densing.scores.trend.rehearse_forecasts`; what is shipped was made with its defaults.
+        Of :func:`densing.scores.trend.backtest_forecasts`; what is shipped was made with its defaults.
     """
     if not (selection in (None, Selection()) and basket in (GENERAL, "mean") and seed == 0):
         return None
-    table, cases, origins = (_read(catalog, folder / f"rehearsal-{part}.csv") for part in PARTS)
+    table, cases, origins = (_read(catalog, folder / f"backtest-{part}.csv") for part in PARTS)
     if table.empty or cases.empty or origins.empty:
         return None
     for frame, names in ((cases, ("origin", "released")), (origins, ("origin",))):
         for name in names:
             frame[name] = pd.to_datetime(frame[name])
-    return Rehearsal(
+    return ForecastBacktest(
         table=table,
         cases=cases,
         origins=origins,
@@ -110,14 +110,14 @@ def main() -> None:
         SHIPPED_SCALES.mkdir(exist_ok=True)
         shutil.copyfile(cache_folder() / shipped.name, shipped)
     _write(vintages(catalog), catalog, folder / "vintages.csv")
-    result = rehearse_forecasts(catalog)
+    result = backtest_forecasts(catalog)
     parts = (
         result.table[result.table["target"].eq(TARGET)].assign(months=result.months),
         result.cases[result.cases["target"].eq(TARGET)],
         result.origins,
     )
     for name, part in zip(PARTS, parts, strict=True):
-        _write(part, catalog, folder / f"rehearsal-{name}.csv")
+        _write(part, catalog, folder / f"backtest-{name}.csv")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from densing.scores.study.alternatives import (
     window_name,
 )
 from densing.scores.study.measured import Measured
-from densing.scores.study.shipped import shipped_rehearsal, shipped_vintages
+from densing.scores.study.shipped import shipped_backtest, shipped_vintages
 from densing.scores.study.user_models import Placed, place_scores
 from densing.scores.study.vintages import COLUMNS as VINTAGES
 from densing.scores.trend import (
@@ -39,19 +39,19 @@ from densing.scores.trend import (
     ORIGINS,
     Answers,
     Backtest,
+    ForecastBacktest,
     ForecastScore,
     Outlook,
-    Rehearsal,
     TrendData,
     TrendResult,
     answer_questions,
     backtest,
+    backtest_forecasts,
     corollaries,
     estimate_trend,
     forecast,
     forecast_now,
     recall_trend,
-    rehearse_forecasts,
     replicate_recall,
     score_forecast,
 )
@@ -153,13 +153,13 @@ class WinningForecast:
 
     Parameters
     ----------
-    rehearsal : Rehearsal
+    backtest : ForecastBacktest
         Forecasts from the dates of :class:`StudyOptions`, and what came.
     outlook : Outlook
         What the winner says of models to come.
     """
 
-    rehearsal: Rehearsal
+    backtest: ForecastBacktest
     outlook: Outlook
 
     @property
@@ -176,8 +176,8 @@ class WinningForecast:
 
     @property
     def table(self) -> pd.DataFrame:
-        """The forecasts of density, a row per date and forecaster; see :class:`Rehearsal`."""
-        table = self.rehearsal.table
+        """The forecasts of density, a row per date and forecaster; see :class:`ForecastBacktest`."""
+        table = self.backtest.table
         if "crps" not in table:
             return pd.DataFrame(columns=TESTED_COLUMNS)
         return table.loc[table["target"].eq("density"), TESTED_COLUMNS].reset_index(drop=True)
@@ -540,8 +540,8 @@ def _tested(catalog: Catalog, options: StudyOptions, step: Step) -> WinningForec
     def within(label: str, share: float) -> None:
         step(label, 0.97 + 0.02 * share)
 
-    result = shipped_rehearsal(catalog, **shared) if options.origins == ORIGINS else None
-    result = result or rehearse_forecasts(catalog, options.origins, **shared, step=within)
+    result = shipped_backtest(catalog, **shared) if options.origins == ORIGINS else None
+    result = result or backtest_forecasts(catalog, options.origins, **shared, step=within)
     return WinningForecast(result, forecast_now(catalog, result=result, **shared, step=within))
 
 

@@ -29,15 +29,15 @@ from densing.scores.study.recovery import Recovery, recover_trend
 from densing.scores.study.shipped import shipped_vintages
 from densing.scores.trend import (
     Answers,
+    ForecastBacktest,
     Outlook,
     RecallReplication,
-    Rehearsal,
     TrendData,
     TrendResult,
     answer_questions,
+    backtest_forecasts,
     estimate_trend,
     forecast_now,
-    rehearse_forecasts,
     replicate_recall,
 )
 
@@ -72,7 +72,7 @@ class Today(Readable):
         What the headline would have said at earlier dates; empty for another catalog than the embedded one.
     answers : Answers
     recall : RecallReplication
-    rehearsal : Rehearsal
+    backtest : ForecastBacktest
         Forecasts of the past.
     outlook : Outlook
         What the forecaster that won says of models to come.
@@ -99,7 +99,7 @@ class Today(Readable):
     vintages: pd.DataFrame
     answers: Answers
     recall: RecallReplication
-    rehearsal: Rehearsal
+    backtest: ForecastBacktest
     outlook: Outlook
     selection: str
     digest: str
@@ -150,7 +150,7 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
             counted = densities.headline.table
             counted = counted[counted["released"] >= SINCE]
             sensitive = sensitivity(catalog, densities, window=(SINCE, None), selection=selection, refit=True)
-    rehearsal = rehearse_forecasts(catalog, step=within(0.15, 0.25))
+    backtest = backtest_forecasts(catalog, step=within(0.15, 0.25))
     return Today(
         evaluators=evaluator_table(catalog),
         cells=cells,
@@ -174,8 +174,8 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
         vintages=shipped_vintages(catalog),
         answers=answer_questions(catalog, step=within(0.9, 1.0)),
         recall=replicate_recall(load_recall()),
-        rehearsal=rehearsal,
-        outlook=forecast_now(catalog, result=rehearsal),
+        backtest=backtest,
+        outlook=forecast_now(catalog, result=backtest),
         selection=selection.describe(),
         digest=catalog.digest,
     )

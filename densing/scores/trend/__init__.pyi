@@ -4,13 +4,13 @@ from .answers import Answers as Answers
 from .backtest import ORIGINS as ORIGINS
 from .backtest import TARGETS as TARGETS
 from .backtest import Choice as Choice
+from .backtest import ForecastBacktest as ForecastBacktest
 from .backtest import Outlook as Outlook
-from .backtest import Rehearsal as Rehearsal
+from .backtest import backtest_forecasts as backtest_forecasts
 from .backtest import best_forecaster as best_forecaster
 from .backtest import crps as crps
 from .backtest import forecast_now as forecast_now
 from .backtest import freeze as freeze
-from .backtest import rehearse_forecasts as rehearse_forecasts
 from .checks import ByOrganisation as ByOrganisation
 from .checks import Checks as Checks
 from .checks import ClusterCounts as ClusterCounts

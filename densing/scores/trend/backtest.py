@@ -1,4 +1,4 @@
-r"""A forecast rehearsed: the catalog frozen at a date, the later models predicted, and what came set beside it.
+r"""A back-test of forecasts: the catalog frozen at a date, the later models predicted, and what came set beside it.
 
 Everything is fitted on the frozen part alone: the joint scale, the size curve, the lines. Of a later model a forecaster
 learns its size, its maker, its date and which tests it will take. Forecasts are compared by the continuous ranked
@@ -148,7 +148,7 @@ def _released(models: pd.DataFrame, end: str) -> pd.Series:
 
 
 @dataclass(frozen=True, repr=False)
-class Rehearsal(Readable):
+class ForecastBacktest(Readable):
     """How forecasts from earlier dates fared.
 
     Parameters
@@ -173,7 +173,7 @@ class Rehearsal(Readable):
 
     See Also
     --------
-    rehearse_forecasts, best_forecaster
+    backtest_forecasts, best_forecaster
     """
 
     table: pd.DataFrame
@@ -317,7 +317,7 @@ class Rehearsal(Readable):
         return Card(title, facts, table, self.notes)
 
 
-def rehearse_forecasts(
+def backtest_forecasts(
     catalog: Catalog,
     origins: Iterable[Any] = ORIGINS,
     *,
@@ -328,7 +328,7 @@ def rehearse_forecasts(
     scale: Callable[[Catalog], JointScale] = catalog_scale,
     seed: int = 0,
     step: Callable[[str, float], None] = lambda label, share: None,
-) -> Rehearsal:
+) -> ForecastBacktest:
     """Freeze the catalog at each origin, forecast the models of the months after, and score the forecasts.
 
     Parameters
@@ -353,7 +353,7 @@ def rehearse_forecasts(
 
     Returns
     -------
-    Rehearsal
+    ForecastBacktest
         Where an origin has too few models before or none after it, its status and a sentence say so; a note of severity
         ``error`` where no origin has both.
 
@@ -372,7 +372,7 @@ def rehearse_forecasts(
     >>> from densing.scores.joint import fit_joint, joint_cells
     >>> short = lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=40, burn=20, draws=40)
     >>> known = freeze(load_catalog(), "2024-06-30")
-    >>> result = rehearse_forecasts(known, ["2023-12-31"], months=6, scale=short)
+    >>> result = backtest_forecasts(known, ["2023-12-31"], months=6, scale=short)
     >>> result.origins["status"].tolist(), len(result.table)
     (['ok'], 18)
     >>> best_forecaster(result).forecaster in result.forecasters
@@ -414,7 +414,7 @@ def rehearse_forecasts(
     everything = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=CASES)
     names = tuple(forecaster.name for forecaster in forecasters)
     table = _table(everything, names, seed) if filled else pd.DataFrame(columns=["origin", "target", "forecaster"])
-    return Rehearsal(
+    return ForecastBacktest(
         table=table,
         cases=everything,
         origins=pd.DataFrame(rows, columns=["origin", "status", "models", "families", "sentence"]),
@@ -448,7 +448,7 @@ class Choice:
     sentence: str
 
 
-def best_forecaster(result: Rehearsal, target: str = "density", seed: int = 0) -> Choice:
+def best_forecaster(result: ForecastBacktest, target: str = "density", seed: int = 0) -> Choice:
     """Return the forecaster that wins: the lowest mean CRPS over origins, ties to the simpler one.
 
     A tie is a paired difference from the lowest whose 90 % interval, families resampled, holds zero. Simpler is what
@@ -456,7 +456,7 @@ def best_forecaster(result: Rehearsal, target: str = "density", seed: int = 0) -
 
     Parameters
     ----------
-    result : Rehearsal
+    result : ForecastBacktest
     target : {"density", "ability", "score"}
     seed : int
         Of the resampled families.
@@ -468,7 +468,7 @@ def best_forecaster(result: Rehearsal, target: str = "density", seed: int = 0) -
 
     See Also
     --------
-    rehearse_forecasts
+    backtest_forecasts
     """
     if target not in TARGETS:
         raise UnknownNameError("target", target, TARGETS)
@@ -547,7 +547,7 @@ def forecast_now(
     catalog: Catalog,
     months: float = MONTHS,
     *,
-    result: Rehearsal | None = None,
+    result: ForecastBacktest | None = None,
     selection: Selection | None = None,
     basket: str = GENERAL,
     forecasters: Sequence[Forecaster] = FORECASTERS,
@@ -562,8 +562,8 @@ def forecast_now(
     catalog : Catalog
     months : float
         Counted from the last release of the selection, not from today.
-    result : Rehearsal, optional
-        The back-test; :func:`rehearse_forecasts` with the same options by default.
+    result : ForecastBacktest, optional
+        The back-test; :func:`backtest_forecasts` with the same options by default.
     selection, basket, forecasters, scale, seed, step
         As there.
 
@@ -578,7 +578,7 @@ def forecast_now(
     >>> from densing.scores.joint import fit_joint, joint_cells
     >>> short = lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=40, burn=20, draws=40)
     >>> known = freeze(load_catalog(), "2024-06-30")
-    >>> result = rehearse_forecasts(known, ["2023-12-31"], months=6, scale=short)
+    >>> result = backtest_forecasts(known, ["2023-12-31"], months=6, scale=short)
     >>> outlook = forecast_now(known, 6, result=result, scale=short)
     >>> str(outlook.since.date()) <= "2024-06-30", sorted(set(outlook.table["params"]))[0]
     (True, 1000000000.0)
@@ -591,7 +591,7 @@ def forecast_now(
         raise InputError(f"a horizon of {months} months: give a number above zero, {FURTHEST:g} at most")
     basket = GENERAL if basket == "mean" else basket
     if result is None:
-        result = rehearse_forecasts(
+        result = backtest_forecasts(
             catalog,
             selection=selection,
             basket=basket,
@@ -877,7 +877,7 @@ def _resampled(cases: pd.DataFrame, names: Sequence[str], seed: int) -> tuple[Ar
     values = per_model[list(names)].to_numpy(dtype=float)
     origin = pd.factorize(per_model.index.get_level_values("origin"))[0]
     family, codes = np.unique(per_model.index.get_level_values("family").to_numpy(dtype=str), return_inverse=True)[0:2]
-    weights = named_stream(seed, "families", "rehearsal").exponential(size=(RESAMPLES, len(family)))[:, codes]
+    weights = named_stream(seed, "families", "backtest").exponential(size=(RESAMPLES, len(family)))[:, codes]
     weights = np.vstack([np.ones(len(codes)), weights])
     means = np.mean(
         [

@@ -11,7 +11,7 @@ import pytest
 from densing.plots import plot_vintages
 from densing.scores.catalog import Catalog, Selection, load_catalog
 from densing.scores.joint import JointScale, fit_joint, joint_cells
-from densing.scores.study import half_years, shipped, shipped_rehearsal, shipped_vintages, vintage_sentence, vintages
+from densing.scores.study import half_years, shipped, shipped_backtest, shipped_vintages, vintage_sentence, vintages
 from densing.scores.study.shipped import PARTS
 from densing.scores.trend import ORIGINS, best_forecaster, freeze
 from tests.support import report_frames as frames
@@ -58,28 +58,28 @@ def test_a_vintage_without_growth_stands_at_the_line_of_no_growth() -> None:
 
 def test_another_catalog_has_nothing_shipped(tmp_path: Path) -> None:
     own = load_catalog([{"model": "mine", "params": 1e9, "score": 0.5, "benchmark": "mmlu"}])
-    assert shipped_vintages(own).empty and shipped_rehearsal(own) is None
-    assert shipped_vintages(load_catalog(), tmp_path).empty and shipped_rehearsal(load_catalog(), tmp_path) is None
+    assert shipped_vintages(own).empty and shipped_backtest(own) is None
+    assert shipped_vintages(load_catalog(), tmp_path).empty and shipped_backtest(load_catalog(), tmp_path) is None
 
 
 def test_other_choices_than_the_usual_have_no_shipped_back_tests() -> None:
     catalog = load_catalog()
     moe = Selection(architectures=("moe",))
     for asked in ({"seed": 1}, {"basket": "code"}, {"selection": moe}):
-        assert shipped_rehearsal(catalog, **asked) is None
-    assert shipped_rehearsal(catalog, selection=Selection(), basket="mean") is not None
+        assert shipped_backtest(catalog, **asked) is None
+    assert shipped_backtest(catalog, selection=Selection(), basket="mean") is not None
 
 
 def test_shipped_back_tests_of_another_sampler_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = load_catalog()
     monkeypatch.setattr(shipped, "scale_name", lambda cells: "joint-other.npz")
-    assert shipped_vintages(catalog).empty and shipped_rehearsal(catalog) is None
+    assert shipped_vintages(catalog).empty and shipped_backtest(catalog) is None
 
 
 def test_what_is_shipped_is_of_this_catalog() -> None:
     """Made by `make shipped`; a change of the catalog or the sampler makes it anew."""
     catalog = load_catalog()
-    table, result = shipped_vintages(catalog), shipped_rehearsal(catalog)
+    table, result = shipped_vintages(catalog), shipped_backtest(catalog)
     assert len(table) and result is not None, "of another catalog or sampler: run `make shipped`, commit what it writes"
     assert table["vintage"].tolist() == half_years(catalog) and len(PARTS) == 3
     assert sorted(result.origins["origin"].dt.strftime("%Y-%m-%d")) == sorted(ORIGINS)

@@ -1,4 +1,4 @@
-"""Forecasts rehearsed: scores against closed forms, nothing of the future in them, statuses instead of silence."""
+"""Forecasts back-tested: scores against closed forms, nothing of the future in them, statuses instead of silence."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from densing.scores.catalog import Catalog, Selection, load_catalog
 from densing.scores.joint import JointScale, fit_joint, joint_cells
 from densing.scores.trend.backtest import (
     QUANTILES,
-    Rehearsal,
+    ForecastBacktest,
+    backtest_forecasts,
     best_forecaster,
     crps,
     forecast_now,
     freeze,
-    rehearse_forecasts,
 )
 from tests.support.command import answer, densing
 
@@ -44,8 +44,8 @@ def known() -> Catalog:
 
 
 @cache
-def result() -> Rehearsal:
-    return rehearse_forecasts(known(), [ORIGIN], months=6, scale=short)
+def result() -> ForecastBacktest:
+    return backtest_forecasts(known(), [ORIGIN], months=6, scale=short)
 
 
 @pytest.mark.parametrize(("mean", "sd", "outcome"), [(0.0, 1.0, 0.3), (2.0, 0.5, -1.0), (-1.0, 3.0, 4.0)])
@@ -106,7 +106,7 @@ def test_scores_of_later_models_change_nothing_in_a_forecast() -> None:
     changed = scores["model"].isin(late)
     # To three decimals, so that what two evaluators print alike stays alike: one measurement, counted once.
     scores.loc[changed, "score"] = (1 - scores.loc[changed, "score"].round(3)).round(3)
-    other = rehearse_forecasts(replace(catalog, scores=scores), [ORIGIN], months=6, scale=short)
+    other = backtest_forecasts(replace(catalog, scores=scores), [ORIGIN], months=6, scale=short)
     keys = ["target", "forecaster", "model", "test"]
     both = result().cases.merge(other.cases, on=keys, suffixes=("", "_other"))
     assert len(both) == len(result().cases)
@@ -175,7 +175,7 @@ def test_the_sentences_say_who_won_and_which_way_the_trend_erred() -> None:
     assert ("too low" if bias > 0 else "too high") in trend and ORIGIN in trend
 
 
-def toy(crps_by_name: dict[str, list[float]]) -> Rehearsal:
+def toy(crps_by_name: dict[str, list[float]]) -> ForecastBacktest:
     """A back-test of one date and one model a family with these scores."""
     rows = [
         (pd.Timestamp("2024-01-01"), "density", name, f"m{i}", f"f{i}", value)
@@ -184,7 +184,7 @@ def toy(crps_by_name: dict[str, list[float]]) -> Rehearsal:
     ]
     cases = pd.DataFrame(rows, columns=["origin", "target", "forecaster", "model", "family", "crps"])
     names = tuple(crps_by_name)
-    return Rehearsal(pd.DataFrame(), cases, pd.DataFrame(), names, dict.fromkeys(names, ""), 12.0)
+    return ForecastBacktest(pd.DataFrame(), cases, pd.DataFrame(), names, dict.fromkeys(names, ""), 12.0)
 
 
 def test_the_best_forecaster_has_the_lowest_score() -> None:
@@ -219,7 +219,7 @@ def test_the_best_of_no_back_test_is_the_simplest_and_says_so() -> None:
     ],
 )
 def test_an_origin_that_shows_nothing_says_why(origin: str, status: str, words: str) -> None:
-    empty = rehearse_forecasts(known(), [origin], scale=short)
+    empty = backtest_forecasts(known(), [origin], scale=short)
     [row] = empty.origins.to_dict("records")
     assert row["status"] == status and words in row["sentence"]
     assert [note.severity for note in empty.notes] == ["error"] and empty.cases.empty
@@ -233,10 +233,10 @@ def test_a_basket_that_nobody_measured_then_is_a_status_and_one_that_nobody_know
     late = catalog.models.loc[catalog.models["released"] > ORIGIN, "model"]
     foreign = catalog.scores["benchmark"].map(ids).eq("de") & ~catalog.scores["model"].isin(late)
     without = replace(catalog, scores=catalog.scores[~foreign])
-    [row] = rehearse_forecasts(without, [ORIGIN], basket="de", scale=short).origins.to_dict("records")
+    [row] = backtest_forecasts(without, [ORIGIN], basket="de", scale=short).origins.to_dict("records")
     assert row["status"] == "no trend yet" and "was measured on de" in row["sentence"]
     with pytest.raises(UnknownNameError, match="elvish"):
-        rehearse_forecasts(catalog, [ORIGIN], basket="elvish", scale=short)
+        backtest_forecasts(catalog, [ORIGIN], basket="elvish", scale=short)
 
 
 def test_later_models_without_sizes_are_counted_not_forecast() -> None:
@@ -246,7 +246,7 @@ def test_later_models_without_sizes_are_counted_not_forecast() -> None:
         params_total_b=catalog.models["params_total_b"].mask(late),
         params_active_b=catalog.models["params_active_b"].mask(late),
     )
-    [row] = rehearse_forecasts(replace(catalog, models=sizeless), [ORIGIN], scale=short).origins.to_dict("records")
+    [row] = backtest_forecasts(replace(catalog, models=sizeless), [ORIGIN], scale=short).origins.to_dict("records")
     assert row["status"] == "no later models" and "no size" in row["sentence"]
 
 
@@ -255,7 +255,7 @@ def test_one_later_model_is_an_example_without_an_interval() -> None:
     after = catalog.models["released"] > ORIGIN
     one = catalog.models[~after | catalog.models["model"].eq("Llama-3-8B")]
     scores = catalog.scores[catalog.scores["model"].isin(one["model"])]
-    single = rehearse_forecasts(replace(catalog, models=one, scores=scores), [ORIGIN], scale=short)
+    single = backtest_forecasts(replace(catalog, models=one, scores=scores), [ORIGIN], scale=short)
     [row] = single.origins.to_dict("records")
     assert (row["status"], row["models"]) == ("few families", 1)
     assert single.table["vs_still_lo"].isna().all() and single.table["crps"].notna().all()
@@ -266,7 +266,7 @@ def test_one_later_model_is_an_example_without_an_interval() -> None:
 @pytest.mark.parametrize("months", [0.0, -1.0, math.nan, math.inf])
 def test_a_horizon_of_no_length_is_refused(months: float) -> None:
     with pytest.raises(InputError, match="horizon"):
-        rehearse_forecasts(known(), [ORIGIN], months=months)
+        backtest_forecasts(known(), [ORIGIN], months=months)
     with pytest.raises(InputError, match="horizon"):
         forecast_now(known(), months)
 
@@ -274,7 +274,7 @@ def test_a_horizon_of_no_length_is_refused(months: float) -> None:
 @pytest.mark.parametrize("origins", [[], ["soon"], [None], [math.nan], ["9999-12-31"]])
 def test_a_date_that_is_none_is_refused(origins: list[object]) -> None:
     with pytest.raises(InputError, match="date to freeze"):
-        rehearse_forecasts(known(), origins)
+        backtest_forecasts(known(), origins)
 
 
 def test_the_outlook_is_the_winners_and_starts_at_the_last_release() -> None:
@@ -298,7 +298,7 @@ def test_two_ways_of_freezing_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_the_embedded_catalog_rehearsed() -> None:
+def test_the_embedded_catalog_back_tested() -> None:
     data = answer("forecast", "backtest", "--freeze", "2025-11-14")
     [origin] = data["origins"]
     assert origin["models"] >= 4 and origin["status"] in ("ok", "few families")
