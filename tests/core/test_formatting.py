@@ -69,7 +69,7 @@ def test_lists_are_cut_after_the_first() -> None:
 
 def test_loads_neither_pandas_nor_plotly() -> None:
     code = (
-        "import sys; from densing.core import words; words.size(7e9), words.duration(12), words.is_missing(None);"
+        "import sys; from densing.core import formatting as f; f.size(7e9), f.duration(12), f.is_missing(None);"
         "print(sorted({'pandas', 'plotly', 'numpy', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

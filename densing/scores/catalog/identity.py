@@ -133,7 +133,7 @@ class _Names:
     exact: frozenset[str]
     plain: Mapping[str, tuple[str, ...]]
     core: Mapping[str, tuple[str, ...]]
-    formatting: Mapping[str, tuple[str, ...]]
+    words: Mapping[str, tuple[str, ...]]
     lacking: Mapping[tuple[str, ...], Sequence[tuple[str, str]]]
     numbered: Mapping[tuple[str, ...], Sequence[tuple[str, str]]]
     letters: frozenset[str]

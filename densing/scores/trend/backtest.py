@@ -877,7 +877,8 @@ def _resampled(cases: pd.DataFrame, names: Sequence[str], seed: int) -> tuple[Ar
     values = per_model[list(names)].to_numpy(dtype=float)
     origin = pd.factorize(per_model.index.get_level_values("origin"))[0]
     family, codes = np.unique(per_model.index.get_level_values("family").to_numpy(dtype=str), return_inverse=True)[0:2]
-    weights = named_stream(seed, "families", "backtest").exponential(size=(RESAMPLES, len(family)))[:, codes]
+    # The stream has the name under which the shipped tables were drawn.
+    weights = named_stream(seed, "families", "rehearsal").exponential(size=(RESAMPLES, len(family)))[:, codes]
     weights = np.vstack([np.ones(len(codes)), weights])
     means = np.mean(
         [
