@@ -304,7 +304,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "fedft": "federated",
         "local-only": "spafl",
         "spafl": "spafl",
-        "ladder": "ladder",
+        "ladder": "ladder_residual",
         "iso": "iso",
         "t3": "t3",
         "taccl": "taccl.technique",

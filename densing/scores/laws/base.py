@@ -145,7 +145,13 @@ class BaseLaw:
         raise NotImplementedError
 
     def rescale(self, theta: ArrayLike, factors: Mapping[str, float]) -> Array:
-        """Return the parameters of the same curve after inputs were multiplied by ``factors``."""
+        """Return the parameters of the same curve after inputs were multiplied by ``factors``.
+
+        A law with :attr:`log_inputs` has its own: fits divide these by their geometric means.
+        """
+        moved = [name for name in self.log_inputs if factors.get(name, 1.0) != 1.0]
+        if moved:
+            raise NotImplementedError(f"law {self.name}: write rescale, or leave {', '.join(moved)} out of log_inputs")
         return np.array(theta, dtype=float)
 
     def grid(self, x: Inputs) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -90,7 +90,7 @@ def answer_questions(
     for position, name in enumerate(names):
         step(name, FITTING + (1 - FITTING) * position / len(names))
         try:
-            answers.append(QUESTIONS[name](data, level))
+            answers.append(QUESTIONS[name].ask(data, level))
         except DensingError as error:
             answers.append(_nothing(name, error))
     step("answers", 1.0)
@@ -236,22 +236,34 @@ def _compute(data: JointData, level: float) -> Answer:
     return compute.answer_compute(models, log_size, tokens, level=level, seed=data.seed)
 
 
-QUESTIONS: Mapping[str, Callable[[JointData, float], Answer]] = {
-    "pace": _pace,
-    "language": _language,
-    "skill": _skill,
-    "experts": _experts,
-    "compute": _compute,
-}
-_TEXTS = {
-    "pace": (periods.QUESTION, PER_YEAR),
-    "language": (languages.QUESTION, PER_YEAR),
-    "skill": (skills.QUESTION, PER_YEAR),
-    "experts": (experts.QUESTION, experts.UNIT),
-    "compute": (compute.QUESTION, compute.UNIT),
+@dataclass(frozen=True)
+class Question:
+    """A question of the trend.
+
+    Parameters
+    ----------
+    text : str
+        The question as a reader asks it.
+    unit : str
+        Of the answer.
+    ask : callable
+        Called with the data and the level of the interval.
+    """
+
+    text: str
+    unit: str
+    ask: Callable[[JointData, float], Answer]
+
+
+QUESTIONS: Mapping[str, Question] = {
+    "pace": Question(periods.QUESTION, PER_YEAR, _pace),
+    "language": Question(languages.QUESTION, PER_YEAR, _language),
+    "skill": Question(skills.QUESTION, PER_YEAR, _skill),
+    "experts": Question(experts.QUESTION, experts.UNIT, _experts),
+    "compute": Question(compute.QUESTION, compute.UNIT, _compute),
 }
 
 
 def _nothing(name: str, error: DensingError) -> Answer:
-    question, unit = _TEXTS[name]
-    return unanswered(name, question, unit, str(error).rstrip("."))
+    question = QUESTIONS[name]
+    return unanswered(name, question.text, question.unit, str(error).rstrip("."))

@@ -211,6 +211,15 @@ def test_one_that_leaves_python_is_broken_too(tmp_path: Path, naps: Path) -> Non
         get_technique("nap")
 
 
+def test_one_that_would_run_but_has_no_method_is_refused_before_any_rank_starts(naps: Path) -> None:
+    (naps / "densing_naps.py").write_text(
+        "from densing.efficiency.techniques.planner import DataParallelRun, Replicated\n"
+        "class Nap(DataParallelRun, Replicated): name, summary = 'nap', 'waits'\n"
+    )
+    with pytest.raises(UnavailableError, match="abstract class Nap with abstract method method"):
+        get_technique("nap")
+
+
 def test_the_command_line_takes_them(naps: Path) -> None:
     listed: list[dict[str, Any]] = printed(cli(naps, "list", "--json").stdout)
     assert {"nap", "ddp"} <= {row["name"] for row in listed}

@@ -14,6 +14,7 @@ from scipy.optimize import approx_fprime, brentq
 
 from densing.core.errors import DensingError, DomainError, InputError, UnknownNameError
 from densing.scores.laws import D0_PAPER, Law, get_law, invert_one, law_names
+from densing.scores.laws.base import BaseLaw
 from tests.support.law_cases import CASES, SCORE_CASES, Case
 
 each_law = pytest.mark.parametrize("case", CASES, ids=str)
@@ -157,6 +158,16 @@ def test_change_of_units_leaves_the_curve_in_place(case, factor):
     np.testing.assert_allclose(law.predict(theta, moved), law.predict(case.theta, x), rtol=1e-9)
     back = law.rescale(theta, {name: 1 / value for name, value in factors.items()})
     np.testing.assert_allclose(back, case.theta, rtol=1e-9)
+
+
+def test_a_law_that_is_fitted_in_other_units_must_say_how_its_parameters_move():
+    # The identity would leave the fit's curve in the fit's units, in silence.
+    class Line(BaseLaw):
+        name, log_inputs, space = "line", ("params",), ()
+
+    assert Line().rescale([1.0, 2.0], {"params": 1.0}).tolist() == [1.0, 2.0]
+    with pytest.raises(NotImplementedError, match="law line: write rescale, or leave params out of log_inputs"):
+        Line().rescale([1.0, 2.0], {"params": 2.0})
 
 
 @each_law

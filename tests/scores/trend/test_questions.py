@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from densing.core import Array, InputError, UnknownNameError
 from densing.scores.catalog import load_catalog
 from densing.scores.trend import QUESTIONS, TrendData, answer_questions
-from densing.scores.trend.answers import ROW_COLUMNS, Answers
+from densing.scores.trend.answers import ROW_COLUMNS, Answer, Answers
 from densing.scores.trend.compute import answer_compute, compute_growth, token_share
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast, holm
 from densing.scores.trend.experts import answer_experts, expert_exponent
 from densing.scores.trend.languages import LanguageData, TableStep, answer_language
 from densing.scores.trend.periods import PARTED, answer_pace, front_makers, pace_change, quantile_change
+from densing.scores.trend.questions import JointData, Question
 from densing.scores.trend.skills import answer_skill, slope_difference
 from densing.scores.trend.tables import table_data, table_pace
 from tests.support.command import densing
@@ -312,6 +313,18 @@ def test_tiny_catalogs_answer_every_question_with_a_sentence(tmp_path: Path) -> 
         assert math.isnan(answer.estimate) and answer.answer.endswith(".") and answer.rows.empty
     assert answers.table["p_holm"].isna().all()
     assert answers["pace"].to_dict()["rows"] == []
+
+
+def test_a_question_is_added_in_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Also one that this catalog cannot answer, which is said in the question's own words.
+    def asked(data: JointData, level: float) -> Answer:
+        raise InputError("nothing to answer it by.")
+
+    monkeypatch.setitem(QUESTIONS, "mine", Question("How fast is mine?", "months", asked))  # type: ignore[arg-type]
+    rows = [{"model": f"m{i}", "params": 1e9, "benchmark": "mmlu", "score": 0.3 + 0.1 * i} for i in range(3)]
+    [answer] = answer_questions(tiny(tmp_path, rows), ["mine"])
+    assert (answer.key, answer.question, answer.unit) == ("mine", "How fast is mine?", "months")
+    assert answer.answer.endswith(".") and math.isnan(answer.estimate)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -160,7 +161,7 @@ class Sliced(Planned):
     knobs: tuple[Knob, ...] = (BUCKET, MODE)
 
 
-class DataParallelRun:
+class DataParallelRun(ABC):
     """Runs for real: :meth:`method` is made around each rank's copy of the model."""
 
     axis: ClassVar[str] = "dp"
@@ -171,9 +172,9 @@ class DataParallelRun:
     plan_only: ClassVar[tuple[str, ...]] = ()
     """Knobs that a run does not take."""
 
+    @abstractmethod
     def method(self, replica: Replica, **knobs: Any) -> Method:
         """Return the data-parallel method around this rank's replica."""
-        raise NotImplementedError
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Train ``env.spec.steps`` steps on this rank, and return its record."""
@@ -182,7 +183,7 @@ class DataParallelRun:
         return train_data_parallel(env, self.method, **run_knobs(self.name, self.knobs, self.plan_only, knobs))
 
 
-class TensorParallelRun:
+class TensorParallelRun(ABC):
     """Runs for real: every rank holds a part of each matrix, and works in the order of :meth:`schedule`."""
 
     axis: ClassVar[str] = "tp"
@@ -192,9 +193,9 @@ class TensorParallelRun:
     stand_in: str = ""
     plan_only: ClassVar[tuple[str, ...]] = ("bucket_mb",)
 
+    @abstractmethod
     def schedule(self, **knobs: Any) -> Schedule:
         """Return the order in which a rank runs its modules and adds up their outputs."""
-        raise NotImplementedError
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Train ``env.spec.steps`` steps on this rank, and return its record."""
