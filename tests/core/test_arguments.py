@@ -26,7 +26,10 @@ def test_pairs_are_read_as_lm_eval_reads_them(pairs: dict[str, str]) -> None:
 
 
 @given(st.text(max_size=20))
-def test_literal_never_fails(text: str) -> None:
+def test_a_value_without_marks_of_a_literal_is_its_text(text: str) -> None:
+    plain = "x" + "".join(letter for letter in text if letter.isalnum())
+    assert literal(plain) == plain
+    # Anything else is something, too.
     literal(text)
 
 

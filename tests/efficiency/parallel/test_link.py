@@ -181,6 +181,8 @@ def test_two_operations_on_an_emulated_link_wait_for_answers_at_once(monkeypatch
     with carrier("emulated:8mbit:10ms") as link:
         for ticket in [link.carry("all_reduce", Done(), 1000, PAIR) for _ in range(2)]:
             ticket.wait()
+    # One alone would have broken it, having waited 20 s for the other.
+    assert not together.broken
 
 
 @given(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "broadcast"]), st.integers(1, 9),
