@@ -368,11 +368,8 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
     of_model = blocks(
         ability=posterior.owner, effect=posterior.of_pair, model_scatter=own, **dict.fromkeys(posterior.factors, own)
     )
-    of_test = blocks(
-        **dict.fromkeys(
-            ("ease", "loading", "floor", "ceiling", "scatter", *posterior.pulls), np.arange(posterior.tests)
-        )
-    )
+    of_tests = ("ease", "loading", "floor", "ceiling", "scatter", *(posterior.pulls if scales else ()))
+    of_test = blocks(**dict.fromkeys(of_tests, np.arange(posterior.tests)))
     free = posterior.places(*MEANS, *(name for name in SCALES if scales or name not in KNOWN))
     of_mean = np.full(size, -1)
     of_mean[free] = np.arange(len(free))
@@ -437,7 +434,7 @@ def pilot(posterior: Posterior, sweeps: int, seed: int, tell: Callable[[int], ob
     rng = np.random.default_rng(seed)
     vector = posterior.start()
     reference, made, done = vector, None, 0
-    known = posterior.places(*KNOWN)
+    known = posterior.places(*KNOWN, *posterior.pulls)
     late = np.array([vector])
     for part, share in enumerate(PILOT):
         last = part == len(PILOT) - 1
