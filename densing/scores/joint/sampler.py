@@ -153,6 +153,8 @@ class Slow(Move):
     reference : array
     information : sparse matrix
         As :meth:`Posterior.information` gives it at the reference.
+    curvature : sparse matrix
+        Its square.
     of_cells : int
         Its rows that are cells'.
     count : int
@@ -166,6 +168,7 @@ class Slow(Move):
         posterior: Posterior,
         reference: Array,
         information: sparse.csr_matrix,
+        curvature: sparse.csr_matrix,
         of_cells: int,
         count: int,
         scales: bool,
@@ -210,20 +213,27 @@ class Slow(Move):
         )
         for pull, factor in zip(posterior.pulls, posterior.factors, strict=True):
             following = following + placed(-(sparse.diags(q[pull]) @ self.models).tocsr(), "ease", factor)
-        together = (information @ following.tocsr()).tocsr()
-        of_models = together[:, own]
+        # Whitened by what tells a model's parameters from each other while tests stay, the least certain directions are
+        # those along which moves of models alone and of tests alone would creep.
         each = [np.arange(posterior.models)] * len(posterior.factors)
-        blocks = np.concatenate([posterior.owner, posterior.of_pair, *each])
-        root, _ = roots((of_models.T @ of_models).tocsr(), blocks)
-        whitened = (of_models @ root).tocsr()
-        turned = whitened.T.tocsr()
+        members = np.full(size, -1)
+        members[own] = np.concatenate([posterior.owner, posterior.of_pair, *each])
+        root, _ = roots(curvature, members)
+        following = following.tocsr()
+        forward = (root, following, information)
+        backward = tuple(matrix.T.tocsr() for matrix in reversed(forward))
+
+        def product(values: Array) -> Array:
+            for matrix in (*forward, *backward):
+                values = matrix @ values
+            return values
+
         count = min(count, len(own) - 1)
-        operator = LinearOperator((len(own), len(own)), matvec=lambda v: turned @ (whitened @ v), dtype=float)
+        operator = LinearOperator((len(own), len(own)), matvec=product, dtype=float)
         start = np.random.default_rng(0).standard_normal(len(own))
         basket = min(len(own), 2 * count + 20)
-        curvature, directions = eigsh(operator, k=count, which="SA", tol=1e-2, ncv=basket, v0=start)
-        basis = np.zeros((size, count))
-        basis[own] = (root @ directions) / np.sqrt(np.maximum(curvature, 1e-9))
+        curvatures, directions = eigsh(operator, k=count, which="SA", tol=1e-2, ncv=basket, v0=start)
+        basis = (root @ directions) / np.sqrt(np.maximum(curvatures, 1e-9))
 
         def column(name: str, at: int = 0, **others: Array) -> Array:
             made = np.zeros(size)
@@ -238,7 +248,7 @@ class Slow(Move):
             extra += [column("own", t, ability=rest * (posterior.kind == t)) for t in range(posterior.traits)]
             extra.append(column("evaluator", effect=np.where(posterior.alone, 0.0, q["effect"])))
         wide: Array = np.column_stack([basis, *extra])
-        seen = np.asarray(together @ wide)
+        seen = np.asarray(information @ (following @ wide))
         # A scale that takes along what it scales leaves the priors as they are.
         seen[of_cells:, count + len(MEANS) :] = 0.0
         factor = np.linalg.cholesky(seen.T @ seen + 1e-3 * np.eye(wide.shape[1]))
@@ -382,7 +392,7 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
         Move(*roots(curvature, of_model), of_model, index.model, STEPS["models"]),
         means,
         Move(*roots(curvature, of_test), of_test, index.test, STEPS["tests"]),
-        Slow(posterior, reference, information, of_cells, slow, scales) if slow else None,
+        Slow(posterior, reference, information, curvature, of_cells, slow, scales) if slow else None,
     )
     for name in ("models", "means", "tests", "slow"):
         here, there = getattr(made, name), getattr(before, name, None)
