@@ -122,8 +122,8 @@ class Move:
         """Follow the dynamics from one point: where they end, and each block's chance to go there."""
         step = np.exp(self.log_step + JITTER * (rng.random(self.blocks) - 0.5))[self.block]
         momentum = rng.standard_normal(len(self.block))
-        before = self.energies(point) - np.bincount(self.block, momentum**2, self.blocks) / 2
         self.begin(vector)
+        before = self.energies(point) - np.bincount(self.block, momentum**2, self.blocks) / 2
         there, at = vector, point
         momentum = momentum + 0.5 * step * self.slope(there, at.gradient)
         last = int(rng.integers(max(1, self.steps - 1), self.steps + 2)) - 1
@@ -139,13 +139,15 @@ class Move:
 class Slow(Move):
     r"""All models at once, along the directions in which they are least certain; tests follow.
 
-    Of every test the logit at the weighted mean of its models' abilities and the slope there are kept:
+    With X the abilities and factors of a test's models and b the test's loading and pulls, its logits are
+    :math:`d + X b + h`. Of every test their weighted mean and their weighted regression on X at a reference point are
+    kept:
 
-    .. math:: \alpha_j = d_j + e^{l_j} \bar x_j + \bar h_j, \quad \beta_j = l_j + \ln s_j
+    .. math:: \alpha_j = d_j + \bar X_j b_j + \bar h_j, \quad \beta_j = M_j b_j, \quad
+        M_j = I + C_j^T (X - X_{ref})
 
-    with :math:`\bar x_j`, :math:`\bar h_j` means and :math:`s_j` a contrast of the abilities, all linear with weights
-    from the cells' information at a reference point. (x, h, d, l) to (x, h, alpha, beta) has determinant 1. Coordinates
-    move alpha and beta beside the models.
+    where C are the weights of that regression, shrunk by the priors of b, from the cells' information. (X, h, d, l,
+    pulls) to (X, h, alpha, beta) has determinant :math:`\prod_j e^{l_j} \det M_j`.
 
     Parameters
     ----------
@@ -174,45 +176,55 @@ class Slow(Move):
         scales: bool,
     ) -> None:
         q, slope, variance, _ = posterior.slopes(reference)
-        test, tests, size = posterior.index.test, posterior.tests, posterior.size
-        ability, loading = q["ability"][posterior.slot], np.exp(q["loading"])
+        index, at, size = posterior.index, posterior.at, posterior.size
+        test, tests, cells = index.test, posterior.tests, np.arange(len(index.test))
+        self.at, self.posterior = at, posterior
+        self.tests = ("loading", *posterior.pulls)
+        self.models = (("ability", posterior.slot), *((name, index.model) for name in posterior.factors))
+        kinds = len(self.models)
+        regressors, slopes = self._regressors(reference), self._slopes(reference)
         weight = slope**2 / variance * (FREEDOM + 1) / (FREEDOM + 3) + 1e-6
         share = weight / np.bincount(test, weight)[test]
-        mean = np.bincount(test, share * ability)
-        away = ability - mean[test]
-        held = np.bincount(test, weight * away**2) * loading**2 + np.exp(-2 * q["loading_within"][0])
-        contrast = weight * away * (loading**2 / held)[test]
-
-        def functional(values: Array, column: Array, columns: int) -> sparse.csr_matrix:
-            return sparse.csr_matrix((values, (test, column)), (tests, columns))
-
-        self.at, self.posterior = posterior.at, posterior
-        self.mean = functional(share, posterior.slot, len(posterior.owner))
-        self.contrast = functional(contrast, posterior.slot, len(posterior.owner))
-        self.effects = functional(share, posterior.index.pair, posterior.pairs)
-        self.models = functional(share, posterior.index.model, posterior.models)
-        self.usual = self.contrast @ q["ability"]
-        self.turned = tuple(matrix.T.tocsr() for matrix in (self.mean, self.contrast, self.effects, self.models))
-        self.kept = (np.empty(0), np.empty(0))
+        self.mean = sparse.csr_matrix((share, (test, cells)), (tests, len(cells)))
+        mean = self.mean @ regressors
+        away = regressors - mean[test]
+        member = sparse.csr_matrix((weight, (test, cells)), (tests, len(cells)))
+        square = (member @ (away[:, :, None] * away[:, None, :]).reshape(-1, kinds**2)).reshape(-1, kinds, kinds)
+        within = np.exp(-2 * np.repeat([q["loading_within"][0], q["pull_within"][0]], [1, kinds - 1]))
+        prior = within / np.column_stack([slopes[:, 0], np.ones((tests, kinds - 1))]) ** 2
+        square[:, range(kinds), range(kinds)] += prior
+        self.weights = weight[:, None] * np.linalg.solve(square[test], away[:, :, None])[:, :, 0]
+        self.contrasts = [
+            sparse.csr_matrix((self.weights[:, kind], (test, cells)), (tests, len(cells))) for kind in range(kinds)
+        ]
+        self.share = share
+        self.usual = np.zeros((kinds, kinds))
+        self.usual = np.eye(kinds) - self._turned(regressors)
+        self.kept, self.volume = (np.empty(0), np.empty(0)), 0.0
 
         # How all parameters move with those of the models, at the reference.
         own = posterior.places("ability", "effect", *posterior.factors)
 
         def placed(matrix: sparse.csr_matrix, row: str, column: str) -> sparse.csr_matrix:
             entries = matrix.tocoo()
-            where = (entries.row + self.at[row].start, entries.col + self.at[column].start)
+            where = (entries.row + at[row].start, entries.col + at[column].start)
             return sparse.csr_matrix((entries.data, where), (size, size))
 
-        scale = posterior.effect_scale(q)
-        by_ability = -sparse.diags(loading) @ self.mean + sparse.diags(loading * mean) @ self.contrast
-        following = (
-            sparse.identity(size)
-            + placed(by_ability.tocsr(), "ease", "ability")
-            + placed(-(self.effects @ sparse.diags(scale)).tocsr(), "ease", "effect")
-            + placed(-self.contrast, "loading", "ability")
-        )
-        for pull, factor in zip(posterior.pulls, posterior.factors, strict=True):
-            following = following + placed(-(sparse.diags(q[pull]) @ self.models).tocsr(), "ease", factor)
+        def chosen(code: Array, count: int) -> sparse.csr_matrix:
+            return sparse.csr_matrix((np.ones(len(cells)), (cells, code)), (len(cells), count))
+
+        through = self.mean @ chosen(index.pair, posterior.pairs) @ sparse.diags(posterior.effect_scale(q))
+        following = sparse.identity(size) - placed(through, "ease", "effect")
+        for kind, (name, code) in enumerate(self.models):
+            of_cell = chosen(code, at[name].stop - at[name].start)
+            turn = sparse.diags(slopes[:, kind])
+            ease = turn @ self.mean @ of_cell
+            for other, contrast in enumerate(self.contrasts):
+                moved = turn @ contrast @ of_cell
+                ease = ease - sparse.diags(mean[:, other]) @ moved
+                scale = 1 / slopes[:, 0] if other == 0 else np.ones(tests)
+                following = following - placed(sparse.diags(scale) @ moved, self.tests[other], name)
+            following = following - placed(ease, "ease", name)
         # Whitened by what tells a model's parameters from each other while tests stay, the least certain directions are
         # those along which moves of models alone and of tests alone would creep.
         each = [np.arange(posterior.models)] * len(posterior.factors)
@@ -256,49 +268,72 @@ class Slow(Move):
         one = np.zeros(wide.shape[1], dtype=int)
         super().__init__(wide, one, np.zeros(size, dtype=int), np.zeros_like(test), STEPS["slow"])
 
-    def _means(self, vector: Array) -> tuple[Array, Array, Array]:
-        """Return mean ability, contrast, and what effects and factors add on average, of each test."""
-        ability = vector[self.at["ability"]]
-        effect = vector[self.at["effect"]]
-        scale = np.where(self.posterior.alone, np.exp(vector[self.at["evaluator"]][0]), 1.0)
-        contrast = 1 + self.contrast @ ability - self.usual
-        other = self.effects @ (effect * scale)
-        for pull, factor in zip(self.posterior.pulls, self.posterior.factors, strict=True):
-            other = other + vector[self.at[pull]] * (self.models @ vector[self.at[factor]])
-        return self.mean @ ability, np.maximum(contrast, NARROW), other
+    def _regressors(self, vector: Array) -> Array:
+        """Return abilities and factors of each cell's model."""
+        return np.column_stack([vector[self.at[name]][code] for name, code in self.models])
+
+    def _slopes(self, vector: Array) -> Array:
+        """Return loadings and pulls of the tests."""
+        values = np.column_stack([vector[self.at[name]] for name in self.tests])
+        values[:, 0] = np.exp(values[:, 0])
+        return values
+
+    def _turned(self, regressors: Array) -> Array:
+        """Return M of each test, shape (tests, kinds, kinds)."""
+        return self.usual + np.stack([contrast @ regressors for contrast in self.contrasts], axis=1)
+
+    def _levels(self, vector: Array, regressors: Array, slopes: Array) -> Array:
+        """Return what abilities, factors and effects add to each test's logits on average."""
+        effect = vector[self.at["effect"]] * self.posterior.effect_scale(self.posterior.split(vector))
+        mean = self.mean @ np.column_stack([regressors, effect[self.posterior.index.pair]])
+        return np.asarray((mean[:, :-1] * slopes).sum(axis=1) + mean[:, -1])
+
+    def energies(self, point: Point) -> Array:
+        """Return the log density in the coordinates in which tests are kept."""
+        return super().energies(point) + self.volume
 
     def begin(self, vector: Array) -> None:
-        """Remember the tests' logits and slopes at their models' means."""
-        mean, contrast, effect = self._means(vector)
-        loading = vector[self.at["loading"]]
-        self.kept = (vector[self.at["ease"]] + np.exp(loading) * mean + effect, loading + np.log(contrast))
+        """Remember the tests' mean logits and regressions."""
+        regressors, slopes = self._regressors(vector), self._slopes(vector)
+        turned = self._turned(regressors)
+        self.kept = (
+            vector[self.at["ease"]] + self._levels(vector, regressors, slopes),
+            np.einsum("tkl,tl->tk", turned, slopes),
+        )
+        self.volume = -float(np.log(np.linalg.det(turned)).sum() + vector[self.at["loading"]].sum())
 
     def shift(self, vector: Array, by: Array) -> Array:
         """Return the vector moved by some coordinates, tests following."""
-        move = self.basis @ by
-        there = np.asarray(vector + move)
-        mean, contrast, effect = self._means(there)
-        self.kept = (self.kept[0] + move[self.at["ease"]], self.kept[1] + move[self.at["loading"]])
-        loading = self.kept[1] - np.log(contrast)
-        there[self.at["loading"]] = loading
-        there[self.at["ease"]] = self.kept[0] - np.exp(loading) * mean - effect
+        there = np.asarray(vector + self.basis @ by)
+        regressors = self._regressors(there)
+        turned = self._turned(regressors)
+        slopes = np.linalg.solve(turned, self.kept[1][:, :, None])[:, :, 0]
+        there[self.at["loading"]] = np.log(slopes[:, 0])
+        for kind, name in enumerate(self.tests[1:], start=1):
+            there[self.at[name]] = slopes[:, kind]
+        there[self.at["ease"]] = self.kept[0] - self._levels(there, regressors, slopes)
+        # Where a determinant or a loading is no longer positive there is no way back.
+        self.volume = -float(np.log(np.linalg.det(turned)).sum() + there[self.at["loading"]].sum())
         return there
 
     def slope(self, vector: Array, gradient: Array) -> Array:
         """Return the gradient in the coordinates, by what tests do."""
-        at, alone = self.at, self.posterior.alone
-        mean, contrast, _ = self._means(vector)
-        loading = np.exp(vector[at["loading"]])
+        at, alone, index = self.at, self.posterior.alone, self.posterior.index
+        regressors, slopes = self._regressors(vector), self._slopes(vector)
+        inverse = np.linalg.inv(self._turned(regressors))
         ease = gradient[at["ease"]]
+        of_slopes = np.column_stack([gradient[at[name]] for name in self.tests])
+        of_slopes[:, 0] = (of_slopes[:, 0] - 1) / slopes[:, 0]
+        of_slopes -= (self.mean @ regressors) * ease[:, None]
+        # A regressor moves the regression by its weight, and that the slopes and the determinant.
+        turning = np.einsum("tlk,tl->tk", inverse, of_slopes)[:, :, None] * slopes[:, None, :] + inverse.swapaxes(1, 2)
+        level = self.share * ease[index.test]
+        by_cell = np.einsum("nk,nkl->nl", self.weights, turning[index.test]) + level[:, None] * slopes[index.test]
         whole = gradient.copy()
-        turned = gradient[at["loading"]] - loading * mean * ease
-        whole[at["loading"]] = turned
-        by_mean, by_contrast, by_effect, by_model = self.turned
-        for pull, factor in zip(self.posterior.pulls, self.posterior.factors, strict=True):
-            whole[at[factor]] -= by_model @ (vector[at[pull]] * ease)
-        whole[at["ability"]] -= by_mean @ (loading * ease) + by_contrast @ (turned / contrast)
+        for kind, (name, code) in enumerate(self.models):
+            whole[at[name]] -= np.bincount(code, by_cell[:, kind], at[name].stop - at[name].start)
         scale = np.where(alone, np.exp(vector[at["evaluator"]][0]), 1.0)
-        through = -(by_effect @ ease) * scale
+        through = -np.bincount(index.pair, level, self.posterior.pairs) * scale
         whole[at["effect"]] += through
         whole[at["evaluator"]] += (through * vector[at["effect"]])[alone].sum()
         return np.asarray(self.back @ whole)
@@ -378,7 +413,7 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
     of_model = blocks(
         ability=posterior.owner, effect=posterior.of_pair, model_scatter=own, **dict.fromkeys(posterior.factors, own)
     )
-    of_tests = ("ease", "loading", "floor", "ceiling", "scatter", *(posterior.pulls if scales else ()))
+    of_tests = ("ease", "loading", "floor", "ceiling", "scatter", *posterior.pulls)
     of_test = blocks(**dict.fromkeys(of_tests, np.arange(posterior.tests)))
     free = posterior.places(*MEANS, *(name for name in SCALES if scales or name not in KNOWN))
     of_mean = np.full(size, -1)
@@ -444,7 +479,7 @@ def pilot(posterior: Posterior, sweeps: int, seed: int, tell: Callable[[int], ob
     rng = np.random.default_rng(seed)
     vector = posterior.start()
     reference, made, done = vector, None, 0
-    known = posterior.places(*KNOWN, *posterior.pulls)
+    known = posterior.places(*KNOWN)
     late = np.array([vector])
     for part, share in enumerate(PILOT):
         last = part == len(PILOT) - 1
