@@ -224,6 +224,9 @@ class Posterior:
         # Free factors: what each pulls on a test, and how much of it a model has.
         self.pulls, self.factors = ([f"{kind}_{f}" for f in range(FACTORS)] for kind in ("pull", "factor"))
         sizes |= dict.fromkeys(self.pulls, self.tests) | dict.fromkeys(self.factors, self.models)
+        # Factors may be turned into each other without a score changing; a test on which the second pulls nothing tells
+        # them apart. Which test is arbitrary, so :meth:`start` takes one that knows their direction well.
+        self.anchor = 0
         last = np.cumsum(list(sizes.values()))
         self.at = {
             name: slice(int(end) - size, int(end)) for (name, size), end in zip(sizes.items(), last, strict=True)
@@ -330,9 +333,9 @@ class Posterior:
         Parameters
         ----------
         vector : array, shape (parameters,)
-        benchmarks : array, shape (2, benchmarks), optional
-            Eases and log loadings of the benchmarks, as :meth:`draw_benchmarks` draws them: tests are then independent
-            of each other. The gradient in means and scales is not given.
+        benchmarks : array, shape (2 + F, benchmarks), optional
+            Eases, log loadings and pulls of the benchmarks, as :meth:`draw_benchmarks` draws them: tests are then
+            independent of each other. The gradient in means and scales is not given.
         """
         index, at = self.index, self.at
         q = self.split(vector)
@@ -379,11 +382,8 @@ class Posterior:
                 gradient[at[kind]] = here - within * rest
                 continue
             rest = over - middle[index.benchmark]
-            priors[at["ease_mean"]] += (
-                -0.5 * (within * over @ rest + np.log(whole).sum())
-                - tests * q[f"{scale}_within"]
-                - len(middle) * q[f"{scale}_between"]
-            )
+            priors[at[kind]] = -0.5 * within * over * rest - q[f"{scale}_within"]
+            priors[at["ease_mean"]] -= 0.5 * np.log(whole).sum() + len(middle) * q[f"{scale}_between"]
             gradient[at[kind]] = here - within * rest
             gradient[at[f"{scale}_within"]] += (
                 within * rest @ rest - tests + (self.per_benchmark * within / whole).sum()
@@ -400,6 +400,11 @@ class Posterior:
             far, size = (value - centre) / sd, np.abs(q[name])
             priors[at[name]] = np.where(moved > 0, -0.5 * far**2, 0.0) + LN4 - 2 * (size + np.log1p(np.exp(-2 * size)))
             gradient[at[name]] = (np.bincount(test, slope, tests) - far / sd) * moved - 2 * np.tanh(q[name])
+
+        # What the anchor takes from the density, as all directions are equally likely [Faddeev and Popov 1967].
+        length = q[self.pulls[0]][self.anchor]
+        priors[at[self.pulls[0]]][self.anchor] += np.log(np.abs(length))
+        gradient[at[self.pulls[0]]][self.anchor] += 1 / length
 
         rest = (q["scatter"] - q["typical"]) / SCATTER_SD
         priors[at["scatter"]] = -0.5 * rest**2
@@ -572,6 +577,17 @@ class Posterior:
             return -point.density, -point.gradient[free]
 
         vector[free] = minimize(uphill, vector[free], jac=True, method="L-BFGS-B", options={"maxiter": steps}).x
+        _, slope, variance, _ = self.slopes(vector)
+        seen = np.bincount(index.test, slope**2 / variance, self.tests)
+        pulls, factors = (np.array([vector[self.at[name]] for name in names]) for names in (self.pulls, self.factors))
+        self.anchor = int(np.argmax(seen * (pulls**2).sum(axis=0)))
+        # Rows of a turn that puts the anchor's pulls on the first factor.
+        turn = np.linalg.svd(pulls[:, [self.anchor]])[0].T
+        turn *= np.sign(turn[0] @ pulls[:, self.anchor])
+        for names, values in ((self.pulls, turn @ pulls), (self.factors, turn @ factors)):
+            for name, row in zip(names, values, strict=True):
+                vector[self.at[name]] = row
+        vector[self.at[self.pulls[1]]][self.anchor] = 0.0
         return vector
 
 

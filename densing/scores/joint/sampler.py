@@ -35,7 +35,7 @@ ACCEPTED = 0.8
 LONGEST = 1.2
 JITTER = 0.2
 # Steps of a move of models, means, slow directions, tests.
-STEPS = {"models": 3, "means": 2, "slow": 5, "tests": 5}
+STEPS = {"models": 3, "means": 2, "slow": 5, "tests": 5, "benchmarks": 3}
 SLOW = 100
 # Shares of the pilot with the first metric, with the second, with the last scales free, and with them fixed.
 PILOT = (0.15, 0.15, 0.55, 0.15)
@@ -184,27 +184,41 @@ class Slow(Move):
         kinds = len(self.models)
         regressors, slopes = self._regressors(reference), self._slopes(reference)
         weight = slope**2 / variance * (FREEDOM + 1) / (FREEDOM + 3) + 1e-6
-        share = weight / np.bincount(test, weight)[test]
-        self.mean = sparse.csr_matrix((share, (test, cells)), (tests, len(cells)))
+        self.share = weight / np.bincount(test, weight)[test]
+        self.mean = sparse.csr_matrix((self.share, (test, cells)), (tests, len(cells)))
         mean = self.mean @ regressors
         away = regressors - mean[test]
-        member = sparse.csr_matrix((weight, (test, cells)), (tests, len(cells)))
-        square = (member @ (away[:, :, None] * away[:, None, :]).reshape(-1, kinds**2)).reshape(-1, kinds, kinds)
-        within = np.exp(-2 * np.repeat([q["loading_within"][0], q["pull_within"][0]], [1, kinds - 1]))
-        prior = within / np.column_stack([slopes[:, 0], np.ones((tests, kinds - 1))]) ** 2
-        square[:, range(kinds), range(kinds)] += prior
-        self.weights = weight[:, None] * np.linalg.solve(square[test], away[:, :, None])[:, :, 0]
+
+        # Whitened by what tells a model's parameters from each other while tests stay, the least certain directions are
+        # those along which moves of models alone and of tests alone would creep.
+        own = posterior.places("ability", "effect", *posterior.factors)
+        each = [np.arange(posterior.models)] * len(posterior.factors)
+        members = np.full(size, -1)
+        members[own] = np.concatenate([posterior.owner, posterior.of_pair, *each])
+        root, _ = roots(curvature, members)
+        error = np.asarray(root.multiply(root).sum(axis=1)).ravel()
+
+        # The regression of a benchmark's cells on what their models have, which is itself known with an error.
+        self.group, benchmarks = index.benchmark[test], len(posterior.per_benchmark)
+        gathered = sparse.csr_matrix((weight, (self.group, cells)), (benchmarks, len(cells)))
+        square = (gathered @ (away[:, :, None] * away[:, None, :]).reshape(-1, kinds**2)).reshape(-1, kinds, kinds)
+        unsure = gathered @ self._regressors(error)
+        between = np.exp(-2 * np.repeat([q["loading_between"][0], q["pull_between"][0]], [1, kinds - 1]))
+        typical = np.ones((benchmarks, kinds))
+        typical[:, 0] = np.bincount(index.benchmark, slopes[:, 0]) / posterior.per_benchmark
+        square[:, range(kinds), range(kinds)] += unsure + between / typical**2
+        self.weights = weight[:, None] * np.linalg.solve(square[self.group], away[:, :, None])[:, :, 0]
+        # The anchor's second pull stays nothing.
+        self.weights[self.group == index.benchmark[posterior.anchor], 2:] = 0.0
         self.contrasts = [
-            sparse.csr_matrix((self.weights[:, kind], (test, cells)), (tests, len(cells))) for kind in range(kinds)
+            sparse.csr_matrix((self.weights[:, kind], (self.group, cells)), (benchmarks, len(cells)))
+            for kind in range(kinds)
         ]
-        self.share = share
         self.usual = np.zeros((kinds, kinds))
         self.usual = np.eye(kinds) - self._turned(regressors)
         self.kept, self.volume = (np.empty(0), np.empty(0)), 0.0
 
         # How all parameters move with those of the models, at the reference.
-        own = posterior.places("ability", "effect", *posterior.factors)
-
         def placed(matrix: sparse.csr_matrix, row: str, column: str) -> sparse.csr_matrix:
             entries = matrix.tocoo()
             where = (entries.row + at[row].start, entries.col + at[column].start)
@@ -220,17 +234,11 @@ class Slow(Move):
             turn = sparse.diags(slopes[:, kind])
             ease = turn @ self.mean @ of_cell
             for other, contrast in enumerate(self.contrasts):
-                moved = turn @ contrast @ of_cell
+                moved = turn @ contrast[index.benchmark] @ of_cell
                 ease = ease - sparse.diags(mean[:, other]) @ moved
                 scale = 1 / slopes[:, 0] if other == 0 else np.ones(tests)
                 following = following - placed(sparse.diags(scale) @ moved, self.tests[other], name)
             following = following - placed(ease, "ease", name)
-        # Whitened by what tells a model's parameters from each other while tests stay, the least certain directions are
-        # those along which moves of models alone and of tests alone would creep.
-        each = [np.arange(posterior.models)] * len(posterior.factors)
-        members = np.full(size, -1)
-        members[own] = np.concatenate([posterior.owner, posterior.of_pair, *each])
-        root, _ = roots(curvature, members)
         following = following.tocsr()
         forward = (root, following, information)
         backward = tuple(matrix.T.tocsr() for matrix in reversed(forward))
@@ -279,7 +287,7 @@ class Slow(Move):
         return values
 
     def _turned(self, regressors: Array) -> Array:
-        """Return M of each test, shape (tests, kinds, kinds)."""
+        """Return M of each benchmark, shape (benchmarks, kinds, kinds)."""
         return self.usual + np.stack([contrast @ regressors for contrast in self.contrasts], axis=1)
 
     def _levels(self, vector: Array, regressors: Array, slopes: Array) -> Array:
@@ -295,7 +303,7 @@ class Slow(Move):
     def begin(self, vector: Array) -> None:
         """Remember the tests' mean logits and regressions."""
         regressors, slopes = self._regressors(vector), self._slopes(vector)
-        turned = self._turned(regressors)
+        turned = self._turned(regressors)[self.posterior.index.benchmark]
         self.kept = (
             vector[self.at["ease"]] + self._levels(vector, regressors, slopes),
             np.einsum("tkl,tl->tk", turned, slopes),
@@ -306,7 +314,7 @@ class Slow(Move):
         """Return the vector moved by some coordinates, tests following."""
         there = np.asarray(vector + self.basis @ by)
         regressors = self._regressors(there)
-        turned = self._turned(regressors)
+        turned = self._turned(regressors)[self.posterior.index.benchmark]
         slopes = np.linalg.solve(turned, self.kept[1][:, :, None])[:, :, 0]
         there[self.at["loading"]] = np.log(slopes[:, 0])
         for kind, name in enumerate(self.tests[1:], start=1):
@@ -320,7 +328,7 @@ class Slow(Move):
         """Return the gradient in the coordinates, by what tests do."""
         at, alone, index = self.at, self.posterior.alone, self.posterior.index
         regressors, slopes = self._regressors(vector), self._slopes(vector)
-        inverse = np.linalg.inv(self._turned(regressors))
+        inverse = np.linalg.inv(self._turned(regressors))[index.benchmark]
         ease = gradient[at["ease"]]
         of_slopes = np.column_stack([gradient[at[name]] for name in self.tests])
         of_slopes[:, 0] = (of_slopes[:, 0] - 1) / slopes[:, 0]
@@ -328,7 +336,11 @@ class Slow(Move):
         # A regressor moves the regression by its weight, and that the slopes and the determinant.
         turning = np.einsum("tlk,tl->tk", inverse, of_slopes)[:, :, None] * slopes[:, None, :] + inverse.swapaxes(1, 2)
         level = self.share * ease[index.test]
-        by_cell = np.einsum("nk,nkl->nl", self.weights, turning[index.test]) + level[:, None] * slopes[index.test]
+        kinds = slopes.shape[1]
+        turning = np.stack(
+            [np.bincount(index.benchmark, turning[:, k, n]) for k in range(kinds) for n in range(kinds)], axis=-1
+        ).reshape(-1, kinds, kinds)
+        by_cell = np.einsum("nk,nkl->nl", self.weights, turning[self.group]) + level[:, None] * slopes[index.test]
         whole = gradient.copy()
         for kind, (name, code) in enumerate(self.models):
             whole[at[name]] -= np.bincount(code, by_cell[:, kind], at[name].stop - at[name].start)
@@ -370,7 +382,7 @@ class Moves:
 
     Parameters
     ----------
-    models, means, tests : Move
+    models, means, tests, benchmarks : Move
     slow : Slow, optional
         Left out in the first part of a pilot, whose reference is far from anything typical.
     """
@@ -378,11 +390,8 @@ class Moves:
     models: Move
     means: Move
     tests: Move
+    benchmarks: Move
     slow: Slow | None
-
-    def all(self) -> list[Move]:
-        """Return those that there are."""
-        return [move for move in (self.models, self.means, self.slow, self.tests) if move is not None]
 
 
 def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, before: Moves | None = None) -> Moves:
@@ -415,6 +424,20 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
     )
     of_tests = ("ease", "loading", "floor", "ceiling", "scatter", *posterior.pulls)
     of_test = blocks(**dict.fromkeys(of_tests, np.arange(posterior.tests)))
+    second = posterior.at[posterior.pulls[1]].start + posterior.anchor
+    of_test[second] = -1
+    # All tests of a benchmark move together in what they share.
+    shared = tuple(posterior.kinds())
+    of_benchmark = blocks(**dict.fromkeys(shared, index.benchmark))
+    of_benchmark[second] = -1
+    places = [kind * len(posterior.per_benchmark) + index.benchmark for kind in range(len(shared))]
+    places_of = np.concatenate([np.arange(posterior.at[kind].start, posterior.at[kind].stop) for kind in shared])
+    together = sparse.csr_matrix(
+        (1.0 * (of_benchmark[places_of] >= 0), (places_of, np.concatenate(places))),
+        (size, len(shared) * len(posterior.per_benchmark)),
+    )
+    codes = np.tile(np.arange(len(posterior.per_benchmark)), len(shared))
+    turned, of_shared = roots((together.T @ curvature @ together).tocsr(), codes)
     free = posterior.places(*MEANS, *(name for name in SCALES if scales or name not in KNOWN))
     of_mean = np.full(size, -1)
     of_mean[free] = np.arange(len(free))
@@ -427,9 +450,10 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
         Move(*roots(curvature, of_model), of_model, index.model, STEPS["models"]),
         means,
         Move(*roots(curvature, of_test), of_test, index.test, STEPS["tests"]),
+        Move((together @ turned).tocsr(), of_shared, of_benchmark, index.benchmark[index.test], STEPS["benchmarks"]),
         Slow(posterior, reference, information, curvature, of_cells, slow, scales) if slow else None,
     )
-    for name in ("models", "means", "tests", "slow"):
+    for name in ("models", "means", "tests", "benchmarks", "slow"):
         here, there = getattr(made, name), getattr(before, name, None)
         if here is not None and there is not None:
             here.log_step = there.log_step.copy()
@@ -440,7 +464,7 @@ def sweep(
     posterior: Posterior, made: Moves, vector: Array, point: Point, rng: np.random.Generator, *, tune: bool = False
 ) -> tuple[Array, Point]:
     """Return the state after one sweep."""
-    for move in (made.models, made.means, made.slow):
+    for move in (made.models, made.means, made.slow, made.benchmarks):
         if move is not None:
             vector, point = move(posterior, vector, point, rng, tune=tune)
     benchmarks = posterior.draw_benchmarks(vector, rng)
