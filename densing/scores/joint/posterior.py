@@ -379,11 +379,8 @@ class Posterior:
                 gradient[at[kind]] = here - within * rest
                 continue
             rest = over - middle[index.benchmark]
-            priors[at["ease_mean"]] += (
-                -0.5 * (within * over @ rest + np.log(whole).sum())
-                - tests * q[f"{scale}_within"]
-                - len(middle) * q[f"{scale}_between"]
-            )
+            priors[at[kind]] = -0.5 * within * over * rest - q[f"{scale}_within"]
+            priors[at["ease_mean"]] -= 0.5 * np.log(whole).sum() + len(middle) * q[f"{scale}_between"]
             gradient[at[kind]] = here - within * rest
             gradient[at[f"{scale}_within"]] += (
                 within * rest @ rest - tests + (self.per_benchmark * within / whole).sum()

@@ -35,7 +35,7 @@ ACCEPTED = 0.8
 LONGEST = 1.2
 JITTER = 0.2
 # Steps of a move of models, means, slow directions, tests.
-STEPS = {"models": 3, "means": 2, "slow": 5, "tests": 5}
+STEPS = {"models": 3, "means": 2, "slow": 5, "tests": 5, "benchmarks": 3}
 SLOW = 100
 # Shares of the pilot with the first metric, with the second, with the last scales free, and with them fixed.
 PILOT = (0.15, 0.15, 0.55, 0.15)
@@ -343,6 +343,7 @@ class Moves:
     models: Move
     means: Move
     tests: Move
+    benchmarks: Move
     slow: Slow | None
 
     def all(self) -> list[Move]:
@@ -378,8 +379,19 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
     of_model = blocks(
         ability=posterior.owner, effect=posterior.of_pair, model_scatter=own, **dict.fromkeys(posterior.factors, own)
     )
-    of_tests = ("ease", "loading", "floor", "ceiling", "scatter", *(posterior.pulls if scales else ()))
+    of_tests = ("ease", "loading", "floor", "ceiling", "scatter", *posterior.pulls)
     of_test = blocks(**dict.fromkeys(of_tests, np.arange(posterior.tests)))
+    # All tests of a benchmark move together in what they share.
+    shared = tuple(posterior.kinds())
+    of_benchmark = blocks(**dict.fromkeys(shared, index.benchmark))
+    places = [kind * len(posterior.per_benchmark) + index.benchmark for kind in range(len(shared))]
+    places_of = np.concatenate([np.arange(posterior.at[kind].start, posterior.at[kind].stop) for kind in shared])
+    together = sparse.csr_matrix(
+        (np.ones(len(places_of)), (places_of, np.concatenate(places))),
+        (size, len(shared) * len(posterior.per_benchmark)),
+    )
+    codes = np.tile(np.arange(len(posterior.per_benchmark)), len(shared))
+    turned, of_shared = roots((together.T @ curvature @ together).tocsr(), codes)
     free = posterior.places(*MEANS, *(name for name in SCALES if scales or name not in KNOWN))
     of_mean = np.full(size, -1)
     of_mean[free] = np.arange(len(free))
@@ -392,9 +404,10 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
         Move(*roots(curvature, of_model), of_model, index.model, STEPS["models"]),
         means,
         Move(*roots(curvature, of_test), of_test, index.test, STEPS["tests"]),
+        Move((together @ turned).tocsr(), of_shared, of_benchmark, index.benchmark[index.test], STEPS["benchmarks"]),
         Slow(posterior, reference, information, curvature, of_cells, slow, scales) if slow else None,
     )
-    for name in ("models", "means", "tests", "slow"):
+    for name in ("models", "means", "tests", "benchmarks", "slow"):
         here, there = getattr(made, name), getattr(before, name, None)
         if here is not None and there is not None:
             here.log_step = there.log_step.copy()
@@ -405,7 +418,7 @@ def sweep(
     posterior: Posterior, made: Moves, vector: Array, point: Point, rng: np.random.Generator, *, tune: bool = False
 ) -> tuple[Array, Point]:
     """Return the state after one sweep."""
-    for move in (made.models, made.means, made.slow):
+    for move in (made.models, made.means, made.slow, made.benchmarks):
         if move is not None:
             vector, point = move(posterior, vector, point, rng, tune=tune)
     benchmarks = posterior.draw_benchmarks(vector, rng)
@@ -444,7 +457,7 @@ def pilot(posterior: Posterior, sweeps: int, seed: int, tell: Callable[[int], ob
     rng = np.random.default_rng(seed)
     vector = posterior.start()
     reference, made, done = vector, None, 0
-    known = posterior.places(*KNOWN, *posterior.pulls)
+    known = posterior.places(*KNOWN)
     late = np.array([vector])
     for part, share in enumerate(PILOT):
         last = part == len(PILOT) - 1
