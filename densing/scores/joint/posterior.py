@@ -58,13 +58,14 @@ SCALES = (
     "evaluator",
     "ease_within",
     "loading_within",
-    "pull_within",
     "ease_between",
     "loading_between",
-    "pull_between",
+    "pull",
     "typical",
 )
 FACTORS = 2
+# What is shrunk to the mean of a test's benchmark.
+SHRUNK = ("ease", "loading")
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,7 @@ class Posterior:
         # Of a model that one evaluator measured nothing tells its effect from its ability: its prior alone holds it,
         # and it is written as a multiple of its scale, which may then move without it.
         self.alone = np.bincount(self.of_pair)[self.of_pair] == 1
+        self.benchmark = index.benchmark[index.test]
         self.reach, self.lowest = ends(index.chance)
         self.variance = index.se**2
         sizes = dict.fromkeys((*MEANS, *SCALES), 1) | {"own": self.traits, "ability": len(known), "effect": self.pairs}
@@ -223,7 +225,7 @@ class Posterior:
         sizes["model_scatter"] = self.models
         # Free factors: what each pulls on a test, and how much of it a model has.
         self.pulls, self.factors = ([f"{kind}_{f}" for f in range(FACTORS)] for kind in ("pull", "factor"))
-        sizes |= dict.fromkeys(self.pulls, self.tests) | dict.fromkeys(self.factors, self.models)
+        sizes |= dict.fromkeys(self.pulls, len(self.per_benchmark)) | dict.fromkeys(self.factors, self.models)
         last = np.cumsum(list(sizes.values()))
         self.at = {
             name: slice(int(end) - size, int(end)) for (name, size), end in zip(sizes.items(), last, strict=True)
@@ -247,7 +249,7 @@ class Posterior:
         test = self.index.test
         z = q["ease"][test] + np.exp(q["loading"])[test] * q["ability"][self.slot] + effect[self.index.pair]
         for pull, factor in zip(self.pulls, self.factors, strict=True):
-            z = z + q[pull][test] * q[factor][self.index.model]
+            z = z + q[pull][self.benchmark] * q[factor][self.index.model]
         return np.asarray(z)
 
     def curve(self, q: dict[str, Array]) -> tuple[Array, Array, Array, Array]:
@@ -267,29 +269,23 @@ class Posterior:
         total = np.bincount(self.owner, precision, self.models) + 1
         return np.bincount(self.owner, precision * q["ability"], self.models) / total, precision, total
 
-    def kinds(self) -> dict[str, tuple[str, str | None]]:
-        """Return which parameters of tests are shrunk to their benchmark's: name of the scales, and of the mean."""
-        named: dict[str, tuple[str, str | None]] = {name: (name, f"{name}_mean") for name in ("ease", "loading")}
-        return named | dict.fromkeys(self.pulls, ("pull", None))
-
     def of_benchmarks(self, q: dict[str, Array], kind: str) -> tuple[Array, Array, float, float, Array]:
         """Return tests' values less the mean of all, the benchmarks' means of those, and precisions.
 
         The mean of a benchmark is that given its tests'; precisions are within, between, and of that mean.
         """
-        scale, mean = self.kinds()[kind]
-        within, between = np.exp(-2 * q[f"{scale}_within"][0]), np.exp(-2 * q[f"{scale}_between"][0])
+        within, between = np.exp(-2 * q[f"{kind}_within"][0]), np.exp(-2 * q[f"{kind}_between"][0])
         total = between + self.per_benchmark * within
-        away = q[kind] - (q[mean][0] if mean else 0.0)
+        away = q[kind] - q[f"{kind}_mean"][0]
         return away, within * np.bincount(self.index.benchmark, away) / total, within, between, total
 
     def draw_benchmarks(self, vector: Array, rng: np.random.Generator) -> Array:
-        """Draw eases, log loadings and pulls of the benchmarks given those of their tests: (2 + F, benchmarks)."""
+        """Draw eases and log loadings of the benchmarks given those of their tests: (2, benchmarks)."""
         q = self.split(vector)
         drawn = []
-        for kind, (_, name) in self.kinds().items():
+        for kind in SHRUNK:
             _, mean, _, _, total = self.of_benchmarks(q, kind)
-            drawn.append((q[name][0] if name else 0.0) + mean + rng.standard_normal(len(mean)) / np.sqrt(total))
+            drawn.append(q[f"{kind}_mean"][0] + mean + rng.standard_normal(len(mean)) / np.sqrt(total))
         return np.array(drawn)
 
     def draw_abilities(self, vector: Array, rng: np.random.Generator) -> Array:
@@ -308,11 +304,12 @@ class Posterior:
         """
         q = self.split(vector)
         floor, ceiling, _, _ = self.curve(q)
-        ease, loading, *pulls = self.draw_benchmarks(vector, rng)
+        ease, loading = self.draw_benchmarks(vector, rng)
+        pulls = [q[name] for name in self.pulls]
         return {
             "abilities": self.draw_abilities(vector, rng),
             "own": np.exp(q["own"]),
-            "tests": np.column_stack([q["ease"], np.exp(q["loading"]), *(q[name] for name in self.pulls)]),
+            "tests": np.column_stack([q["ease"], np.exp(q["loading"]), *(pull[self.index.benchmark] for pull in pulls)]),
             "benchmarks": np.column_stack([ease, np.exp(loading), *pulls]),
             "evaluators": q["effect"] * self.effect_scale(q),
             "floor": floor,
@@ -320,7 +317,7 @@ class Posterior:
             "scatter": np.exp(q["scatter"]),
             "model_scatter": np.exp(q["model_scatter"]),
             "evaluator_variance": np.exp(2 * q["evaluator"][0]),
-            "test_variance": np.exp(2 * np.concatenate([q[f"{scale}_within"] for scale, _ in self.kinds().values()])),
+            "test_variance": np.concatenate([*(np.exp(2 * q[f"{kind}_within"]) for kind in SHRUNK), np.zeros(FACTORS)]),
             "typical_scatter": np.exp(q["typical"][0]),
         }
 
@@ -367,10 +364,13 @@ class Posterior:
 
         slopes = {"ease": at_logit, "loading": at_logit * ability}
         for pull, factor in zip(self.pulls, self.factors, strict=True):
-            slopes[pull] = at_logit * q[factor][model]
-            gradient[at[factor]] = np.bincount(model, at_logit * q[pull][test], self.models) - q[factor]
+            rest = q[pull] * np.exp(-2 * q["pull"])
+            gradient[at[pull]] = np.bincount(self.benchmark, at_logit * q[factor][model]) - rest
+            gradient[at[factor]] = np.bincount(model, at_logit * q[pull][self.benchmark], self.models) - q[factor]
+            gradient[at["pull"]] += rest @ q[pull] - len(rest)
+            priors[at[pull]] = -0.5 * rest * q[pull] - q["pull"]
             priors[at[factor]] = -0.5 * q[factor] ** 2
-        for row, (kind, (scale, name)) in enumerate(self.kinds().items()):
+        for row, kind in enumerate(SHRUNK):
             here = np.bincount(test, slopes[kind], tests) * (loading if kind == "loading" else 1.0)
             over, middle, within, between, whole = self.of_benchmarks(q, kind)
             if benchmarks is not None:
@@ -379,15 +379,14 @@ class Posterior:
                 gradient[at[kind]] = here - within * rest
                 continue
             rest = over - middle[index.benchmark]
-            priors[at[kind]] = -0.5 * within * over * rest - q[f"{scale}_within"]
-            priors[at["ease_mean"]] -= 0.5 * np.log(whole).sum() + len(middle) * q[f"{scale}_between"]
+            priors[at[kind]] = -0.5 * within * over * rest - q[f"{kind}_within"]
+            priors[at["ease_mean"]] -= 0.5 * np.log(whole).sum() + len(middle) * q[f"{kind}_between"]
             gradient[at[kind]] = here - within * rest
-            gradient[at[f"{scale}_within"]] += (
+            gradient[at[f"{kind}_within"]] += (
                 within * rest @ rest - tests + (self.per_benchmark * within / whole).sum()
             )
-            gradient[at[f"{scale}_between"]] += between * middle @ middle + (between / whole - 1).sum()
-            if name:
-                gradient[at[name]] = between * middle.sum()
+            gradient[at[f"{kind}_between"]] += between * middle @ middle + (between / whole - 1).sum()
+            gradient[at[f"{kind}_mean"]] = between * middle.sum()
 
         for name, slope, moved, (centre, sd), value in (
             ("floor", at_floor, by_floor, (index.chance, FLOOR_SD), floor),
@@ -413,7 +412,8 @@ class Posterior:
         shape, rate = VARIANCE_PRIOR
         for name in (
             "evaluator",
-            *(f"{kind}_{way}" for kind in ("ease", "loading", "pull") for way in ("within", "between")),
+            "pull",
+            *(f"{kind}_{way}" for kind in SHRUNK for way in ("within", "between")),
         ):
             inverse = rate * np.exp(-2 * q[name])
             priors[at[name]] -= 2 * shape * q[name] + inverse
@@ -467,11 +467,11 @@ class Posterior:
             (at["floor"].start + test, (1 - share) * by_floor[test] * weight),
             (at["ceiling"].start + test, share * by_ceiling[test] * weight),
             *(
-                (at[name].start + test, steep * q[other][model])
+                (at[name].start + self.benchmark, steep * q[other][model])
                 for name, other in zip(self.pulls, self.factors, strict=True)
             ),
             *(
-                (at[name].start + model, steep * q[other][test])
+                (at[name].start + model, steep * q[other][self.benchmark])
                 for name, other in zip(self.factors, self.pulls, strict=True)
             ),
         )
@@ -490,7 +490,7 @@ class Posterior:
         columns.append(at["ability"].start + common.col)
         values.append(-common.data * root[common.col])
         add((self.places("effect"), np.where(self.alone, 1.0, np.exp(-q["evaluator"][0]))))
-        for kind, (_, name) in self.kinds().items():
+        for kind in SHRUNK:
             _, _, within, between, _ = self.of_benchmarks(q, kind)
             count = self.per_benchmark.astype(float)
             shrink = (1 - 1 / np.sqrt(1 + count * within / between)) / count
@@ -501,21 +501,19 @@ class Posterior:
             rows.append(made + root_of.row)
             columns.append(at[kind].start + root_of.col)
             values.append(root_of.data)
-            made += self.tests if name is None else 0
-            if name:
-                add((at[name].start, -np.sqrt(within) * (1 - (shrink * count)[index.benchmark])))
+            add((at[f"{kind}_mean"].start, -np.sqrt(within) * (1 - (shrink * count)[index.benchmark])))
         for name, moved, sd in (("floor", by_floor, FLOOR_SD), ("ceiling", by_ceiling, CEILING_SD)):
             add((self.places(name), np.sqrt((moved / sd) ** 2 + 2 * (1 - np.tanh(q[name]) ** 2))))
         add((self.places("scatter"), 1 / SCATTER_SD), (at["typical"].start, -1 / SCATTER_SD))
         add((self.places("model_scatter"), 1 / MODEL_SD))
         add((self.places(*self.factors), 1.0))
+        add((self.places(*self.pulls), np.exp(-q["pull"][0])))
         for name, (_, sd) in zip((*MEANS, "typical"), (EASE, LOADING, SCATTER), strict=True):
             add((self.places(name), 1 / sd))
         benchmarks = len(self.per_benchmark)
-        counts = {"evaluator": self.pairs}
-        for kind, times in (("ease", 1), ("loading", 1), ("pull", FACTORS)):
-            within_count = max(self.tests - benchmarks, 1)
-            counts |= {f"{kind}_within": times * within_count, f"{kind}_between": times * benchmarks}
+        counts = {"evaluator": self.pairs, "pull": FACTORS * benchmarks}
+        for kind in SHRUNK:
+            counts |= {f"{kind}_within": max(self.tests - benchmarks, 1), f"{kind}_between": benchmarks}
         for name, number in counts.items():
             add((self.places(name), np.sqrt(2.0 * number)))
         known = np.bincount(self.kind, 1 - precision / total[self.owner], self.traits)
@@ -542,8 +540,7 @@ class Posterior:
             "loading_within": -1.9,
             "ease_between": 0.5,
             "loading_between": -0.7,
-            "pull_within": -1.8,
-            "pull_between": -1.2,
+            "pull": -1.2,
             "typical": -4.0,
             "ability": ((ability - ability.mean()) / spread)[self.owner],
             "ease": ease + ability.mean(),

@@ -29,7 +29,7 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from densing.core import Array
-from densing.scores.joint.posterior import FREEDOM, MEANS, SCALES, Point, Posterior
+from densing.scores.joint.posterior import FREEDOM, MEANS, SCALES, SHRUNK, Point, Posterior
 
 ACCEPTED = 0.8
 LONGEST = 1.2
@@ -41,7 +41,7 @@ SLOW = 100
 PILOT = (0.15, 0.15, 0.55, 0.15)
 NARROW = 0.05
 # The scales that the pilot finds and chains keep.
-KNOWN = ("own", "evaluator", "loading_within", "loading_between", "pull_within", "pull_between", "typical")
+KNOWN = ("own", "evaluator", "loading_within", "loading_between", "pull", "typical")
 
 
 class Move:
@@ -212,7 +212,7 @@ class Slow(Move):
             + placed(-self.contrast, "loading", "ability")
         )
         for pull, factor in zip(posterior.pulls, posterior.factors, strict=True):
-            following = following + placed(-(sparse.diags(q[pull]) @ self.models).tocsr(), "ease", factor)
+            following = following + placed(-(sparse.diags(q[pull][posterior.index.benchmark]) @ self.models).tocsr(), "ease", factor)
         # Whitened by what tells a model's parameters from each other while tests stay, the least certain directions are
         # those along which moves of models alone and of tests alone would creep.
         each = [np.arange(posterior.models)] * len(posterior.factors)
@@ -264,7 +264,7 @@ class Slow(Move):
         contrast = 1 + self.contrast @ ability - self.usual
         other = self.effects @ (effect * scale)
         for pull, factor in zip(self.posterior.pulls, self.posterior.factors, strict=True):
-            other = other + vector[self.at[pull]] * (self.models @ vector[self.at[factor]])
+            other = other + vector[self.at[pull]][self.posterior.index.benchmark] * (self.models @ vector[self.at[factor]])
         return self.mean @ ability, np.maximum(contrast, NARROW), other
 
     def begin(self, vector: Array) -> None:
@@ -295,7 +295,7 @@ class Slow(Move):
         whole[at["loading"]] = turned
         by_mean, by_contrast, by_effect, by_model = self.turned
         for pull, factor in zip(self.posterior.pulls, self.posterior.factors, strict=True):
-            whole[at[factor]] -= by_model @ (vector[at[pull]] * ease)
+            whole[at[factor]] -= by_model @ (vector[at[pull]][self.posterior.index.benchmark] * ease)
         whole[at["ability"]] -= by_mean @ (loading * ease) + by_contrast @ (turned / contrast)
         scale = np.where(alone, np.exp(vector[at["evaluator"]][0]), 1.0)
         through = -(by_effect @ ease) * scale
@@ -379,19 +379,20 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
     of_model = blocks(
         ability=posterior.owner, effect=posterior.of_pair, model_scatter=own, **dict.fromkeys(posterior.factors, own)
     )
-    of_tests = ("ease", "loading", "floor", "ceiling", "scatter", *posterior.pulls)
+    of_tests = ("ease", "loading", "floor", "ceiling", "scatter")
     of_test = blocks(**dict.fromkeys(of_tests, np.arange(posterior.tests)))
-    # All tests of a benchmark move together in what they share.
-    shared = tuple(posterior.kinds())
-    of_benchmark = blocks(**dict.fromkeys(shared, index.benchmark))
-    places = [kind * len(posterior.per_benchmark) + index.benchmark for kind in range(len(shared))]
-    places_of = np.concatenate([np.arange(posterior.at[kind].start, posterior.at[kind].stop) for kind in shared])
-    together = sparse.csr_matrix(
-        (np.ones(len(places_of)), (places_of, np.concatenate(places))),
-        (size, len(shared) * len(posterior.per_benchmark)),
+    # Pulls, and all tests of a benchmark together in what they share.
+    benchmarks = np.arange(len(posterior.per_benchmark))
+    codes = dict.fromkeys(SHRUNK, index.benchmark) | dict.fromkeys(posterior.pulls, benchmarks)
+    of_benchmark = blocks(**codes)
+    together = sparse.hstack(
+        [
+            sparse.csr_matrix((np.ones(len(code)), (posterior.places(kind), code)), (size, len(benchmarks)))
+            for kind, code in codes.items()
+        ],
+        "csr",
     )
-    codes = np.tile(np.arange(len(posterior.per_benchmark)), len(shared))
-    turned, of_shared = roots((together.T @ curvature @ together).tocsr(), codes)
+    turned, of_shared = roots((together.T @ curvature @ together).tocsr(), np.tile(benchmarks, len(codes)))
     free = posterior.places(*MEANS, *(name for name in SCALES if scales or name not in KNOWN))
     of_mean = np.full(size, -1)
     of_mean[free] = np.arange(len(free))
@@ -404,7 +405,7 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
         Move(*roots(curvature, of_model), of_model, index.model, STEPS["models"]),
         means,
         Move(*roots(curvature, of_test), of_test, index.test, STEPS["tests"]),
-        Move((together @ turned).tocsr(), of_shared, of_benchmark, index.benchmark[index.test], STEPS["benchmarks"]),
+        Move((together @ turned).tocsr(), of_shared, of_benchmark, posterior.benchmark, STEPS["benchmarks"]),
         Slow(posterior, reference, information, curvature, of_cells, slow, scales) if slow else None,
     )
     for name in ("models", "means", "tests", "benchmarks", "slow"):
