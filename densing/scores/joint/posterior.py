@@ -4,10 +4,10 @@ A cell is one score s of model m on test j (benchmark b, run by evaluator e), wh
 
 .. math::
     s &\sim t_\nu(c_j + (u_j - c_j)\,\sigma(z),\; se^2 + \psi_j \kappa_m\, s'(z)^2), \quad
-    z = d_j + e^{l_j} x_{mt} + \gamma_j^T y_m + h_{me} \\
+    z = d_j + e^{l_j} x_{mt} + \Gamma_b^T y_m + h_{me} \\
     (d_j, l_j) &\sim N((D_b, L_b), \mathrm{diag}(w_d^2, w_l^2)), \quad
     (D_b, L_b) \sim N((\mu, \ell), \mathrm{diag}(v_d^2, v_l^2)) \\
-    \gamma_j &\sim N(\Gamma_b, w_y^2 I), \quad \Gamma_b \sim N(0, v_y^2 I) \\
+    \Gamma_b &\sim N(0, v_y^2 I) \\
     x_{mt} &\sim N(g_m, s_t^2), \quad g_m \sim N(0, 1), \quad y_m \sim N(0, I), \quad h_{me} \sim N(0, s_h^2) \\
     \ln \psi_j &\sim N(p, 0.8^2), \quad \ln \kappa_m \sim N(0, 0.63^2)
 
@@ -17,7 +17,7 @@ factors y are what tests of different traits share beyond that (a form of questi
 its own with an evaluator, and the scatter psi kappa is what it has of its own on a test: on the scale of logits, so
 that it vanishes at floor and ceiling, where s' (the curve's slope) does. Loadings are positive.
 
-What is Gaussian and nobody asks for is integrated out in closed form: g, D, L and Gamma. Scales are logarithms, floors
+What is Gaussian and nobody asks for is integrated out in closed form: g, D and L. Scales are logarithms, floors
 and ceilings tanh of a number, so that every number is possible and moves are of one size.
 
 Source: own; the parts are the two-parameter logistic model (Birnbaum 1968) with correlated dimensions, partial pooling
@@ -201,7 +201,8 @@ class Posterior:
         Where in the vector a kind of parameter stands: the means and scales (:data:`MEANS`, :data:`SCALES`, ``own`` one
         per trait); ``ability``, one for each trait on which a model was measured (``owner``, ``kind``); ``effect``, one
         per pair of model and evaluator; ``ease, loading, floor, ceiling, scatter`` of each test (loading a logarithm);
-        ``model_scatter``.
+        ``model_scatter``; ``pull_0`` and so on, what a free factor pulls on each benchmark, and ``factor_0`` and so on,
+        how much of it a model has.
     size : int
     """
 

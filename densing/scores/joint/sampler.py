@@ -1,18 +1,20 @@
 r"""Draws from the joint model: Hamiltonian moves of models, of tests, and along what holds all of them together.
 
-One sweep makes four moves, each of which leaves the posterior as it is:
+One sweep makes five moves, each of which leaves the posterior as it is:
 
-1. abilities, effects and scatter of every model, tests as they are: models are then independent, and each accepts or
-   rejects for itself;
+1. abilities, factors, effects and scatter of every model, tests as they are: models are then independent, and each
+   accepts or rejects for itself;
 2. the means over benchmarks;
 3. the slow directions: along the least certain abilities and effects, tests following so that no score changes to first
    order. Alternating between models and tests would creep along these: if all abilities were higher and all tests
    harder, every score would be the same;
-4. every test, models as they are, given draws of the benchmarks.
+4. what the tests of a benchmark share, models as they are: all its tests become easier together;
+5. every test, models as they are, given draws of the benchmarks.
 
 Moves are scaled by the expected curvature, and their steps tuned to four acceptances in five, in a pilot chain. The
 pilot estimates some scales of groups, too (:data:`KNOWN`): what models have of their own, how loadings differ, how much
-scores scatter. They mix more slowly than all else and hardly widen an interval, so chains take them as known (empirical
+scores scatter; and what the free factors pull on each benchmark, without which factors and abilities can be turned into
+each other. They mix more slowly than all else and hardly widen an interval, so chains take them as known (empirical
 Bayes). How eases differ between and within benchmarks is drawn: of few benchmarks it is known badly.
 
 Source: Neal (2011), MCMC using Hamiltonian dynamics; Hoffman and Gelman (2014) for the acceptance aimed at; own for the
@@ -153,8 +155,6 @@ class Slow(Move):
     reference : array
     information : sparse matrix
         As :meth:`Posterior.information` gives it at the reference.
-    curvature : sparse matrix
-        Its square.
     of_cells : int
         Its rows that are cells'.
     count : int
@@ -168,7 +168,6 @@ class Slow(Move):
         posterior: Posterior,
         reference: Array,
         information: sparse.csr_matrix,
-        curvature: sparse.csr_matrix,
         of_cells: int,
         count: int,
         scales: bool,
@@ -218,7 +217,7 @@ class Slow(Move):
         each = [np.arange(posterior.models)] * len(posterior.factors)
         members = np.full(size, -1)
         members[own] = np.concatenate([posterior.owner, posterior.of_pair, *each])
-        root, _ = roots(curvature, members)
+        root, _ = roots((information.T @ information).tocsr(), members)
         following = following.tocsr()
         forward = (root, following, information)
         backward = tuple(matrix.T.tocsr() for matrix in reversed(forward))
@@ -335,20 +334,21 @@ class Moves:
 
     Parameters
     ----------
-    models, means, tests : Move
+    models, means, benchmarks, tests : Move
     slow : Slow, optional
         Left out in the first part of a pilot, whose reference is far from anything typical.
     """
 
     models: Move
     means: Move
-    tests: Move
     benchmarks: Move
+    tests: Move
     slow: Slow | None
 
     def all(self) -> list[Move]:
-        """Return those that there are."""
-        return [move for move in (self.models, self.means, self.slow, self.tests) if move is not None]
+        """Return those that there are, in their order."""
+        every = (self.models, self.means, self.slow, self.benchmarks, self.tests)
+        return [move for move in every if move is not None]
 
 
 def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, before: Moves | None = None) -> Moves:
@@ -383,7 +383,7 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
     of_test = blocks(**dict.fromkeys(of_tests, np.arange(posterior.tests)))
     # Pulls, and all tests of a benchmark together in what they share.
     benchmarks = np.arange(len(posterior.per_benchmark))
-    codes = dict.fromkeys(SHRUNK, index.benchmark) | dict.fromkeys(posterior.pulls, benchmarks)
+    codes = dict.fromkeys(SHRUNK, index.benchmark) | dict.fromkeys(posterior.pulls if scales else (), benchmarks)
     of_benchmark = blocks(**codes)
     together = sparse.hstack(
         [
@@ -404,9 +404,9 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
     made = Moves(
         Move(*roots(curvature, of_model), of_model, index.model, STEPS["models"]),
         means,
-        Move(*roots(curvature, of_test), of_test, index.test, STEPS["tests"]),
         Move((together @ turned).tocsr(), of_shared, of_benchmark, posterior.benchmark, STEPS["benchmarks"]),
-        Slow(posterior, reference, information, curvature, of_cells, slow, scales) if slow else None,
+        Move(*roots(curvature, of_test), of_test, index.test, STEPS["tests"]),
+        Slow(posterior, reference, information, of_cells, slow, scales) if slow else None,
     )
     for name in ("models", "means", "tests", "benchmarks", "slow"):
         here, there = getattr(made, name), getattr(before, name, None)
@@ -419,12 +419,12 @@ def sweep(
     posterior: Posterior, made: Moves, vector: Array, point: Point, rng: np.random.Generator, *, tune: bool = False
 ) -> tuple[Array, Point]:
     """Return the state after one sweep."""
-    for move in (made.models, made.means, made.slow, made.benchmarks):
-        if move is not None:
-            vector, point = move(posterior, vector, point, rng, tune=tune)
+    *others, tests = made.all()
+    for move in others:
+        vector, point = move(posterior, vector, point, rng, tune=tune)
     benchmarks = posterior.draw_benchmarks(vector, rng)
     given = posterior.point(vector, benchmarks)
-    vector, _ = made.tests(posterior, vector, given, rng, tune=tune, benchmarks=benchmarks)
+    vector, _ = tests(posterior, vector, given, rng, tune=tune, benchmarks=benchmarks)
     return vector, posterior.point(vector)
 
 
@@ -458,7 +458,7 @@ def pilot(posterior: Posterior, sweeps: int, seed: int, tell: Callable[[int], ob
     rng = np.random.default_rng(seed)
     vector = posterior.start()
     reference, made, done = vector, None, 0
-    known = posterior.places(*KNOWN)
+    known = posterior.places(*KNOWN, *posterior.pulls)
     late = np.array([vector])
     for part, share in enumerate(PILOT):
         last = part == len(PILOT) - 1

@@ -32,6 +32,8 @@ def by_hand(model: Posterior, vector: Array) -> float:
     ceiling = model.lowest + (1 - model.lowest) * (1 + np.tanh(q["ceiling"])) / 2
     test = index.test
     z = q["ease"][test] + np.exp(q["loading"])[test] * q["ability"][model.slot] + effect[index.pair]
+    for pull, factor in zip(model.pulls, model.factors, strict=True):
+        z = z + q[pull][index.benchmark[test]] * q[factor][index.model]
     width = (ceiling - floor)[test]
     slope = width * expit(z) * expit(-z)
     scale = np.sqrt(index.se**2 + np.exp(q["scatter"][test] + q["model_scatter"][index.model]) * slope**2)
@@ -49,7 +51,9 @@ def by_hand(model: Posterior, vector: Array) -> float:
         total += norm.logpdf(q[f"{kind}_mean"][0], centre, sd)
         for name in (f"{kind}_within", f"{kind}_between"):
             total += inverse_gamma(q[name][0])
-    total += inverse_gamma(q["evaluator"][0])
+    for pull, factor in zip(model.pulls, model.factors, strict=True):
+        total += norm.logpdf(q[pull], 0, np.exp(q["pull"][0])).sum() + norm.logpdf(q[factor]).sum()
+    total += inverse_gamma(q["evaluator"][0]) + inverse_gamma(q["pull"][0])
     total += norm.logpdf(q["own"], *joint.OWN).sum() + norm.logpdf(q["typical"][0], *joint.SCATTER)
     total += norm.logpdf(q["scatter"], q["typical"][0], joint.SCATTER_SD).sum()
     total += norm.logpdf(q["model_scatter"], 0, joint.MODEL_SD).sum()
@@ -93,11 +97,10 @@ def test_information_is_the_mean_square_of_the_cells_slopes() -> None:
     rng, index = np.random.default_rng(0), model.index
     q, _, variance, _ = model.slopes(vector)
     floor, ceiling, _, _ = model.curve(q)
-    effect = (q["effect"] * model.effect_scale(q))[index.pair]
-    z = q["ease"][index.test] + np.exp(q["loading"])[index.test] * q["ability"][model.slot] + effect
+    z = model.logit(q, q["effect"] * model.effect_scale(q))
     curve = floor[index.test] + (ceiling - floor)[index.test] * expit(z)
     # Where the variance moves with the curve, location and scatter share information, which is left out: little of it.
-    kinds, many = model.places("ease", "ability", "effect", "loading"), 4000
+    kinds, many = model.places("ease", "ability", "effect", "loading", *model.pulls, *model.factors), 4000
     model.variance = np.full(len(curve), 0.05**2)
     variance = variance - index.se**2 + model.variance
     rows, of_cells = model.information(vector)

@@ -38,6 +38,10 @@ def of_prior(model: Posterior, rng: np.random.Generator) -> Array:
     v[at["evaluator"]] = np.log(variance()) / 2
     spread = np.where(model.alone, 1.0, np.exp(v[at["evaluator"]]))
     v[at["effect"]] = spread * rng.standard_normal(model.pairs)
+    v[at["pull"]] = np.log(variance()) / 2
+    for pull, factor in zip(model.pulls, model.factors, strict=True):
+        v[at[pull]] = rng.normal(0, np.exp(v[at["pull"]]), len(model.per_benchmark))
+        v[at[factor]] = rng.standard_normal(model.models)
     v[at["typical"]] = rng.normal(*joint.SCATTER)
     v[at["scatter"]] = rng.normal(v[at["typical"]], joint.SCATTER_SD, model.tests)
     v[at["model_scatter"]] = rng.normal(0, joint.MODEL_SD, model.models)
@@ -57,8 +61,7 @@ def measure(model: Posterior, vector: Array, rng: np.random.Generator) -> None:
     """Draw the scores anew: what the model says would be measured."""
     index, (q, _, variance, _) = model.index, model.slopes(vector)
     floor, ceiling, _, _ = model.curve(q)
-    z = q["ease"][index.test] + np.exp(q["loading"])[index.test] * q["ability"][model.slot]
-    z = z + (q["effect"] * model.effect_scale(q))[index.pair]
+    z = model.logit(q, q["effect"] * model.effect_scale(q))
     curve = floor[index.test] + (ceiling - floor)[index.test] * expit(z)
     score = curve + np.sqrt(variance) * rng.standard_t(joint.FREEDOM, len(curve))
     model.index = replace(index, score=score)
@@ -77,6 +80,9 @@ def readings(model: Posterior, vector: Array) -> Array:
         np.tanh(q["ease"] / 2),
         np.tanh(centred["ease"] ** 2),
         np.tanh(q["loading"]),
+        *(np.tanh(q[name]) for name in (*model.pulls, *model.factors)),
+        # Which factor is which, and its sign, is arbitrary: what both do to a model is not.
+        np.tanh(sum(q[pull] * q[factor][0] for pull, factor in zip(model.pulls, model.factors, strict=True)) * 2),
         np.tanh(q["floor"] / 2),
         np.tanh(q["ceiling"] / 2),
         np.tanh((q["scatter"] + 4) / 3),
@@ -162,14 +168,15 @@ def test_slow_moves_change_no_score_to_first_order() -> None:
 
     def scores(vector: Array) -> Array:
         q = model.split(vector)
-        return q["ease"][index.test] + np.exp(q["loading"])[index.test] * q["ability"][model.slot]
+        return model.logit(q, q["effect"] * model.effect_scale(q))
 
     rng = np.random.default_rng(0)
     for _ in range(5):
         slow.begin(reference)
         there = slow.shift(reference, 0.05 * rng.standard_normal(slow.basis.shape[1]))
         tests_alone = reference.copy()
-        tests_alone[model.places("ability", "effect")] = there[model.places("ability", "effect")]
+        of_models = model.places("ability", "effect", *model.factors)
+        tests_alone[of_models] = there[of_models]
         moved = np.abs(scores(there) - scores(reference)).mean()
         assert moved < 0.5 * np.abs(scores(tests_alone) - scores(reference)).mean()
 
@@ -238,7 +245,7 @@ def test_scales_are_the_pilots_in_every_chain() -> None:
     index, _ = index_cells(toy_cells(models=6, benchmarks=4).table)
     model = Posterior(index)
     known = pilot(model, 20, 0, lambda sweep: None)
-    scales = model.places(*KNOWN)
+    scales = model.places(*KNOWN, *model.pulls)
     states = [*known.states, *sample(model, known, 5, 2, 3, lambda sweep: None)]
     assert len({tuple(state[scales]) for state in states}) == 1
     assert len({state[model.at["ease_within"]][0] for state in states}) > 1
