@@ -42,6 +42,8 @@ SLOW = 100
 # Shares of the pilot with the first metric, with the second, with the last scales free, and with them fixed.
 PILOT = (0.15, 0.15, 0.55, 0.15)
 NARROW = 0.05
+# Moves of the pulls before a state is told.
+PULLED = 2
 # The scales that the pilot finds and chains keep.
 KNOWN = ("own", "evaluator", "loading_within", "loading_between", "pull", "typical")
 
@@ -334,7 +336,9 @@ class Moves:
 
     Parameters
     ----------
-    models, means, benchmarks, tests : Move
+    models, means, benchmarks, pulls, tests : Move
+    fixed : bool
+        Whether pulls and the scales of groups stay as they are; the move of the pulls is then left out of sweeps.
     slow : Slow, optional
         Left out in the first part of a pilot, whose reference is far from anything typical.
     """
@@ -342,12 +346,15 @@ class Moves:
     models: Move
     means: Move
     benchmarks: Move
+    pulls: Move
     tests: Move
+    fixed: bool
     slow: Slow | None
 
     def all(self) -> list[Move]:
         """Return those that there are, in their order."""
-        every = (self.models, self.means, self.slow, self.benchmarks, self.tests)
+        pulls = None if self.fixed else self.pulls
+        every = (self.models, self.means, self.slow, self.benchmarks, pulls, self.tests)
         return [move for move in every if move is not None]
 
 
@@ -381,18 +388,20 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
     )
     of_tests = ("ease", "loading", "floor", "ceiling", "scatter")
     of_test = blocks(**dict.fromkeys(of_tests, np.arange(posterior.tests)))
-    # Pulls, and all tests of a benchmark together in what they share.
+    # All tests of a benchmark together in what they share.
     benchmarks = np.arange(len(posterior.per_benchmark))
-    codes = dict.fromkeys(SHRUNK, index.benchmark) | dict.fromkeys(posterior.pulls if scales else (), benchmarks)
-    of_benchmark = blocks(**codes)
+    of_benchmark = blocks(**dict.fromkeys(SHRUNK, index.benchmark))
     together = sparse.hstack(
         [
-            sparse.csr_matrix((np.ones(len(code)), (posterior.places(kind), code)), (size, len(benchmarks)))
-            for kind, code in codes.items()
+            sparse.csr_matrix(
+                (np.ones(posterior.tests), (posterior.places(kind), index.benchmark)), (size, len(benchmarks))
+            )
+            for kind in SHRUNK
         ],
         "csr",
     )
-    turned, of_shared = roots((together.T @ curvature @ together).tocsr(), np.tile(benchmarks, len(codes)))
+    turned, of_shared = roots((together.T @ curvature @ together).tocsr(), np.tile(benchmarks, len(SHRUNK)))
+    of_pull = blocks(**dict.fromkeys(posterior.pulls, benchmarks))
     free = posterior.places(*MEANS, *(name for name in SCALES if scales or name not in KNOWN))
     of_mean = np.full(size, -1)
     of_mean[free] = np.arange(len(free))
@@ -405,10 +414,12 @@ def moves(posterior: Posterior, reference: Array, *, slow: int, scales: bool, be
         Move(*roots(curvature, of_model), of_model, index.model, STEPS["models"]),
         means,
         Move((together @ turned).tocsr(), of_shared, of_benchmark, posterior.benchmark, STEPS["benchmarks"]),
+        Move(*roots(curvature, of_pull), of_pull, posterior.benchmark, STEPS["benchmarks"]),
         Move(*roots(curvature, of_test), of_test, index.test, STEPS["tests"]),
+        not scales,
         Slow(posterior, reference, information, of_cells, slow, scales) if slow else None,
     )
-    for name in ("models", "means", "tests", "benchmarks", "slow"):
+    for name in ("models", "means", "tests", "benchmarks", "pulls", "slow"):
         here, there = getattr(made, name), getattr(before, name, None)
         if here is not None and there is not None:
             here.log_step = there.log_step.copy()
@@ -503,4 +514,7 @@ def sample(
         if number % 20 == 0:
             tell(number)
         if number >= burn:
-            yield vector
+            drawn, there = vector, point
+            for _ in range(PULLED):
+                drawn, there = known.moves.pulls(posterior, drawn, there, rng, tune=False)
+            yield drawn
