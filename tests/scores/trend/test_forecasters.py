@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.scores.trend.backtest import crps
+from densing.scores.trend.backtests import crps
 from densing.scores.trend.forecasters import (
     FORECASTERS,
     RECENT,

@@ -18,7 +18,7 @@ from scipy import stats
 from densing.core import InputError, UnknownNameError, plain
 from densing.scores.catalog import Catalog, Selection, load_catalog
 from densing.scores.joint import JointScale, fit_joint, joint_cells
-from densing.scores.trend.backtest import (
+from densing.scores.trend.backtests import (
     QUANTILES,
     ForecastBacktest,
     backtest_forecasts,
