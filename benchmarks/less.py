@@ -210,12 +210,11 @@ def main() -> None:
         "# Less to send",
         "Written by `python benchmarks/less.py`; its head says which commands it runs.",
         "## Predicted beside measured",
-        f"Two ranks on two cores over a link of {chosen.link}, {steps} steps of the small language model; load "
-        f"before: {load:.2f}. Median error of a step {formatting.percent(100 * statistics.median(errors))}, largest "
+        f"Two ranks on two cores over a link of {chosen.link}, {steps} steps of the small language model; load before: "
+        f"{load:.2f}. Median error of a step {formatting.percent(100 * statistics.median(errors))}, largest "
         f"{formatting.percent(100 * max(errors))}. Waiting is what the training thread stood still for; torch's "
-        "PowerSGD "
-        "multiplies its factors meanwhile. Losses of so few steps say little of quality; what it buys is asked of a "
-        "ladder's arms (`densing ladder gain`).",
+        "PowerSGD multiplies its factors meanwhile. Losses of so few steps say little of quality; what it buys is "
+        "asked of a ladder's arms (`densing ladder gain`).",
         predicted_table(rows),
         "## Where gathering stops paying",
         crossover_table(),

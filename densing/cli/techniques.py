@@ -634,9 +634,8 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
         [] if cluster.delay is None else [f"delays are drawn ({cluster.delay}); standard errors, ms: {errors or '–'}"]
     )
     modelled = "; ".join(
-        f"{row.technique} {formatting.duration(1e9 * row.modelled_s)} "
-        f"({formatting.duration(1e9 * row.modelled_low_s)} to "
-        f"{formatting.duration(1e9 * row.modelled_high_s)})"
+        f"{row.technique} {formatting.duration(1e9 * row.modelled_s)} ({formatting.duration(1e9 * row.modelled_low_s)} "
+        f"to {formatting.duration(1e9 * row.modelled_high_s)})"
         for row in comparison.rows
         if row.modelled_s and row.modelled_low_s and row.modelled_high_s
     )

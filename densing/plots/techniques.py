@@ -354,8 +354,7 @@ def plot_throughput(table: Any) -> go.Figure:
             hovertext=[
                 style.hover(style.figure_text(f"{source}, {row_id}", 80),
                             f"measured {formatting.number(measured)} tokens/s, predicted "
-                            f"{formatting.number(predicted)}, "
-                            f"{formatting.percent(100 * (predicted / measured - 1))}")
+                            f"{formatting.number(predicted)}, {formatting.percent(100 * (predicted / measured - 1))}")
                 for measured, predicted, row_id in points
             ],
         )  # fmt: skip

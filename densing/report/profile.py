@@ -343,9 +343,8 @@ def caveats(run: RunProfile, total: Partition) -> tuple[str, ...]:
     ignored = sum(row.total_ns for rank in run.ranks for row in rank.unrecognised if row.kind == "unknown")
     if ignored:
         sentences.append(
-            f"{formatting.duration(ignored)} of device work is of kinds that no rule knows and counts as nothing "
-            "(see the "
-            "names)."
+            f"{formatting.duration(ignored)} of device work is of kinds that no rule knows and counts as nothing (see "
+            "the names)."
         )
     if total.exposed_comm_ns:
         sentences.append(EXPOSED)
@@ -460,8 +459,7 @@ def figures(run: RunProfile) -> dict[str, ShownFigure]:
     if spread.count > 1:
         step_words = (
             f"Step times of all ranks: median {formatting.duration(spread.median_ns)}, from "
-            f"{formatting.duration(spread.min_ns)} "
-            f"to {formatting.duration(spread.max_ns)}."
+            f"{formatting.duration(spread.min_ns)} to {formatting.duration(spread.max_ns)}."
         )
         if spread.p95_over_median is not None:
             step_words += f" The 95 % point is {spread.p95_over_median:.2f} times the median."
@@ -572,8 +570,7 @@ def _paths(run: RunProfile) -> dict[str, Captioned]:
     bars += [Bar(f"on rank {rank}", dict(row), length) for rank, row in best]
     caption = (
         f"The critical path of the run ({formatting.duration(length)}): back from the end of the last rank, and at "
-        "each "
-        "collective that held it to the rank that arrived last."
+        "each collective that held it to the rank that arrived last."
     )
     if path.bound_by:
         rank, kind = path.bound_by

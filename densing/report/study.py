@@ -416,8 +416,7 @@ def backtest_figures(tested: WinningForecast | None) -> dict[str, tuple[go.Figur
     winner = tested.outlook.choice.forecaster
     caption = (
         f"Densities as forecast by {formatting.clean(winner)} from what was known at the date, with their 90 % "
-        "intervals, "
-        "and what came (diamonds)."
+        "intervals, and what came (diamonds)."
     )
     return {"tested": (plot_backtest(tested.backtest, winner), caption)}
 
@@ -483,8 +482,7 @@ def multiverse_words(multiverse: pd.DataFrame) -> str:
     caption = (
         f"{formatting.plural(len(rows), 'specification')} of ruler, benchmark, window, denominator and estimator: "
         f"median doubling time {formatting.months(median)} months, middle half {formatting.months(quarter)} to "
-        f"{formatting.months(upper)}; "
-        f"{unbounded} of the intervals have no upper end."
+        f"{formatting.months(upper)}; {unbounded} of the intervals have no upper end."
     )
     return caption + (f" {formatting.plural(failed, 'specification')} could not be estimated." if failed else "")
 
@@ -906,9 +904,8 @@ def record_setter_bias(checks: Checks) -> str:
     if null is None or formatting.is_missing(null.median_doubling_months):
         return ""
     prose = (
-        "Record-setters rise even without a trend: on these dates, the paper's regression on data without "
-        f"any trend reports a doubling every {formatting.months(null.median_doubling_months)} months in the "
-        "median"
+        "Record-setters rise even without a trend: on these dates, the paper's regression on data without any trend "
+        f"reports a doubling every {formatting.months(null.median_doubling_months)} months in the median"
     )
     months = (None, None) if true is None else (true.true_doubling_months, true.median_doubling_months)
     if not any(map(formatting.is_missing, months)):
@@ -992,9 +989,8 @@ def beside(study: Study) -> str:
     return (
         f"In {_inside(part.name)}, {formatting.month(released.min())} to {formatting.month(released.max())} "
         f"({formatting.plural(len(released), 'model')}, ruler {formatting.clean(ruler.title)} on "
-        f"{formatting.clean(ruler.benchmark)}),"
-        f" the doubling time is {doubling}, against {_doubles(near['doubling_months'])} in the headline{pace}. "
-        f"{checks.strip()}"
+        f"{formatting.clean(ruler.benchmark)}), the doubling time is {doubling}, against "
+        f"{_doubles(near['doubling_months'])} in the headline{pace}. {checks.strip()}"
     ).rstrip()
 
 
@@ -1068,8 +1064,7 @@ def who_counts(sensitivity: pd.DataFrame, models: pd.DataFrame) -> str:
     few, rest = (formatting.number(float(first.loc[mask, "density"].median())) for mask in (partly, ~partly))
     return (
         f"{prose} Of the {formatting.plural(len(first), 'model')} of those six months {int(partly.sum())} were "
-        "measured on "
-        f"fewer skills, and have a median density of {few}; the others have {rest}."
+        f"measured on fewer skills, and have a median density of {few}; the others have {rest}."
     )
 
 
@@ -1083,8 +1078,7 @@ def replication(frame: pd.DataFrame) -> str:
     return (
         f"The 95 % interval of the paper's own method covers its {PAPER_MONTHS} months on {len(covering)} of "
         f"{formatting.plural(len(frame), 'ruler and benchmark set')}, {bounded} of these with an upper end; that "
-        "method is "
-        "biased fast and rests on few record-setters, so agreement replicates the procedure, not the rate."
+        "method is biased fast and rests on few record-setters, so agreement replicates the procedure, not the rate."
     )
 
 
@@ -1148,9 +1142,8 @@ def backtest(result: Backtest) -> str:
     if not result.n:
         return "" if not result.why else f"The forecast could not be back-tested: {formatting.clean(result.why, 300)}."
     prose = (
-        f"Fitted to earlier cuts of the data, the line's {formatting.percentage(result.level)} band for single "
-        "models held "
-        f"{formatting.percentage(result.coverage)} of the {result.n} that followed (a model counts once for every "
+        f"Fitted to earlier cuts of the data, the line's {formatting.percentage(result.level)} band for single models "
+        f"held {formatting.percentage(result.coverage)} of the {result.n} that followed (a model counts once for every "
         "cut before it)"
     )
     if result.median_error is not None and not formatting.is_missing(result.median_error):
@@ -1162,9 +1155,8 @@ def backtest(result: Backtest) -> str:
     better = "nearer" if result.beats_standing_still else "no nearer"
     return (
         f"{prose}. In the median over the cuts, the densest model half a year on had "
-        f"{formatting.number(np.exp(moved))} times the density forecast for it, and "
-        f"{formatting.number(np.exp(still))} times the "
-        f"record at the time: the forecast came {better} than assuming no progress."
+        f"{formatting.number(np.exp(moved))} times the density forecast for it, and {formatting.number(np.exp(still))} "
+        f"times the record at the time: the forecast came {better} than assuming no progress."
     )
 
 
@@ -1190,16 +1182,14 @@ def past(forecast: PastForecast | None) -> str:
     if score is None:
         return (
             f"{prose}ended in {formatting.month(forecast.end)}: that has passed, and no later model was measured on "
-            "its "
-            "ruler, so it is neither scored nor shown."
+            "its ruler, so it is neither scored nor shown."
         )
     side = "inside" if score.lo90 <= score.came <= score.hi90 else "outside"
     ends = f"{formatting.number(score.lo90)} to {formatting.number(score.hi90)}"
     return (
         f"{prose}put the frontier of {formatting.day(score.date)} at a density of {formatting.number(score.mid)} (90 % "
         f"range {ends}); what came was {formatting.number(score.came)} ({formatting.clean(score.model)}), {side} the "
-        "range, "
-        f"from a record of {formatting.number(score.record)} at the time."
+        f"range, from a record of {formatting.number(score.record)} at the time."
     )
 
 

@@ -367,8 +367,7 @@ def caveats(contents: Contents) -> tuple[str, ...]:
     misfits = [row for row in contents.compare if row.get("status") == DOES_NOT_FIT]
     sentences += [
         f"{formatting.clean(row['technique'], 60)} does not fit in memory; its times are those of a step that cannot "
-        "be "
-        f"run: {formatting.clean(row.get('reason') or 'it needs more than a device has', 300)}."
+        f"be run: {formatting.clean(row.get('reason') or 'it needs more than a device has', 300)}."
         for row in misfits
     ]
     evidence = Counter(str(row["evidence"]) for row in contents.claims)
@@ -407,8 +406,7 @@ def caveats(contents: Contents) -> tuple[str, ...]:
         closer = sum(ours < null - 0.001 for ours, null in nulls)
         sentences.append(
             f"In {closer} of {formatting.plural(len(nulls), 'calibrated figure')} ours comes closer, by over 0.1 "
-            "point, "
-            "than a null model without a simulator does from the same inputs."
+            "point, than a null model without a simulator does from the same inputs."
         )
     if any(known(row["exposed_s"]) is not None and bool(row.get("predicted")) for row in contents.tau):
         sentences.append("Dashed lines and open symbols are predictions, solid lines and filled symbols measurements.")

@@ -183,8 +183,7 @@ def _scale(today: Today) -> list[str]:
     chains = today.scale.convergence
     return [
         f"{len(today.cells)} cells. Left out: {formatting.listed(f'{n} {why}' for why, n in left_out.items())}. Over "
-        "all "
-        f"abilities: worst R-hat {chains['r_hat'].max():.2f}, fewest effective draws {chains['ess'].min():.0f} of "
+        f"all abilities: worst R-hat {chains['r_hat'].max():.2f}, fewest effective draws {chains['ess'].min():.0f} of "
         f"{today.scale.options['draws']}.\n",
         "How far an evaluator's test lies from an average one, in percentage points at the models that it measured, "
         "the twenty widest among tests of ten models or more (`densing joint offsets` has all):\n",

@@ -166,9 +166,8 @@ class DensityCost:
             return f"{sentence}."
         return (
             f"{sentence}; without either, the same model would have taken {formatting.digits(hours * useful)}, and "
-            "density "
-            f"per device hour would be {1 / useful:.2f} times as high. That is a ceiling: exposed time is not all on "
-            "the critical path."
+            f"density per device hour would be {1 / useful:.2f} times as high. That is a ceiling: exposed time is not "
+            "all on the critical path."
         )
 
     def sentences(self) -> list[str]:

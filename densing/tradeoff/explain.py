@@ -288,10 +288,9 @@ def explain_items(
         stability, moved_fresh = _stability(training, trained.weights, lam, updates, range(draws, 2 * draws), seed)
         moved, moved_draws = moved + moved_again, moved_draws + moved_fresh
         notes.append(Note("kept-stable", "info", f"{len(kept)} of {formatting.plural(len(support), 'weight')} kept "
-                                                 "their "
-                          f"sign in {formatting.percentage(STABLE)} of {draws} draws and were fitted anew; stability "
-                          "is "
-                          f"that of {draws} draws more"))  # fmt: skip
+                                                 f"their sign in {formatting.percentage(STABLE)} of {draws} draws and "
+                                                 f"were fitted anew; stability is that of {draws} draws "
+                                                 "more"))  # fmt: skip
     weights, intercept = trained.weights[:width], float(trained.weights[width])
     scores = tested.features[:, :width] @ weights + intercept
     auc, lo, hi = roc_auc(scores, tested.labels > 0, level)

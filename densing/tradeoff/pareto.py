@@ -123,8 +123,7 @@ class Frontier(Readable):
         sure = int(front["share"].ge(LEVEL).sum())
         return (
             f"{formatting.plural(int(placed.sum()), 'row')} with density and {COSTS[self.cost].label}; on the "
-            "frontier, "
-            f"cheapest first: {names}; {sure} of them in {formatting.percentage(LEVEL)} of the draws or more."
+            f"frontier, cheapest first: {names}; {sure} of them in {formatting.percentage(LEVEL)} of the draws or more."
         )
 
     def card(self) -> Card:

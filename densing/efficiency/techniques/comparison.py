@@ -331,8 +331,7 @@ def _differ(name: str, step_s: float, found: Modelled) -> Note:
         "seconds-differ",
         "warning",
         f"{name}: simulated {formatting.duration(1e9 * step_s)} a step, by the cost model of measured runs {low} to "
-        f"{high}: "
-        "believe the second on seconds; speed-ups are those of simulated steps",
+        f"{high}: believe the second on seconds; speed-ups are those of simulated steps",
         {"step_s": step_s, "modelled_low_s": found.low_s, "modelled_high_s": found.high_s},
     )
 

@@ -128,8 +128,7 @@ def joint_densities(
     if few:
         message = (
             f"{formatting.plural(len(few), 'model')} on the joint scale with fewer than {FEW_CELLS} scores: their "
-            "intervals "
-            f"hold mostly what models are like in general ({formatting.listed(few)})"
+            f"intervals hold mostly what models are like in general ({formatting.listed(few)})"
         )
         notes.append(Note("few-cells", "info", message, {"models": few}))
     log_n = np.log(rows["n_params"].to_numpy(dtype=float))

@@ -1,4 +1,5 @@
 from .cells import Cells as Cells
+from .cells import catalog_cells as catalog_cells
 from .cells import joint_cells as joint_cells
 from .links import LeaveOneOut as LeaveOneOut
 from .links import Links as Links

@@ -160,9 +160,8 @@ def _notes(cells: Cells, rows: pd.DataFrame, models: Collection[str] | None) -> 
             others = set(table[table["evaluator"].isin(main["evaluator"])]["benchmark"])
             both = len(benchmarks & others)
             held = (
-                f"only the assumption that tests of the same benchmark ({formatting.plural(both, 'is', 'are')} "
-                "shared) are "
-                "alike compares them"
+                f"only the assumption that tests of the same benchmark ({formatting.plural(both, 'is', 'are')} shared) "
+                "are alike compares them"
                 if both
                 else "nothing compares them: read their abilities apart"
             )

@@ -123,8 +123,7 @@ def place(
     if new:
         message = (
             f"{formatting.listed(new)}: not on the joint scale; taken for drawn like other tests of the same "
-            "benchmark, "
-            "which widens intervals"
+            "benchmark, which widens intervals"
         )
         notes.append(Note("tests-not-on-scale", "info", message, {"tests": new}))
     index, names_of = index_cells(table)

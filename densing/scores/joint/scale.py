@@ -467,8 +467,7 @@ def fit_joint(
     if not (1 <= chains <= draws <= chains * sweeps and burn >= 0 and factors >= 0):
         raise InputError(
             f"joint scale: {draws} draws of {formatting.plural(chains, 'chain')} of {sweeps} sweeps after {burn}, "
-            f"{factors} "
-            "free factors; draws lie between one per chain and all sweeps, the others are 0 or more"
+            f"{factors} free factors; draws lie between one per chain and all sweeps, the others are 0 or more"
         )
     index, names = index_cells(cells.table)
     if len(names["model"]) < 2:

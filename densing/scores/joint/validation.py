@@ -327,8 +327,7 @@ def validate(
             lost = int(split.hidden.sum()) - len(frame)
             message = (
                 f"{kind}, seed {seed}: {formatting.plural(lost, 'hidden cell')} of models none of whose shown scores "
-                "is on "
-                "a benchmark of the earlier models"
+                "is on a benchmark of the earlier models"
             )
             notes.append(Note("not-placed", "info", message, {"split": kind, "seed": seed, "cells": lost}))
         frames.append(frame)

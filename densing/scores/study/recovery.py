@@ -84,10 +84,8 @@ class Recovery(Readable):
             ratio = rows["estimate"] / rows["known"]
             parts.append(
                 f"{group}: {formatting.number(float(ratio.median()))} times the doubling time that known densities "
-                "give "
-                f"({formatting.number(float(ratio.min()))} to {formatting.number(float(ratio.max()))}), the 95 % "
-                "interval "
-                f"holding the world's own in {int(rows['held'].sum())} of {len(rows)}"
+                f"give ({formatting.number(float(ratio.min()))} to {formatting.number(float(ratio.max()))}), the 95 % "
+                f"interval holding the world's own in {int(rows['held'].sum())} of {len(rows)}"
             )
         shares = self.table.groupby("link", sort=False)["densities"].mean()
         links = formatting.listed(
@@ -95,9 +93,8 @@ class Recovery(Readable):
         )
         return (
             f"In {formatting.plural(self.table['world'].nunique(), 'world')} unlike the model, with the catalog's "
-            "gaps: "
-            f"{'; '.join(parts)}. Of the densities' 95 % intervals, {links} hold the truth: the bend of another link "
-            "is not in them."
+            f"gaps: {'; '.join(parts)}. Of the densities' 95 % intervals, {links} hold the truth: the bend of another "
+            "link is not in them."
         )
 
     def card(self) -> Card:

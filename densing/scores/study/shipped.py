@@ -15,7 +15,7 @@ import pandas as pd
 
 from densing.core import cache_folder, write_csv
 from densing.scores.catalog import Catalog, Selection, load_catalog
-from densing.scores.joint import GENERAL, SHIPPED_SCALES, joint_cells, scale_name, usual_scale
+from densing.scores.joint import GENERAL, SHIPPED_SCALES, catalog_cells, scale_name, usual_scale
 from densing.scores.study.vintages import COLUMNS, vintages
 from densing.scores.trend import FORECASTERS, ForecastBacktest, backtest_forecasts
 
@@ -85,13 +85,13 @@ def _read(catalog: Catalog, path: Path) -> pd.DataFrame:
         return pd.DataFrame()
     table = table[table["catalog"].eq(catalog.digest)]
     if len(table):
-        table = table[table["scale"].eq(scale_name(joint_cells(catalog)))]
+        table = table[table["scale"].eq(scale_name(catalog_cells(catalog, "none")))]
     return table.drop(columns=["catalog", "scale"]).reset_index(drop=True)
 
 
 def _write(table: pd.DataFrame, catalog: Catalog, path: Path) -> None:
     digits = dict.fromkeys(table.select_dtypes("float"), 6)
-    scale = scale_name(joint_cells(catalog))
+    scale = scale_name(catalog_cells(catalog, "none"))
     write_csv(table.round(digits).assign(catalog=catalog.digest, scale=scale), path)
 
 
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER)
     folder = parser.parse_args().out
     catalog = load_catalog()
-    cells = joint_cells(catalog)
+    cells = catalog_cells(catalog, "none")
     usual_scale(cells)
     shipped = SHIPPED_SCALES / scale_name(cells)
     if not shipped.is_file():

@@ -147,9 +147,8 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
     twice = sorted(set(mine) & set(ruler.scale.models))
     if twice:
         raise InputError(
-            f"{source}: {formatting.listed(twice)} {'is' if len(twice) == 1 else 'are'} in --catalog and on the "
-            "joint scale "
-            "already; state a model in one of the two"
+            f"{source}: {formatting.listed(twice)} {'is' if len(twice) == 1 else 'are'} in --catalog and on the joint "
+            "scale already; state a model in one of the two"
         )
     cells = joint_cells(merged)
     own = cells.table["model"].isin(mine).to_numpy(dtype=bool)

@@ -190,9 +190,8 @@ class ForecastBacktest(Readable):
         unlinked = sorted(set(self.cases.loc[~self.cases["linked"].astype(bool), "model"]))
         if unlinked:
             message = (
-                f"{formatting.plural(len(unlinked), 'later model')} took only tests that no earlier model took; "
-                "where they "
-                f"stand rests on a benchmark being alike in other hands ({formatting.listed(unlinked)})"
+                f"{formatting.plural(len(unlinked), 'later model')} took only tests that no earlier model took; where "
+                f"they stand rests on a benchmark being alike in other hands ({formatting.listed(unlinked)})"
             )
             notes.append(Note("unlinked", "warning", message, {"models": unlinked}))
         if self.cases.empty:
@@ -725,9 +724,8 @@ def _frozen(
     if len(recent) < FEWEST_KNOWN or recent["family"].nunique() < FEWEST_FAMILIES:
         sentence = (
             f"before it {formatting.plural(len(recent), 'such model')} of "
-            f"{formatting.plural(recent['family'].nunique(), 'family', 'families')} since {EPOCH.date()}: no trend "
-            "to carry "
-            f"on; {FEWEST_KNOWN} of {FEWEST_FAMILIES} are needed, choose a later date"
+            f"{formatting.plural(recent['family'].nunique(), 'family', 'families')} since {EPOCH.date()}: no trend to "
+            f"carry on; {FEWEST_KNOWN} of {FEWEST_FAMILIES} are needed, choose a later date"
         )
         return None, sentence
     try:
@@ -857,8 +855,7 @@ def _outcome(cases: pd.DataFrame, origin: pd.Timestamp, months: float) -> tuple[
     scores = int((cases["target"].eq("score") & cases["forecaster"].eq(cases["forecaster"].iloc[0])).sum())
     sentence = (
         f"{formatting.plural(models, 'model')} of {formatting.plural(families, 'family', 'families')} came in "
-        f"{months:g} months, "
-        f"with {formatting.plural(scores, 'score')} on tests known then"
+        f"{months:g} months, with {formatting.plural(scores, 'score')} on tests known then"
     )
     if families < FEW_FAMILIES:
         return "few families", f"{sentence}; too few for a verdict of their own"

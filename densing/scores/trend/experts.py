@@ -160,8 +160,7 @@ def answer_experts(
     )
     caveats = [
         f"Without one family a lies between {formatting.number(left.min())} (without {low}) and "
-        f"{formatting.number(left.max())} "
-        f"(without {high}).",
+        f"{formatting.number(left.max())} (without {high}).",
         "Mixtures come from few, well-funded makers: what their recipes have on top of those of dense models of the "
         "same date counts towards a, as far as it grows with the ratio of sizes."
         + (f" Against dense models of their own makers a is {interval(own)}." if own.estimable else ""),
@@ -169,11 +168,9 @@ def answer_experts(
     ]
     typical = float(np.median(ratio[mixture]))
     caveats.append(
-        f"At the median ratio of total to active, {formatting.number(math.exp(typical))}, the interval of a is one "
-        "of the "
-        f"effective size between {formatting.number(math.exp(a.lo * typical))} and "
-        f"{formatting.number(math.exp(a.hi * typical))} "
-        "times the active parameters."
+        f"At the median ratio of total to active, {formatting.number(math.exp(typical))}, the interval of a is one of "
+        f"the effective size between {formatting.number(math.exp(a.lo * typical))} and "
+        f"{formatting.number(math.exp(a.hi * typical))} times the active parameters."
     )
     return answered("experts", QUESTION, answer, a, UNIT, test, rows, caveats, data.notes)
 

@@ -155,9 +155,8 @@ def fit_front(
     data = data.ordered()
     if data.observed.sum() < MIN_QUANTILE_ROWS or np.ptp(data.days[data.observed]) == 0:
         raise FitError(
-            f"front: {formatting.plural(int(data.observed.sum()), 'observed model')}; {MIN_QUANTILE_ROWS} on two "
-            "dates are "
-            "needed; widen the window"
+            f"front: {formatting.plural(int(data.observed.sum()), 'observed model')}; {MIN_QUANTILE_ROWS} on two dates "
+            "are needed; widen the window"
         )
     first, last = float(data.days.min()), float(data.days.max())
     # A bend at each whole year before the end, where at least half a year is left before it.

@@ -233,9 +233,8 @@ def fit_pace(
     if observed < MIN_OBSERVED or families < 2 or span <= 2:
         raise FitError(
             f"pace: {formatting.plural(observed, 'observed model')} of "
-            f"{formatting.plural(families, 'family', 'families')} over "
-            f"{span:.1f} months; {MIN_OBSERVED} of two families over more than two "
-            "months are needed; widen the window"
+            f"{formatting.plural(families, 'family', 'families')} over {span:.1f} months; {MIN_OBSERVED} of two "
+            "families over more than two months are needed; widen the window"
         )
     rng = np.random.default_rng([seed, 7])
     first, last = float(data.days.min()), float(data.days.max())

@@ -238,8 +238,7 @@ def answer_pace(
         caveats.append(_composition(data, late))
     caveats.append(
         f"The date {formatting.day(PARTED)} was stated, not searched; the first comparison is the test, the others "
-        "vary one "
-        "choice each and are not corrected for their number."
+        "vary one choice each and are not corrected for their number."
     )
     test = (
         f"difference of slopes is zero; family jackknife (CRV3), {change.clusters.size} families, simulated reference"
@@ -292,8 +291,7 @@ def _too_few(data: TrendData, late: Array) -> str:
         families = len(np.unique(data.family[seen]))
         if seen.sum() < MIN_ROWS or families < MIN_FAMILIES or np.ptp(data.days[seen]) == 0:
             return (
-                f"{formatting.plural(int(seen.sum()), 'model')} of "
-                f"{formatting.plural(families, 'family', 'families')} in "
-                f"{name}, at least {MIN_ROWS} of {MIN_FAMILIES} on two dates needed"
+                f"{formatting.plural(int(seen.sum()), 'model')} of {formatting.plural(families, 'family', 'families')} "
+                f"in {name}, at least {MIN_ROWS} of {MIN_FAMILIES} on two dates needed"
             )
     return ""

@@ -104,8 +104,7 @@ def too_few(data: TrendData) -> str:
         return ""
     return (
         f"{formatting.plural(seen, 'model')} of {formatting.plural(families, 'family', 'families')}, at least "
-        f"{MIN_ROWS} of "
-        f"{MIN_FAMILIES} on two dates needed"
+        f"{MIN_ROWS} of {MIN_FAMILIES} on two dates needed"
     )
 
 

@@ -108,10 +108,9 @@ def _host(physics: Physics, staged: bool = True) -> Answer:
     ours = taken(high, 2.0)
     direct = BARS["direct"][0] / BARS["direct"][1]
     note = (
-        f"the host gathers at {formatting.number(high)} GB/s, read and written; {formatting.number(ours)} s with "
-        "PCIe 4, where "
-        f"the bar is {fast} s: a gain of {slow / ours:.2f} where the bars have {slow / fast:.2f}, and {direct:.2f} of "
-        "direct reads; the direction alone is compared"
+        f"the host gathers at {formatting.number(high)} GB/s, read and written; {formatting.number(ours)} s with PCIe "
+        f"4, where the bar is {fast} s: a gain of {slow / ours:.2f} where the bars have {slow / fast:.2f}, and "
+        f"{direct:.2f} of direct reads; the direction alone is compared"
     )
     return Answer(LESS if slow / ours < direct else f"not: {LESS}", note)
 
