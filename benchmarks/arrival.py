@@ -33,8 +33,10 @@ from overlap import densing
 from densing.core import formatting
 from densing.efficiency.parallel import RunSpec
 from densing.efficiency.simulation import Delay, load_cluster, load_workload, parse_delay, simulate
-from densing.efficiency.techniques import compare, get_technique, workload_of_run
-from densing.efficiency.techniques.stragglers import completion
+from densing.efficiency.systems.comparison import compare
+from densing.efficiency.systems.prediction import workload_of_run
+from densing.efficiency.systems.registry import get_technique
+from densing.efficiency.systems.stragglers.plan import completion
 from densing.report import markdown
 from densing.scores.ladder import pair_table, read_exports
 from densing.tradeoff import gain_table, ladder_gain
@@ -120,8 +122,8 @@ def scale_table() -> str:
 
 def scale(name: str) -> None:
     """Compare one technique on many workers, and print what that took."""
-    from densing.efficiency.techniques import get_technique
-    from densing.efficiency.techniques.plan import measure
+    from densing.efficiency.systems.plan import measure
+    from densing.efficiency.systems.registry import get_technique
 
     began = time.perf_counter()
     cluster = load_cluster("a100x8-rdma", n=WORKERS).change(delay=parse_delay("shifted-exp:mu=4"))

@@ -60,7 +60,7 @@ def solve(folder: Path, solver: str, lam: float, partitions: int, rounds: int) -
     """Fit in this process, and say what it took."""
     features, labels = sparse.load_npz(folder / "features.npz"), np.load(folder / "labels.npy")
     if solver.startswith("densing"):
-        from densing.training.sparse import ProxCSL
+        from densing.training import ProxCSL
 
         model: Any = ProxCSL(lam=lam, fit_intercept=False, partitions=partitions if "," in solver else 1, tol=1e-3)
     else:
@@ -158,7 +158,7 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Write docs/results/explain.md: an explanation of stored items, the claims, and the benchmark."""
     import densing
     from densing.core import formatting, write_text
-    from densing.efficiency.techniques import validate
+    from densing.efficiency.systems.validation import validate
     from densing.report import markdown
     from densing.report.explain import body
 

@@ -24,9 +24,9 @@ from typing import Any
 from overlap import densing
 
 from densing.core import film_rows, formatting
-from densing.efficiency.parallel.host_tables import films_task
 from densing.efficiency.simulation import load_gather
-from densing.efficiency.techniques.host_tables import requests_per_row
+from densing.efficiency.systems.host_tables.graph import films_task
+from densing.efficiency.systems.host_tables.requests import requests_per_row
 from densing.report import markdown
 
 WIDTHS = (16, 32, 33, 64, 100, 128, 200, 256, 300, 602, 768, 1000, 4096)

@@ -7,7 +7,7 @@
    before it ran; then a pipeline of two stages, with and without codecs on its edge, and placed by `fusion`.
 3. `densing techniques compare --replicas` simulates where packets that are gathered stop beating a ring's sum.
 4. With `--gain` what a ladder's arms bought, beside the baseline that each question asks for; `--records` keeps what
-   claims read (`densing/efficiency/techniques/records`). The ladder: `densing ladder train --preset cpu --sizes d8
+   claims read (`densing/efficiency/systems/records`). The ladder: `densing ladder train --preset cpu --sizes d8
    --sizes d12 --sizes d16 --sizes d24 --ranks 4 --seeds 0..2 --out LADDER`, with an `--arm` for every row.
 
 Two idle cores are needed: with other work on them the figures say something about that work.

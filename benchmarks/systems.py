@@ -22,7 +22,7 @@ from typing import Any
 from overlap import densing
 
 from densing.core import formatting
-from densing.efficiency.techniques import get_technique
+from densing.efficiency.systems.registry import get_technique
 from densing.report import markdown
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"

@@ -18,7 +18,7 @@ import pandas as pd
 from overlap import densing
 
 from densing.core import Array, formatting
-from densing.efficiency.techniques import validate
+from densing.efficiency.systems.validation import validate
 from densing.efficiency.throughput import NAMES, Throughput, check_throughput, freeze, frozen, read_runs, step
 from densing.efficiency.throughput.check import configuration_distances
 from densing.efficiency.throughput.fit import error_quantiles, unseen_errors

@@ -26,7 +26,7 @@ from overlap import densing
 from densing.core import formatting
 from densing.efficiency.parallel import RunSpec
 from densing.efficiency.simulation import load_cluster
-from densing.efficiency.techniques import predict
+from densing.efficiency.systems.prediction import predict
 from densing.report import markdown
 
 FITTED, TAUS = 8, (1, 2, 4, 8)

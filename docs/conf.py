@@ -128,7 +128,7 @@ def find_public_name(sphinx: Sphinx, env: BuildEnvironment, node: pending_xref, 
         return None
     name = node["reftarget"].rpartition(".")[2]
     known = env.domains.python_domain.objects
-    for room in ("", ".timeline", ".profile", ".training", ".training.sparse", ".tradeoff"):
+    for room in ("", ".timeline", ".profile", ".training", ".tradeoff"):
         if entry := known.get(f"densing{room}.{name}"):
             return make_refnode(sphinx.builder, node["refdoc"], entry.docname, entry.node_id, text)
     return None

@@ -32,7 +32,7 @@ FILES = (
     "report/test_study",
     "efficiency/profile/test_run",
     "efficiency/simulation/test_engine",
-    "efficiency/techniques/test_comparison",
+    "efficiency/systems/test_comparison",
     "cli/test_main",
 )
 CHOSEN = [f"tests/{name}.py" for name in FILES]

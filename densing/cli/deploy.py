@@ -114,7 +114,7 @@ def deploy(
 
     Example: densing deploy --quality ways.csv --times serve-smollm2-135m --deadline 400 --text-stays --out served
     """
-    from densing.efficiency.techniques import offload
+    from densing.efficiency.systems import offload
     from densing.tradeoff import deploy as deploy_model
 
     if (store is None) == (quality is None):
@@ -218,7 +218,7 @@ def _times(name: str | None, spec: Any, tokens: int, edge_threads: int, out: Pat
 def _made_up(text: str) -> Any:
     """Read the made-up link's settings."""
     from densing.core import UnknownNameError
-    from densing.efficiency.techniques import offload
+    from densing.efficiency.systems import offload
 
     names = {"good": "good_mbit", "bad": "bad_mbit", "stay": "stay", "spread": "spread", "busy": "busy",
              "busy_share": "busy_share"}  # fmt: skip

@@ -15,7 +15,7 @@ from densing.core import InputError, Note, formatting
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Cluster
-    from densing.efficiency.techniques import Cell, Comparison, Finding, RegimeMap, Step, Technique, Validation
+    from densing.efficiency.systems import Cell, Comparison, Finding, RegimeMap, Step, Technique, Validation
 
 Number = TypeVar("Number", int, float)
 
@@ -41,7 +41,7 @@ def list_(json: JsonFlag = False) -> None:
 
     Example: densing techniques list
     """
-    from densing.efficiency.techniques import techniques
+    from densing.efficiency.systems import techniques
 
     loaded, notes = techniques()
     if json:
@@ -62,7 +62,7 @@ def show(
 
     Example: densing techniques show co2
     """
-    from densing.efficiency.techniques import claims_of, get_technique
+    from densing.efficiency.systems import claims_of, get_technique
 
     notes: list[Note] = []
     technique = get_technique(name)
@@ -226,8 +226,8 @@ def compare(
         load_workload,
         parse_delay,
     )
-    from densing.efficiency.techniques import BATCHES, parse_settings, regime, split_over, timelines
-    from densing.efficiency.techniques import compare as compare_techniques
+    from densing.efficiency.systems import BATCHES, parse_settings, regime, split_over, timelines
+    from densing.efficiency.systems import compare as compare_techniques
 
     for option, path in (("--model", model), ("--cluster", cluster)):
         source = Path(path)
@@ -442,8 +442,8 @@ def validate(
         return
     if table is not None:
         raise InputError(f"{table}: a table of training runs goes with --throughput")
-    from densing.efficiency.techniques import Validation
-    from densing.efficiency.techniques import validate as validate_claims
+    from densing.efficiency.systems import Validation
+    from densing.efficiency.systems import validate as validate_claims
     from densing.tradeoff import check_record
 
     validation = Validation(())
@@ -610,7 +610,7 @@ def _head(workload: Step, cluster: Cluster) -> str:
 def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) -> list[str]:
     """Return what is shown of a comparison on a screen, line by line."""
     from densing.efficiency.simulation import Workload
-    from densing.efficiency.techniques import in_memory
+    from densing.efficiency.systems import in_memory
 
     header = ("technique", "memory", "step ms", "exposed ms", "hidden %", "MB sent", "GB memory", "speed-up", "loss")
     rows = [
@@ -696,7 +696,7 @@ def _mark(cell: Cell) -> str:
 
 def _validation_lines(validation: Validation) -> list[str]:
     """Return the table of the findings and its sums, line by line."""
-    from densing.efficiency.techniques import VERDICTS, counts_of
+    from densing.efficiency.systems import VERDICTS, counts_of
 
     header = ("claim", "technique", "what", "published", "known", "ours", "error", "null", "allowed", "grade",
               "verdict", "noticed")  # fmt: skip

@@ -128,7 +128,7 @@ def train(
     densing train -t host-gather,zero-copy --set data=films-graph --nproc 1 --out tables
     """
     from densing.efficiency.parallel import RunSpec, check, named_shape, seed_means, write_json
-    from densing.efficiency.techniques import find
+    from densing.efficiency.systems import find
 
     base = RunSpec(
         technique="",
@@ -204,7 +204,7 @@ def _launched(spec: RunSpec, resume: bool, quiet: bool) -> Run:
 
 def _served(spec: RunSpec) -> bool:
     """Return whether rank 0 is a server."""
-    from densing.efficiency.techniques import axis_of, get_technique
+    from densing.efficiency.systems import axis_of, get_technique
 
     return axis_of(get_technique(spec.technique)) == "server"
 
@@ -221,7 +221,7 @@ def specifications(
     """
     from msgspec.structs import replace
 
-    from densing.efficiency.techniques import run_settings
+    from densing.efficiency.systems import run_settings
 
     names = [name.strip() for name in techniques.split(",") if name.strip()]
     if not names:
@@ -268,7 +268,7 @@ def _predicted(spec: RunSpec, cluster: str | None) -> dict[str, Any] | None:
     if cluster is None:
         return None
     from densing.efficiency.simulation import load_cluster
-    from densing.efficiency.techniques import predict
+    from densing.efficiency.systems import predict
 
     return dict(predict(spec, load_cluster(cluster)).to_dict())
 
@@ -409,7 +409,7 @@ def _simulated(spec: RunSpec, cluster: str | None) -> Timeline | None:
     if cluster is None:
         return None
     from densing.efficiency.simulation import load_cluster
-    from densing.efficiency.techniques import get_technique, steady_timeline, workload_of_run
+    from densing.efficiency.systems import get_technique, steady_timeline, workload_of_run
 
     loaded = load_cluster(cluster)
     plan = get_technique(spec.technique).plan(workload_of_run(spec), loaded, **spec.knobs)

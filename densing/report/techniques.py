@@ -15,8 +15,8 @@ import pandas as pd
 
 from densing import __version__
 from densing.core import formatting, write_text
-from densing.efficiency.techniques import DOES_NOT_FIT, MISSED, VERDICTS, counts_of, in_memory, untested
-from densing.efficiency.techniques import title as compared_title
+from densing.efficiency.systems import DOES_NOT_FIT, MISSED, VERDICTS, counts_of, in_memory, untested
+from densing.efficiency.systems import title as compared_title
 from densing.efficiency.timeline import partition, select
 from densing.plots import (
     BINS,
@@ -128,7 +128,7 @@ def build_techniques(
         bandwidth_gbps, batch, technique, speedup, verdict; optionally step_s.
     claims : table, optional
         technique, claim, published, evidence, source, ours, error, grade, verdict; optionally the other fields of
-        :class:`densing.efficiency.techniques.validation.Finding`.
+        :class:`densing.efficiency.systems.validation.Finding`.
     timelines : sequence of (str, Timeline)
         Recorded or simulated, with what each is called.
     tau : table, optional

@@ -66,16 +66,8 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
     optimizers : sequence
         One per rank.
     """
-    from densing.efficiency.parallel import (
-        Coding,
-        Replica,
-        VirtualEdge,
-        VirtualMethods,
-        VirtualServer,
-        VirtualStages,
-        sizes,
-    )
-    from densing.efficiency.techniques import get_technique, run_settings
+    from densing.efficiency.parallel import Coding, Replica, VirtualEdge, VirtualMethods, VirtualStages, sizes
+    from densing.efficiency.systems import VirtualServer, get_technique, run_settings
 
     technique, knobs = _knobs(arm)
 
@@ -96,7 +88,7 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
 
 def _knobs(arm: Arm) -> tuple[Any, dict[str, Any]]:
     """Return the technique of an arm, and every knob of a run of it."""
-    from densing.efficiency.techniques import get_technique, run_settings
+    from densing.efficiency.systems import get_technique, run_settings
 
     name = PLAIN_IS if arm.method in ALONE else arm.method
     technique = get_technique(name)

@@ -29,7 +29,7 @@ from densing.core import (
     write_text,
 )
 from densing.efficiency.simulation import EDGE, Served
-from densing.efficiency.techniques import offload
+from densing.efficiency.systems import offload
 from densing.tradeoff.pareto import non_dominated
 
 if TYPE_CHECKING:
@@ -196,9 +196,9 @@ def deploy(
         Rows of other weights are left out.
     policies : sequence of str
     latency_weight, penalty : float
-        See :class:`densing.efficiency.techniques.offload.Service`.
+        See :class:`densing.efficiency.systems.offload.Service`.
     traces, seeds, updates : int
-        See :func:`densing.efficiency.techniques.offload.hold_contest`.
+        See :func:`densing.efficiency.systems.offload.hold_contest`.
     level : float
         Of intervals.
     seed : int
@@ -403,11 +403,9 @@ def measure_served(
     UnavailableError
         Without torch or transformers.
     """
-    from densing.efficiency.parallel import offload as ranks
-
-    halves = ranks.Halves(pretrained, gguf_file)
-    device, device_ends = ranks.layer_seconds(halves, tokens, threads=1, progress=lambda share: progress(share / 2))
-    edge, edge_ends = ranks.layer_seconds(
+    halves = offload.Halves(pretrained, gguf_file)
+    device, device_ends = offload.layer_seconds(halves, tokens, threads=1, progress=lambda share: progress(share / 2))
+    edge, edge_ends = offload.layer_seconds(
         halves, tokens, threads=edge_threads, progress=lambda share: progress((1 + share) / 2)
     )
     source = (

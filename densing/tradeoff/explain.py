@@ -3,7 +3,7 @@ r"""On which items one model fails that another solves, in words: a sparse class
 Of the items that B solves, those on which A fails are told from the others by the words and word pairs of their text
 and by what is known of them (task, short fields of the document, length). The classifier is logistic with an L1
 penalty, so that some dozens of weights are left; items may lie in several stores, between which only the features'
-names, weights and gradients travel (proxCSL, :mod:`densing.efficiency.parallel.sparse`). What it is worth is measured
+names, weights and gradients travel (proxCSL, :mod:`densing.efficiency.systems.prox_csl`). What it is worth is measured
 on items held out; what of it would come out again is measured by drawing the items anew, and only that may be kept.
 
 Source: for keeping what comes out again, Bach, "Bolasso", ICML 2008, and Meinshausen and Bühlmann, "Stability
@@ -41,7 +41,7 @@ from densing.core import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from densing.efficiency.parallel import sparse
+    from densing.efficiency.systems import prox_csl
 
 Among = Literal["solved", "all"]
 AMONG: Mapping[Among, str] = {
@@ -508,30 +508,30 @@ def _corpus(name: str, rows: pd.DataFrame, least: int) -> Corpus:
 class Training:
     """The partitions to learn from, an intercept's column behind the features; and which store is the main one."""
 
-    parts: list[sparse.Part]
+    parts: list[prox_csl.Part]
     main_name: str
 
-    def holders(self) -> sparse.Here:
+    def holders(self) -> prox_csl.Here:
         """Return them as the updates ask for them, with a count of bytes of their own."""
-        from densing.efficiency.parallel import sparse
+        from densing.efficiency.systems import prox_csl
 
-        return sparse.Here(self.parts)
+        return prox_csl.Here(self.parts)
 
     def only(self, columns: Sequence[int]) -> Training:
         """Return the same items with some of the features."""
-        from densing.efficiency.parallel import sparse
+        from densing.efficiency.systems import prox_csl
 
-        parts = [sparse.Part(part.features[:, columns], part.labels) for part in self.parts]
+        parts = [prox_csl.Part(part.features[:, columns], part.labels) for part in self.parts]
         return Training(parts, self.main_name)
 
 
 def _problem(
     chosen: pd.DataFrame, fails: Array, held: Array, stores: Mapping[str, Corpus]
-) -> tuple[Any, Training, sparse.Part]:
+) -> tuple[Any, Training, prox_csl.Part]:
     """Return the numbering of features, the partitions to learn from, and the held-out items."""
     from scipy import sparse as matrices
 
-    from densing.efficiency.parallel import sparse
+    from densing.efficiency.systems import prox_csl
 
     keys = ["task", "doc_id", "doc_hash"]
     learnt: list[tuple[str, Any]] = []
@@ -546,13 +546,13 @@ def _problem(
             own = rows[rows["held"].eq(aside)]
             if len(own):
                 features = store.features[own["row"].to_numpy()]
-                target.append((name, sparse.Store(features, own["fails"].to_numpy(float), store.names)))
+                target.append((name, prox_csl.Store(features, own["fails"].to_numpy(float), store.names)))
     # Names are agreed on by the stores that learn; the main one is the largest.
     learnt.sort(key=lambda pair: -len(pair[1].labels))
-    union = sparse.unite([store for _, store in learnt])
+    union = prox_csl.unite([store for _, store in learnt])
     place = {name: number for number, name in enumerate(union.names)}
 
-    parts = [sparse.Part(sparse.with_intercept(part.features), part.labels) for part in union.parts]
+    parts = [prox_csl.Part(prox_csl.with_intercept(part.features), part.labels) for part in union.parts]
     blocks = []
     for _, store in tested:
         entries = matrices.coo_array(store.features)
@@ -565,9 +565,9 @@ def _problem(
         )
     if blocks:
         labels = np.concatenate([store.labels for _, store in tested])
-        test = sparse.Part(sparse.with_intercept(matrices.vstack(blocks)), labels)
+        test = prox_csl.Part(prox_csl.with_intercept(matrices.vstack(blocks)), labels)
     else:
-        test = sparse.Part(sparse.with_intercept(matrices.csr_array((0, len(union.names)))), np.zeros(0))
+        test = prox_csl.Part(prox_csl.with_intercept(matrices.csr_array((0, len(union.names)))), np.zeros(0))
     both = [number for number, part in enumerate(parts) if not part.one_class]
     return union, Training(parts, learnt[both[0] if both else 0][0]), test
 
@@ -577,9 +577,9 @@ def _penalties(lam: float, width: int) -> Array:
     return np.r_[np.full(width, lam), 0.0]
 
 
-def _penalty(part: sparse.Part, width: int, nnz: int, seed: int) -> float:
+def _penalty(part: prox_csl.Part, width: int, nnz: int, seed: int) -> float:
     """Return the penalty that predicts best in folds of the main store, of those that leave at most ``nnz`` weights."""
-    from densing.efficiency.parallel import sparse
+    from densing.efficiency.systems import prox_csl
 
     share = float(np.clip(part.labels.mean(), 1e-6, 1 - 1e-6))
     alone = np.r_[np.zeros(width), math.log(share / (1 - share))]
@@ -590,17 +590,17 @@ def _penalty(part: sparse.Part, width: int, nnz: int, seed: int) -> float:
     folds = []
     for fold in np.array_split(order, FOLDS):
         others = np.setdiff1d(order, fold)
-        folds.append((sparse.Part(rows[others], part.labels[others]), sparse.Part(rows[fold], part.labels[fold])))
+        folds.append((prox_csl.Part(rows[others], part.labels[others]), prox_csl.Part(rows[fold], part.labels[fold])))
     folds = [(learnt, tested) for learnt, tested in folds if not learnt.one_class]
     weights, of_folds = alone, [alone] * len(folds)
     best, least, since = float(lams[0]), math.inf, 0
     for lam in lams:
         penalty = _penalties(lam, width)
-        weights = sparse.minimise(part, penalty, start=weights, tol=1e-3).weights
+        weights = prox_csl.minimise(part, penalty, start=weights, tol=1e-3).weights
         if np.count_nonzero(weights[:width]) > nnz:
             break
         of_folds = [
-            sparse.minimise(learnt, penalty, start=last, tol=1e-3).weights
+            prox_csl.minimise(learnt, penalty, start=last, tol=1e-3).weights
             for (learnt, _), last in zip(folds, of_folds, strict=True)
         ]
         loss = sum(tested.items * tested.gradient(last)[0] for (_, tested), last in zip(folds, of_folds, strict=True))
@@ -613,11 +613,11 @@ def _penalty(part: sparse.Part, width: int, nnz: int, seed: int) -> float:
 
 def _fit(training: Training, width: int, lam: float, nnz: int, updates: int) -> tuple[Any, float, int]:
     """Return what the stores learn together, with the penalty raised while it leaves more weights than allowed."""
-    from densing.efficiency.parallel import sparse
+    from densing.efficiency.systems import prox_csl
 
     moved = 0
     while True:
-        trained = sparse.train_csl(
+        trained = prox_csl.train_csl(
             training.holders(), _penalties(lam, width), updates=updates, alpha="guarded", tol=1e-5
         )
         moved += trained.bytes
@@ -630,7 +630,7 @@ def _stability(
     training: Training, weights: Array, lam: float, updates: int, draws: range, seed: int
 ) -> tuple[Array, int]:
     """Return in which share of the draws each weight has the sign it has, and the bytes of all draws."""
-    from densing.efficiency.parallel import sparse
+    from densing.efficiency.systems import prox_csl
 
     support = np.flatnonzero(weights[:-1])
     agree, moved = np.zeros(len(support)), 0
@@ -640,9 +640,9 @@ def _stability(
         parts = []
         for part, features in zip(training.parts, rows, strict=True):
             own = stream.integers(part.items, size=part.items)
-            parts.append(sparse.Part(features[own], part.labels[own]))
-        drawn = sparse.train_csl(
-            sparse.Here(parts), _penalties(lam, len(weights) - 1), updates=updates, alpha="guarded", start=weights,
+            parts.append(prox_csl.Part(features[own], part.labels[own]))
+        drawn = prox_csl.train_csl(
+            prox_csl.Here(parts), _penalties(lam, len(weights) - 1), updates=updates, alpha="guarded", start=weights,
             tol=1e-3,
         )  # fmt: skip
         moved += drawn.bytes
@@ -650,7 +650,7 @@ def _stability(
     return agree / len(draws), moved
 
 
-def _weights(weights: Array, stability: Array, names: list[str], parts: Sequence[sparse.Part]) -> pd.DataFrame:
+def _weights(weights: Array, stability: Array, names: list[str], parts: Sequence[prox_csl.Part]) -> pd.DataFrame:
     """Return the weights that are not zero, the largest first, with the items that hold each feature."""
     import pandas as pd
 

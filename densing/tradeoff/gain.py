@@ -687,7 +687,7 @@ def simulated_step(export: Mapping[str, Any], link: str, stack_s: float) -> floa
     """
     from densing.efficiency.parallel import parse_rate
     from densing.efficiency.simulation import Cluster, Device, Link, Split, Transformer, Workload
-    from densing.efficiency.techniques import get_technique, measure, run_settings
+    from densing.efficiency.systems import get_technique, measure, run_settings
     from densing.scores.ladder import get_preset
 
     rate, ranks = parse_rate(link), int(export.get("ranks", 1))

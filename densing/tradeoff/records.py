@@ -23,7 +23,7 @@ from densing.tradeoff.gain import COLUMNS, SCHEMA, GainRecord, Gains, finite_or_
 if TYPE_CHECKING:
     import pandas as pd
 
-    from densing.efficiency.techniques import Finding
+    from densing.efficiency.systems import Finding
 
 RECORD = "gain.json"
 LEVEL = 0.95
@@ -256,9 +256,9 @@ def check_record(path: Path | str) -> list[Finding]:
 
     See Also
     --------
-    densing.efficiency.techniques.validate
+    densing.efficiency.systems.validate
     """
-    from densing.efficiency.techniques import Finding
+    from densing.efficiency.systems import Finding
 
     record, folder = read_record(path)
     why, again = "", None

@@ -4,7 +4,8 @@
 and let ranks communicate less or later; torch is loaded when one is first asked for. ``checkpoint_densities`` says how
 dense the model is, ``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
 ``log_to_mlflow`` and ``log_to_tensorboard`` from a loop of your own; ``to_log`` returns it for any other tracker.
-:mod:`densing.training.sparse` holds the sparse classifier over partitions, which needs no torch.
+``ProxCSL`` is a sparse classifier with scikit-learn's interface, over items that need not lie together (``Store``); it
+needs no torch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import CO2, DCT, Federated, FedFT, LocalSGD, SlowMo, SpaFL
+    from densing.efficiency.systems import CO2, DCT, Federated, FedFT, LocalSGD, ProxCSL, SlowMo, SpaFL, Store
     from densing.scores.density import (
         DensityCallback,
         checkpoint_densities,
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
         to_log,
     )
 
+_SYSTEMS = ("CO2", "DCT", "FedFT", "Federated", "LocalSGD", "ProxCSL", "SlowMo", "SpaFL", "Store")
+_EXTRAS = {"torch": "train", "transformers": "evals", "sklearn": "explain"}
+
 __all__ = [
     "CO2",
     "DCT",
@@ -29,15 +33,16 @@ __all__ = [
     "FedFT",
     "Federated",
     "LocalSGD",
+    "ProxCSL",
     "SlowMo",
     "SpaFL",
+    "Store",
     "checkpoint_densities",
     "log_to_mlflow",
     "log_to_tensorboard",
     "log_to_wandb",
     "to_log",
 ]
-_WRAPPERS = ("CO2", "DCT", "FedFT", "Federated", "LocalSGD", "SlowMo", "SpaFL")
 
 
 def __getattr__(name: str) -> Any:
@@ -48,11 +53,10 @@ def __getattr__(name: str) -> Any:
     from densing.core import UnavailableError, install_command
 
     try:
-        return getattr(
-            import_module(f"densing.{'efficiency.parallel' if name in _WRAPPERS else 'scores.density'}"), name
-        )
+        return getattr(import_module(f"densing.{'efficiency.systems' if name in _SYSTEMS else 'scores.density'}"), name)
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "transformers"):
+        needed = (error.name or "").split(".")[0]
+        if needed not in _EXTRAS:
             raise
-        extra = "train" if error.name == "torch" else "evals"
-        raise UnavailableError(f"{name} needs {error.name}; {install_command(extra)}") from error
+        package = "scikit-learn" if needed == "sklearn" else needed
+        raise UnavailableError(f"{name} needs {package}; {install_command(_EXTRAS[needed])}") from error

@@ -1,26 +1,16 @@
-"""A sparse classifier with scikit-learn's interface, over items that need not lie together."""
+"""The former place of :class:`densing.training.ProxCSL` and :class:`densing.training.Store`; it warns and goes next."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from densing.efficiency.parallel import sparse as _sparse
-
-    ProxCSL, Store = _sparse.ProxCSL, _sparse.Store
-
-__all__ = ["ProxCSL", "Store"]
+import warnings
+from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in ("ProxCSL", "Store"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from densing.core import UnavailableError, install_command
-    from densing.efficiency.parallel import sparse
+    from densing import training
 
-    try:
-        return getattr(sparse, name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "sklearn":
-            raise
-        raise UnavailableError(f"{name} needs scikit-learn; {install_command('explain')}") from error
+    message = f"densing.training.sparse.{name} is densing.training.{name}; the old name goes with the next version"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return getattr(training, name)

@@ -121,7 +121,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("densing.efficiency.techniques.get_technique", pressed)
+    monkeypatch.setattr("densing.efficiency.systems.get_technique", pressed)
 
 
 @pytest.mark.usefixtures("stopped")

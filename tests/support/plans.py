@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from densing.efficiency.simulation import Cluster, Device, Link, Split, Transformer, Workload
-from densing.efficiency.techniques import Plan, get_technique
-from densing.efficiency.techniques.plan import Measured, measure
+from densing.efficiency.systems.plan import Measured, Plan, measure
+from densing.efficiency.systems.registry import get_technique
 
 TOY = Transformer("toy", layers=3, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=512)
 

@@ -1,4 +1,4 @@
-"""A sparse classifier over forked ranks: what each finds, for tests/efficiency/parallel/test_sparse_ranks.py."""
+"""A sparse classifier over forked ranks: what each finds, for tests/efficiency/systems/prox_csl/test_run.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def made(one_class: bool = False) -> tuple[sparse.csr_array, np.ndarray]:
 
 def found(holders: Any, penalty: np.ndarray) -> list[dict[str, Any]]:
     """Return what every case comes to."""
-    from densing.efficiency.parallel.sparse import train_csl
+    from densing.efficiency.systems.prox_csl.surrogate import train_csl
 
     results = []
     for updates, alpha, start in CASES:
@@ -43,7 +43,8 @@ def found(holders: Any, penalty: np.ndarray) -> list[dict[str, Any]]:
 def work(rank: int, ranks: int) -> dict[str, Any]:
     """Answer rank 0, or be it."""
     from densing.efficiency.parallel.distributed import Clock
-    from densing.efficiency.parallel.sparse import Part, Spread
+    from densing.efficiency.systems.prox_csl.parts import Part
+    from densing.efficiency.systems.prox_csl.run import Spread
 
     out: dict[str, Any] = {}
     for name in ("both", "one class"):

@@ -7,8 +7,8 @@ import os
 import networkx as nx
 import numpy as np
 
-from densing.efficiency.parallel.host_tables.graph import Graph, Task
-from densing.efficiency.parallel.host_tables.tables import HostTable
+from densing.efficiency.systems.host_tables.graph import Graph, Task
+from densing.efficiency.systems.host_tables.tables import HostTable
 
 
 def graph_of(network: nx.Graph) -> Graph:

@@ -17,7 +17,7 @@ from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpe
 from densing.efficiency.parallel.tensor_parallel.model import Pass, build_part, cross_entropy, train_loss
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
 from densing.efficiency.parallel.tensor_parallel.tape import Exchange
-from densing.efficiency.techniques import get_technique
+from densing.efficiency.systems.registry import get_technique
 from tests.support.gloo_ranks import fork_ranks
 from tests.support.tensor_schedules import schedule_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from densing.efficiency.parallel import Schedule
-from densing.efficiency.techniques import get_technique
+from densing.efficiency.systems.registry import get_technique
 
 
 def schedule_of(name: str, **knobs: Any) -> Schedule:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from densing.cli import app
 from densing.core import ArtefactError, DensingError, InputError, UnknownNameError, decode, plain
-from densing.efficiency.techniques.claims import RECORDS, recorded
+from densing.efficiency.systems.claims import RECORDS, recorded
 from densing.report import build_gain
 from densing.scores.ladder import simulated_ladder
 from densing.tradeoff import GainRecord, check_record, gain_table, ladder_gain, null_test, read_arms

@@ -16,13 +16,9 @@ torch = pytest.importorskip("torch")
 from densing.efficiency.parallel.data_parallel.link import members  # noqa: E402
 from densing.efficiency.parallel.data_parallel.train import train_data_parallel  # noqa: E402
 from densing.efficiency.parallel.distributed import lm  # noqa: E402
-from densing.efficiency.parallel.distributed.loop import (  # noqa: E402
-    Checkpoints,
-    Clock,
-    run,
-)
+from densing.efficiency.parallel.distributed.loop import Checkpoints, Clock, run  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
-from densing.efficiency.techniques import get_technique  # noqa: E402
+from densing.efficiency.systems.registry import get_technique  # noqa: E402
 
 
 class Toy:

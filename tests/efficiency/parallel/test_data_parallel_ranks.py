@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
 
-from densing.efficiency.parallel.data_parallel.ddp import DDP  # noqa: E402
-from densing.efficiency.parallel.data_parallel.sharded import Sharded  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
-from densing.efficiency.techniques import get_technique  # noqa: E402
+from densing.efficiency.systems.ddp.run import DDP  # noqa: E402
+from densing.efficiency.systems.registry import get_technique  # noqa: E402
+from densing.efficiency.systems.zero.run import Sharded  # noqa: E402
 from densing.efficiency.traces.run import read_timeline  # noqa: E402
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 

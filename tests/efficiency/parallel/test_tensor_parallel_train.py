@@ -12,7 +12,7 @@ from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.parallel.distributed.lm import build_lm
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunRecord, RunSpec
 from densing.efficiency.parallel.tensor_parallel.train import train_tensor_parallel
-from densing.efficiency.techniques import get_technique
+from densing.efficiency.systems.registry import get_technique
 from tests.support import folders
 from tests.support.gloo_ranks import ranks_of
 from tests.support.tensor_schedules import schedule_of

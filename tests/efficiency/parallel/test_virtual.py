@@ -18,21 +18,12 @@ if not torch.distributed.is_available():
 from contextlib import nullcontext  # noqa: E402
 
 from densing.core import InputError  # noqa: E402
-from densing.efficiency.parallel import (  # noqa: E402
-    CO2,
-    DCT,
-    DDP,
-    Federated,
-    FedFT,
-    Int8Delta,
-    LocalSGD,
-    Replica,
-    SlowMo,
-    TopKDelta,
-    TopKGradients,
-    VirtualMethods,
-    VirtualRanks,
-)
+from densing.efficiency.parallel import Replica, VirtualMethods, VirtualRanks  # noqa: E402
+from densing.efficiency.systems.co2.run import CO2  # noqa: E402
+from densing.efficiency.systems.dct.run import DCT, TopKGradients  # noqa: E402
+from densing.efficiency.systems.ddp.run import DDP  # noqa: E402
+from densing.efficiency.systems.fedft.run import Federated, FedFT, Int8Delta, TopKDelta  # noqa: E402
+from densing.efficiency.systems.local_sgd.run import LocalSGD, SlowMo  # noqa: E402
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
 STEPS = 11

@@ -1,4 +1,3 @@
-from .buckets import BUCKETS_MB as BUCKETS_MB
 from .flat import Flat as Flat
 from .train import WARMUP_STEPS as WARMUP_STEPS
 from .train import Replica as Replica

@@ -14,8 +14,6 @@ from torch import nn
 from torch.nn import functional
 
 from densing.core import UnavailableError
-from densing.efficiency.parallel.codecs import Codec, Packet, Reader, sizes
-from densing.efficiency.parallel.data_parallel.federated import Federated
 from densing.efficiency.parallel.data_parallel.train import Method, Replica
 from densing.efficiency.parallel.data_parallel.virtual import VirtualMethods
 
@@ -49,39 +47,6 @@ class Outcome(NamedTuple):
     loss: float
     sent: float
     kept: float
-
-
-class Leading(Codec):
-    """The first entries of a tensor as it lies: the rule ``prefix`` without the transform, to see what that gives."""
-
-    adds = True
-
-    def __init__(self, keep: float) -> None:
-        self.keep = keep
-
-    def encode(self, tensor: torch.Tensor) -> Packet:
-        """Return the first entries."""
-        return Packet((tensor.detach().reshape(-1)[: sizes.kept(tensor.numel(), self.keep)],))
-
-    def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
-        """Return the tensor, 0 where nothing was sent."""
-        entries = sizes.kept(like.numel(), self.keep)
-        tensor = torch.zeros(like.numel())
-        tensor[:entries] = reader.take(entries, torch.float32)
-        return tensor.view(like.shape)
-
-    def bounds(self, like: torch.Tensor) -> tuple[int, int]:
-        """Return the bytes of so many entries."""
-        size = sizes.VALUE_BYTES * sizes.kept(like.numel(), self.keep)
-        return size, size
-
-
-class WholeModel(Federated):
-    """Sends the weights themselves through the codec, not what a round has changed of them."""
-
-    def _end_round(self) -> None:
-        self.anchor.zero_()
-        super()._end_round()
 
 
 @cache

@@ -199,7 +199,7 @@ def train_data_parallel(env: RunEnv, method: MethodMaker, **knobs: Any) -> RunRe
         The process group is initialised, unless there is one rank only.
     method : callable
         Makes a :class:`Method` from this rank's :class:`Replica` and the knobs: what a technique brings
-        (``DataParallelRun.method`` in ``densing.efficiency.techniques.planner``).
+        (``DataParallelRun.method`` in ``densing.efficiency.systems.planner``).
     **knobs
         Of the method.
 

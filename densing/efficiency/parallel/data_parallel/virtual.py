@@ -1,6 +1,6 @@
 """Virtual ranks: 2 to 64 ranks of a data-parallel method in one process, joined by a link that is no network.
 
-The methods are those of a real run (:class:`~densing.efficiency.parallel.CO2` and the others) and do not know. What a
+The methods are those of a real run (:class:`~densing.efficiency.systems.CO2` and the others) and do not know. What a
 link carries is averaged in the order of the ranks, so a run has the same bits again, and with two ranks those of a run
 over gloo, where the order of a sum cannot matter. Bytes are counted as a ring would send them.
 """

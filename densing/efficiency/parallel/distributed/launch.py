@@ -31,7 +31,7 @@ from densing.efficiency.parallel.distributed.results import Run, RunLink, gather
 from densing.efficiency.parallel.distributed.spec import RunSpec, first_difference, identity
 from densing.efficiency.simulation import parse_delay
 
-WORKER = "densing.efficiency.techniques.worker"
+WORKER = "densing.efficiency.systems.worker"
 LAUNCHER = "DENSING_LAUNCHER"
 """Environment variable: process id of who started the agents."""
 

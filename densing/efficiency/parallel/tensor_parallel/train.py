@@ -10,12 +10,7 @@ from torch import Tensor
 
 from densing.core import UnknownNameError
 from densing.efficiency.parallel.distributed import Clock, RunEnv, RunRecord, mean_loss, run
-from densing.efficiency.parallel.tensor_parallel.model import (
-    build_part,
-    cut_dimension,
-    prefill_loss,
-    train_loss,
-)
+from densing.efficiency.parallel.tensor_parallel.model import build_part, cut_dimension, prefill_loss, train_loss
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
 from densing.efficiency.parallel.tensor_parallel.tape import Exchange
 
@@ -29,7 +24,7 @@ def train_tensor_parallel(env: RunEnv, schedule: Schedule, *, mode: Mode = "trai
     ----------
     env : RunEnv
     schedule : Schedule
-        What a technique brings (``TensorParallelRun.schedule`` in ``densing.efficiency.techniques.planner``).
+        What a technique brings (``TensorParallelRun.schedule`` in ``densing.efficiency.systems.planner``).
     mode : {'train', 'prefill'}
         ``prefill``: forward passes only, as in inference's first one; the weights stay as they were drawn.
     stand_in : str

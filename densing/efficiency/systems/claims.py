@@ -1,0 +1,341 @@
+"""What a claim is, the laws it is checked under, and the clusters and null models that checks share.
+
+A check is handed the simulator's laws (:class:`Physics`). Under the simulator's own it answers; under a mutation (every
+collective three times as dear, latencies ten times as long, no contention, nothing hidden) the whole check runs again,
+its calibrations too. Whatever comes out the same has not been tested by the claim: it went in, or it is arithmetic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from msgspec.structs import replace
+
+from densing.core import InputError, UnavailableError, formatting, read_json
+from densing.efficiency.simulation import Cluster, Graph, Link, Workload
+from densing.efficiency.systems.plan import Measured, Plans, measure
+from densing.efficiency.timeline import Kind
+
+if TYPE_CHECKING:
+    from densing.efficiency.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Physics:
+    """The laws that a claim is checked under; the default ones are the simulator's own.
+
+    Parameters
+    ----------
+    collectives : float
+        Every communication takes so many times as long.
+    latency : float
+        Every message's latency is so many times as long.
+    contention : float
+        Factor on what overlapping work slows each other down by; 0: not at all.
+    overlap : bool
+        Whether a rank computes and communicates at once.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation import load_cluster
+    >>> round(Physics(latency=10).cluster(load_cluster("a100x8-tcp")).inter.alpha_s, 9)
+    0.0003
+    """
+
+    collectives: float = 1.0
+    latency: float = 1.0
+    contention: float = 1.0
+    overlap: bool = True
+
+    def cluster(self, cluster: Cluster) -> Cluster:
+        """Return what these laws make of a cluster: costs are linear in its links, so scaling these scales them."""
+
+        def scaled(link: Link) -> Link:
+            alpha, beta = link.alpha_s * self.latency, link.beta_s_per_byte
+            return type(link)(alpha * self.collectives, beta * self.collectives, link.shared)
+
+        return cluster.change(
+            intra=scaled(cluster.intra),
+            inter=scaled(cluster.inter),
+            wide=None if cluster.wide is None else scaled(cluster.wide),
+            kappa=cluster.kappa * self.contention,
+            kappa_comm=cluster.kappa_comm * self.contention,
+        )
+
+    def graph(self, graph: Graph) -> Graph:
+        """Return the tasks as these laws let them run: without overlap a rank has one stream for everything.
+
+        Examples
+        --------
+        >>> graph = Graph()
+        >>> first = graph.add("product", Kind.COMPUTE, (0,), "compute", 1.0)
+        >>> second = graph.add("all_reduce", Kind.COMM, (0,), "comm", 0.5)
+        >>> Physics().simulate(graph).makespan, Physics(overlap=False).simulate(graph).makespan
+        (1.0, 1.5)
+        """
+        if self.overlap:
+            return graph
+        serial = Graph()
+        serial.tasks = [
+            # An annotation occupies nothing, whatever stream it is on.
+            task if task.kind is Kind.ANNOTATION else task._replace(stream="one at a time")
+            for task in graph.tasks
+        ]
+        serial.need, serial.until = graph.need, graph.until
+        return serial
+
+    def simulate(self, graph: Graph) -> Simulation:
+        """Run a graph whose contention is in its tasks' seconds."""
+        from densing.efficiency.simulation import simulate
+
+        return simulate(self.graph(graph))
+
+    def measure(self, technique: Plans, workload: Workload, cluster: Cluster, **knobs: Any) -> Measured:
+        """Plan, simulate and measure a technique.
+
+        Raises
+        ------
+        InputError
+            When the technique cannot work on this workload.
+        """
+        changed = self.cluster(cluster)
+        plan = technique.plan(workload, changed, **knobs)
+        return measure(dataclasses.replace(plan, graph=self.graph(plan.graph)), changed)
+
+
+PHYSICS = Physics()
+"""The simulator's own laws."""
+
+MUTATIONS: Mapping[str, Physics] = MappingProxyType(
+    {
+        "ring costs x 3": Physics(collectives=3.0),
+        "latency x 10": Physics(latency=10.0),
+        "no contention": Physics(contention=0.0),
+        "no overlap": Physics(overlap=False),
+    }
+)
+"""The laws broken one at a time."""
+
+
+Evidence = Literal["first-hand", "second-hand", "derived", "measured", "recalled"]
+Grade = Literal[
+    "predicted", "calibrated on other rows", "fitted", "algebraic", "counted", "measured", "own measurement"
+]
+GRADES: tuple[Grade, ...] = get_args(Grade)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What we find where a paper claims something; ``value`` None where the simulator cannot answer, ``note`` why."""
+
+    value: float | str | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published figure, and how we recompute it.
+
+    Parameters
+    ----------
+    id : str
+        ``CO2-1a``.
+    what, setup : str
+    published : float or str
+        The figure, or a direction in words (``4090 > A800``).
+    unit : str
+    evidence : Evidence
+        Of the published figure.
+    source : str
+    check : callable
+        Gives our :class:`Answer` under the laws it is handed (:class:`densing.efficiency.systems.claims.Physics`):
+        all that it simulates goes through them, calibrations included.
+    tolerance : float, optional
+        Relative; None where a direction is compared: then ``check`` returns the same words if it holds. Said before
+        the answer is looked at.
+    inputs : str
+        Which published figures went into ours (what was fitted to what).
+    slow : bool
+        Takes more than ten seconds.
+    grade : Grade
+        What agreement would be worth. ``predicted``: nothing that the same source measured went in.
+        ``calibrated on other rows``: parameters were fitted to other figures, of this source or another. ``fitted``:
+        to this very figure.
+        ``algebraic``: ours follows from what went in whatever the simulator does. ``counted``: bytes or messages were
+        counted, nothing was timed. ``measured``: the check runs a small experiment of ours, nothing is simulated.
+        ``own measurement``: the figure is ours, not a paper's.
+    null : callable, optional
+        What a model without a simulator answers from the same inputs; needed of ``calibrated on other rows``.
+    assumptions : mapping of str to callable
+        The check with one assumption changed, by what it is changed to: which of them decide the verdict is printed.
+
+    Raises
+    ------
+    densing.core.errors.InputError
+        For a grade that does not exist, and for a calibrated claim without a null model.
+    """
+
+    id: str
+    what: str
+    setup: str
+    published: float | str
+    unit: str
+    evidence: Evidence
+    source: str
+    check: Callable[[Physics], Answer]
+    tolerance: float | None = None
+    inputs: str = ""
+    slow: bool = False
+    grade: Grade = "predicted"
+    null: Callable[[], Answer] | None = None
+    assumptions: Mapping[str, Callable[[], Answer]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.grade not in GRADES:
+            raise InputError(f"claim {self.id}: grade {self.grade!r} does not exist; give one of {', '.join(GRADES)}")
+        if self.grade == "calibrated on other rows" and self.null is None:
+            raise InputError(
+                f"claim {self.id} is calibrated on other rows and has no null model; give what a model without a "
+                "simulator says from the same rows"
+            )
+
+
+RECORDS = Path(__file__).with_name("records")
+"""What ladders of ours have measured, as `densing ladder gain` leaves it: too long to train within `validate`."""
+
+
+def recorded(name: str, arm: str) -> Answer:
+    """Return whether an arm lost anything beside the baseline of a ladder that was trained for it.
+
+    Parameters
+    ----------
+    name : str
+        Of a file in :data:`RECORDS`.
+    arm : str
+
+    Returns
+    -------
+    Answer
+        ``no loss``, ``loss`` or ``not decided`` (see :func:`densing.ladder_gain`); in the note the ratio of tokens.
+
+    Examples
+    --------
+    >>> recorded("less-to-send", "no such arm").value is None
+    True
+    """
+    data = read_json(RECORDS / f"{name}.json")
+    row = next((row for row in data["figures"] if row["arm"] == arm), None)
+    if row is None:
+        return Answer(None, f"no arm {arm} in the record {name}")
+    spec = data["spec"]
+    ratio, low, high = (formatting.number(row[f"token_{part}"]) for part in ("ratio", "lo", "hi"))
+    share = formatting.number(row["bytes"] / spec["baseline_cost"]["bytes"])
+    note = (
+        f"{arm} beside {spec['baseline']}: {ratio} of the tokens ({low} to {high}), {share} of the bytes; "
+        f"{row['pairs']} pairs of {', '.join(spec['sizes'])}; record {data['digest'][:12]}, made again by `densing "
+        "techniques validate --measure` beside its runs"
+    )
+    return Answer({"yes": "no loss", "no": "loss"}.get(row["no_loss"], row["no_loss"]), note)
+
+
+FREE = Link(0.0, 0.0)
+"""A link that costs nothing."""
+
+
+def device_taking(
+    physics: Physics, seconds: float, technique: Plans, workload: Workload, cluster: Cluster, **knobs: Any
+) -> Cluster:
+    """Return the cluster with its device scaled so that a step takes so long; its links must be free."""
+    now = physics.measure(technique, workload, cluster, **knobs).step_s
+    device = cluster.device
+    # With free links a step is compute alone, which is in inverse proportion to both rates of the roofline.
+    faster = now / seconds
+    return cluster.change(device=replace(device, flops=device.flops * faster, mem_bw=device.mem_bw * faster))
+
+
+def link_taking(
+    physics: Physics, seconds: float, level: str, technique: Plans, workload: Workload, cluster: Cluster, **knobs: Any
+) -> Cluster:
+    """Return the cluster with one link's latency and time per byte scaled so that a step takes so long.
+
+    The technique must hide nothing: then the step grows in proportion.
+
+    Raises
+    ------
+    InputError
+        When the step is shorter than its compute, or uses no such link.
+    """
+    link: Link = getattr(cluster, level)
+    compute = physics.measure(technique, workload, cluster.change(**{level: FREE}), **knobs).step_s
+    now = physics.measure(technique, workload, cluster, **knobs).step_s
+    if now <= compute or seconds < compute:
+        raise InputError(
+            f"a step of {seconds:g} s leaves no time for the link {level!r} beside {compute:g} s of compute"
+        )
+    # Nothing is hidden, so what is beyond compute is in proportion to latency and time per byte.
+    slower = (seconds - compute) / (now - compute)
+    return cluster.change(**{level: Link(link.alpha_s * slower, link.beta_s_per_byte * slower, link.shared)})
+
+
+class Published(NamedTuple):
+    """What a paper's row says without any simulator, in whatever unit of time.
+
+    Attributes
+    ----------
+    free : float
+        A step whose communication costs nothing.
+    blocking : float
+        A step that waits for all of it.
+    step : float
+        A step with the technique.
+    """
+
+    free: float
+    blocking: float
+    step: float
+
+
+def constant_share(free: float, blocking: float, peers: Sequence[Published] = ()) -> float:
+    """Return the step of a null model without a simulator: a constant share of the communication stays exposed.
+
+    The share makes the relative errors of the other rows' throughput least squares, as the contention that ours is
+    fitted with does; where ours is fitted to no other rows it has none either, and all is hidden.
+
+    Parameters
+    ----------
+    free, blocking : float
+        Of the row to be predicted, whose own step stays out.
+    peers : sequence of Published
+
+    Examples
+    --------
+    >>> constant_share(1.0, 2.0, [Published(1.0, 3.0, 1.5)]), constant_share(1.0, 2.0)
+    (1.25, 1.0)
+    """
+    if not peers:
+        return free
+    from scipy.optimize import minimize_scalar
+
+    def squares(share: float) -> float:
+        return sum((row.step / (row.free + share * (row.blocking - row.free)) - 1) ** 2 for row in peers)
+
+    # Rounded well above what the optimiser leaves open.
+    fit = minimize_scalar(squares, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-9})
+    return float(free + round(float(fit.x), 6) * (blocking - free))
+
+
+def unless_unavailable(check: Callable[[], Answer]) -> Callable[[Physics], Answer]:
+    """Return a check that says what it would need where that is missing."""
+
+    def answer(_: Physics) -> Answer:
+        try:
+            return check()
+        except UnavailableError as error:
+            return Answer(None, str(error))
+
+    return answer

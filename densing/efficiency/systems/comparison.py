@@ -1,0 +1,600 @@
+"""Techniques side by side: the same workload on the same cluster, figures from the simulated timelines alone.
+
+And where each of them pays off: the same over the bandwidth of a link and the size of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError, formatting
+from densing.efficiency.simulation import Convex, Gather, Served, Workload, resized
+from densing.efficiency.systems.host_tables import TableTechnique
+from densing.efficiency.systems.plan import Measured, measure, steady_timeline
+from densing.efficiency.systems.planner import Planned
+from densing.efficiency.systems.registry import BUILT_IN, Technique, get_technique
+from densing.efficiency.systems.splits import remedy
+from densing.efficiency.throughput import Modelled, modelled_step
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from densing.efficiency.simulation import Cluster
+    from densing.efficiency.timeline import Timeline
+
+
+Settings = Mapping[str, Mapping[str, Any]]
+"""Knobs by technique."""
+Step = Workload | Gather | Convex | Served
+"""What is planned: a step of a transformer, one that gathers rows, one of a linear problem."""
+
+FITS, DOES_NOT_FIT, DOES_NOT_APPLY = "simulated", "does not fit", "does not apply"
+RANKS = (FITS, DOES_NOT_FIT, DOES_NOT_APPLY)
+TIGHT = 0.8
+"""Of a device's memory: what is counted above this leaves little for what is not (buffers, fragments, the driver)."""
+
+
+PLAIN = {"ddp": 0, "ddp-tuned": 0, "zero1": 1, "zero2": 2, "zero3": 3, "tensor-parallel": 0, "pipeline": 0}
+"""Techniques that the cost model of measured runs knows too, by their stage of ZeRO."""
+
+
+class Row(Record, frozen=True):
+    """What one technique does to a step.
+
+    Parameters
+    ----------
+    technique : str
+    status : {"simulated", "does not fit", "does not apply"}
+        What does not fit in a device's memory is simulated too: what it would take if it did.
+    step_s : float, optional
+        Seconds per step, in the steady state; this and all below None where the technique does not apply.
+    exposed_comm_s : float, optional
+        Seconds per step in which a rank communicates and does not compute, mean of the ranks.
+    overlap_ratio : float, optional
+        Share of the communication that is hidden behind compute; None without communication.
+    bytes : float, optional
+        Put into communication per rank and step.
+    speedup : float, optional
+        Step of the baseline over this one's.
+    memory_bytes : float, optional
+        Per rank.
+    bytes_per_link : mapping of str to float
+        The bytes by the slowest link that the group of the communication spans: intra, inter, wide.
+    memory : mapping of str to float
+        Bytes per rank by purpose.
+    reason : str
+        Why the technique does not apply or does not fit, and what would make it fit.
+    room_bytes : float, optional
+        Memory of a device; None where the cluster does not say.
+    changes_loss : str, optional
+        How what is learned per step differs from plain synchronous training; empty where it does not, None where the
+        technique does not say.
+    step_se_s : float, optional
+        Standard error of ``step_s``, where the cluster's delays are drawn.
+    modelled_s, modelled_low_s, modelled_high_s : float, optional
+        Of a plain layout: the step by the cost model of measured runs, and between which four of five runs lie that it
+        had not seen (:func:`densing.efficiency.throughput.modelled_step`).
+    parameters_on_device, parameters : int, optional
+        Of a step that gathers rows: those in the device's memory, and all, the table's with them. Which of them divides
+        is a choice of N.
+    """
+
+    technique: str
+    status: str
+    step_s: float | None = None
+    exposed_comm_s: float | None = None
+    overlap_ratio: float | None = None
+    bytes: float | None = None
+    speedup: float | None = None
+    memory_bytes: float | None = None
+    bytes_per_link: Mapping[str, float] = msgspec.field(default_factory=dict)
+    memory: Mapping[str, float] = msgspec.field(default_factory=dict)
+    reason: str = ""
+    room_bytes: float | None = None
+    changes_loss: str | None = None
+    step_se_s: float | None = None
+    modelled_s: float | None = None
+    modelled_low_s: float | None = None
+    modelled_high_s: float | None = None
+    parameters_on_device: int | None = None
+    parameters: int | None = None
+
+
+class Comparison(Readable, Record, frozen=True):
+    """Rows, the technique they are measured against, and remarks.
+
+    Rows are in the order asked for, but what does not fit in memory follows what does, and what does not apply is last.
+    """
+
+    rows: tuple[Row, ...]
+    baseline: str
+    notes: tuple[Note, ...] = ()
+
+    def card(self) -> Card:
+        """Return what is shown: a row per technique."""
+        return Card(f"{len(self.rows)} techniques against {self.baseline}", {}, self.table(), self.notes)
+
+    def table(self) -> pd.DataFrame:
+        """Return the rows as a table."""
+        return Record.frame(self.rows)
+
+    @property
+    def title(self) -> str:
+        """What the comparison comes to, in a line."""
+        return title([row.to_dict() for row in self.rows], self.baseline)
+
+
+def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
+    """Return what rows come to, in a line: the fastest of those that fit in memory.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        technique and speedup; optionally status and changes_loss.
+    baseline : str
+        The technique that speed-ups are relative to; when empty the row whose speed-up is exactly 1.
+
+    Examples
+    --------
+    >>> rows = [{"technique": "ddp", "speedup": 1.0}, {"technique": "co2", "speedup": 1.4, "changes_loss": "late"}]
+    >>> title(rows)
+    'co2 is 1.40× as fast as ddp per step, but changes what a step learns'
+    >>> title([{**row, "status": "does not fit"} for row in rows])
+    'None of 2 techniques fits in memory: ddp, co2'
+    """
+
+    def beside(names: Sequence[str]) -> str:
+        return f"; {', '.join(names)} {'does' if len(names) == 1 else 'do'} not fit in memory" if names else ""
+
+    misfits = [str(row["technique"]) for row in rows if row.get("status") == DOES_NOT_FIT]
+    fitting = [row for row in rows if row.get("status", FITS) == FITS]
+    if len(rows) == 1:
+        return f"One technique: {rows[0]['technique']}" + (", which does not fit in memory" if misfits else "")
+    if misfits and not fitting:
+        return f"None of {len(rows)} techniques fits in memory: {', '.join(misfits)}"
+    left_out = beside(misfits)
+    rated = [row for row in fitting if row.get("speedup") is not None and math.isfinite(row["speedup"])]
+    base = baseline or next((str(row["technique"]) for row in rows if row.get("speedup") == 1.0), "")
+    if not rated or not base:
+        return f"{len(rows)} techniques side by side{left_out}"
+    best = max(rated, key=lambda row: float(row["speedup"]))
+    if str(best["technique"]) == base or best["speedup"] <= 1:
+        if [str(row["technique"]) for row in fitting] == [base]:
+            return f"Only {base} fits in memory{left_out}"
+        none = "Nothing that fits" if misfits else f"None of {len(rows)} techniques"
+        return f"{none} is faster than {base}{', which does not fit' if base in misfits else left_out}"
+    than = f"{base}, which does not fit," if base in misfits else base
+    also = beside([name for name in misfits if name != base])
+    learns = ", but changes what a step learns" if best.get("changes_loss") else ""
+    factor = f"{best['speedup']:,.0f}×" if best["speedup"] >= 1000 else f"{best['speedup']:#.3g}".rstrip(".") + "×"
+    return f"{best['technique']} is {factor} as fast as {than} per step{learns}{also}"
+
+
+def in_memory(status: str, room_bytes: float | None) -> str:
+    """Return whether a row fits, as far as the memory of a device is known; a dash where it does not apply.
+
+    Examples
+    --------
+    >>> in_memory("simulated", 8e10), in_memory("simulated", None), in_memory("does not fit", 8e10)
+    ('fits', 'unknown', 'does not fit')
+    """
+    if status == FITS:
+        return "fits" if room_bytes else "unknown"
+    return status if status == DOES_NOT_FIT else "–"
+
+
+def compare(
+    workload: Step,
+    cluster: Cluster,
+    techniques: Sequence[str],
+    *,
+    knobs: Settings | None = None,
+    baseline: str | None = None,
+    remedies: bool = True,
+) -> Comparison:
+    """Simulate techniques on one workload and one cluster.
+
+    Parameters
+    ----------
+    workload : Workload, Gather, Convex or Served
+    cluster : Cluster
+    techniques : sequence of str
+        Names, as :func:`densing.efficiency.systems.registry.technique_names` gives them.
+    knobs : mapping of str to mapping, optional
+        Settings that differ from the defaults: ``{"co2": {"tau": 48}}``.
+    baseline : str, optional
+        Whose step the speed-ups are relative to; the first technique when left out.
+    remedies : bool
+        Also try what would make a technique fit that does not fit in a device's memory.
+
+    Returns
+    -------
+    Comparison
+        A technique that cannot work on this workload, or does not fit in memory, has a row that says so, and there is a
+        note of each kind. That of memory is an error where the fastest of all rows does not fit.
+
+    Raises
+    ------
+    InputError
+        When a name or a knob is unknown, none or one is named twice.
+    """
+    if not techniques:
+        raise InputError("no technique to compare; name some, as in ddp,co2,ladder")
+    twice = sorted({name for name in techniques if list(techniques).count(name) > 1})
+    if twice:
+        raise InputError(f"technique {twice[0]!r} is named twice; name it once")
+    names = list(dict.fromkeys([*techniques, *([baseline] if baseline else [])]))
+    for name in names:
+        get_technique(name)
+    for name, values in (knobs or {}).items():
+        if name not in names:
+            raise UnknownNameError("technique among those compared:", name, names)
+        for knob in values:
+            known = [each.name for each in get_technique(name).knobs]
+            if knob not in known:
+                raise UnknownNameError(f"knob of {name}:", knob, known)
+    reference = baseline or techniques[0]
+    outcomes = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in names}
+    base = outcomes[reference]
+    step = base.step_s if isinstance(base, Measured) else None
+    rows = [_row(name, outcomes[name], step, workload, cluster) for name in techniques]
+    for at, row in enumerate(rows):
+        if remedies and row.status == DOES_NOT_FIT and isinstance(workload, Workload):
+            change = remedy(get_technique(row.technique), workload, cluster, (knobs or {}).get(row.technique, {}))
+            rows[at] = replace(row, reason=f"{row.reason}; {change}") if change else row
+    doubts: dict[str, Note] = {}
+    for at, row in enumerate(rows):
+        if isinstance(workload, Workload) and row.technique in PLAIN and row.step_s is not None:
+            found = modelled_step(workload, cluster, PLAIN[row.technique])
+            if found is not None:
+                rows[at] = replace(
+                    row, modelled_s=found.step_s, modelled_low_s=found.low_s, modelled_high_s=found.high_s
+                )
+                doubts |= {note.code: note for note in found.doubts}
+                if not found.low_s <= row.step_s <= found.high_s:
+                    doubts.setdefault("seconds-differ", _differ(row.technique, row.step_s, found))
+    # A stable sort: within a status the order asked for stays.
+    rows.sort(key=lambda row: RANKS.index(row.status))
+    notes = [*_notes(rows, workload, cluster), *doubts.values()]
+    for row in rows:
+        technique: Any = get_technique(row.technique)
+        if isinstance(technique, Planned | TableTechnique) and row.status != DOES_NOT_APPLY:
+            notes += technique.remarks(workload, cluster, **(knobs or {}).get(row.technique, {}))  # type: ignore[arg-type]
+    if not isinstance(base, Measured):
+        message = f"no speed-ups: the baseline {reference} does not apply here ({base}); choose another baseline"
+        notes.append(Note("no-baseline", "warning", message, {"baseline": reference}))
+    return Comparison(tuple(rows), reference, tuple(notes))
+
+
+def timelines(
+    workload: Step, cluster: Cluster, comparison: Comparison, knobs: Settings | None = None
+) -> list[tuple[str, Timeline]]:
+    """Return the simulated steady steps of each technique of a comparison that applies, to be drawn."""
+    applied = [row.technique for row in comparison.rows if row.status != DOES_NOT_APPLY]
+    step: Any = workload
+    plans = {name: get_technique(name).plan(step, cluster, **(knobs or {}).get(name, {})) for name in applied}
+    return [(name, steady_timeline(plan, cluster)) for name, plan in plans.items()]
+
+
+def _try(technique: Technique, workload: Any, cluster: Cluster, knobs: Mapping[str, Any]) -> Measured | InputError:
+    try:
+        return measure(technique.plan(workload, cluster, **knobs), cluster)
+    except InputError as error:
+        return error
+    except Exception as error:
+        if technique.name in BUILT_IN:
+            raise
+        # Code of another package: its row says so, the others stand.
+        return InputError(f"its plan broke ({type(error).__name__}: {error}); report it to whoever wrote it")
+
+
+def _row(name: str, outcome: Measured | InputError, base: float | None, workload: Step, cluster: Cluster) -> Row:
+    changes_loss = getattr(get_technique(name), "changes_loss", None)
+    room = cluster.device.memory or None
+    if isinstance(outcome, InputError):
+        return Row(name, DOES_NOT_APPLY, reason=str(outcome), room_bytes=room, changes_loss=changes_loss)
+    need = sum(outcome.memory.values()) if outcome.memory else None
+    misfit = bool(room and need and need > room)
+    technique = get_technique(name)
+    counts: tuple[int | None, int | None] = (None, None)
+    if isinstance(technique, TableTechnique) and isinstance(workload, Gather):
+        counts = technique.parameters(workload)
+    return Row(
+        technique=name,
+        status=DOES_NOT_FIT if misfit else FITS,
+        step_s=outcome.step_s,
+        exposed_comm_s=outcome.exposed_comm_s,
+        overlap_ratio=outcome.overlap_ratio,
+        bytes=outcome.bytes,
+        speedup=base / outcome.step_s if base and outcome.step_s else None,
+        memory_bytes=need,
+        bytes_per_link=outcome.bytes_per_link,
+        memory=outcome.memory,
+        reason=f"needs {need / 1e9:,.1f} GB of {room / 1e9:,.0f} GB" if misfit and need and room else "",
+        room_bytes=room,
+        changes_loss=changes_loss,
+        step_se_s=outcome.step_se_s,
+        parameters_on_device=counts[0],
+        parameters=counts[1],
+    )
+
+
+def _differ(name: str, step_s: float, found: Modelled) -> Note:
+    """Return the note that measured runs make another step likely than the simulated one."""
+    low, high = (formatting.duration(1e9 * end) for end in (found.low_s, found.high_s))
+    return Note(
+        "seconds-differ",
+        "warning",
+        f"{name}: simulated {formatting.duration(1e9 * step_s)} a step, by the cost model of measured runs {low} to "
+        f"{high}: believe the second on seconds; speed-ups are those of simulated steps",
+        {"step_s": step_s, "modelled_low_s": found.low_s, "modelled_high_s": found.high_s},
+    )
+
+
+def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
+    notes = []
+    for row in rows:
+        if row.status == DOES_NOT_APPLY:
+            # Most reasons begin with the technique's name already.
+            message = row.reason if row.reason.startswith(row.technique) else f"{row.technique}: {row.reason}"
+            notes.append(Note("does-not-apply", "warning", message, {"technique": row.technique}))
+    if any(row.status == FITS and row.room_bytes is None for row in rows):
+        message = f"{cluster.name} does not say how much memory a device has: whether these runs fit is unknown"
+        notes.append(Note("memory-unknown", "warning", message, {"cluster": cluster.name}))
+    notes += _too_large(rows, workload, cluster)
+    transformer = workload if isinstance(workload, Workload) else None
+    if transformer and transformer.mode == "train" and not transformer.fused_attention:
+        message = (
+            "attention that writes its scores changes the memory only: what writing and reading them adds to a step's "
+            "time is not in the simulated times"
+        )
+        notes.append(Note("times-without-scores", "info", message, {"recompute": transformer.recompute}))
+    if transformer and transformer.recompute == "selective" and transformer.fused_attention:
+        message = "recompute selective: fused attention keeps no scores to be recomputed, so nothing changes"
+        notes.append(Note("nothing-to-recompute", "info", message, {"recompute": transformer.recompute}))
+    if cluster.delay is not None:
+        shares = [row.step_se_s / row.step_s for row in rows if row.step_se_s is not None and row.step_s]
+        error = (
+            f"standard errors of a step are up to {formatting.percent(100 * max(shares))} of it"
+            if shares
+            else "one draw for the whole run, or few steps: steps have no standard error"
+        )
+        message = f"delays are drawn, {cluster.delay}, the same for all techniques; {error}"
+        notes.append(Note("delays-drawn", "info", message, {"delay": str(cluster.delay)}))
+    hiding = [row.technique for row in rows if row.overlap_ratio]
+    if hiding and not cluster.kappa and not cluster.kappa_comm:
+        message = (
+            f"{cluster.name} knows no contention (kappa 0): hiding costs nothing here, on devices it does "
+            f"({', '.join(hiding)}); `densing calibrate` measures it, `densing techniques validate` says what "
+            "published runs imply"
+        )
+        notes.append(Note("no-contention", "info", message, {"techniques": hiding}))
+    applied = [row for row in rows if row.status != DOES_NOT_APPLY]
+    other = {row.technique: row.changes_loss for row in applied if row.changes_loss}
+    if other:
+        changes = "; ".join(f"{name}: {change}" for name, change in other.items())
+        message = f"what is computed changes, so loss per step may; the simulator tells times only ({changes})"
+        notes.append(Note("other-training", "info", message, {"techniques": list(other)}))
+    silent = [row.technique for row in applied if row.changes_loss is None]
+    if silent:
+        message = f"{', '.join(silent)}: not said whether loss per step stays as it is; the simulator tells times only"
+        notes.append(Note("loss-not-said", "info", message, {"techniques": silent}))
+    return notes
+
+
+def _too_large(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
+    """One note on all that do not fit, one on all that barely do."""
+    size, unit = workload.batch if isinstance(workload, Workload) else 0, "batch"
+    if isinstance(workload, Gather):
+        size, unit = workload.rows, "rows"
+    elif isinstance(workload, Convex):
+        size, unit = workload.n, "items"
+    elif isinstance(workload, Served):
+        size, unit = workload.tokens, "tokens"
+    batch = f"batch {size}" if unit == "batch" else f"{size:,} {unit} a step"
+    misfits = [row for row in rows if row.status == DOES_NOT_FIT]
+    room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
+    notes = []
+    if misfits:
+        simulated = [row for row in rows if row.step_s is not None]
+        fastest = min(simulated, key=lambda row: (row.step_s or 0.0, RANKS.index(row.status)))
+        requirements = ", ".join(f"{row.technique} ({(row.memory_bytes or 0.0) / 1e9:,.1f} GB)" for row in misfits)
+        details = {
+            "techniques": [row.technique for row in misfits],
+            unit: size,
+            "need_gb": [(row.memory_bytes or 0.0) / 1e9 for row in misfits],
+            "room_gb": cluster.device.memory / 1e9,
+        }
+        severity: Severity = "error" if fastest.status == DOES_NOT_FIT else "warning"
+        also = ", and the fastest is one of them" if severity == "error" and len(misfits) < len(simulated) else ""
+        notes.append(
+            Note("memory", severity, f"does not fit at {batch}: {requirements}; {room} per device{also}", details)
+        )
+    tight = [
+        row.technique
+        for row in rows
+        if row.status == FITS and (row.memory_bytes or 0.0) > TIGHT * (row.room_bytes or math.inf)
+    ]
+    if tight:
+        message = (
+            f"{', '.join(tight)}: tight at {batch}: more than {TIGHT:.0%} of the memory, buffers, fragments and the "
+            f"driver's share not counted; {room}"
+        )
+        notes.append(Note("memory-tight", "info", message, {"techniques": tight, unit: size}))
+    return notes
+
+
+MARGIN = 0.02
+"""A speed-up within this of 1 is a tie."""
+
+FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)
+BATCHES = (1, 4, 16, 64)
+LINKS = ("intra", "inter", "wide")
+
+
+class Cell(Record, frozen=True):
+    """One technique at one bandwidth, one batch and one number of replicas.
+
+    Parameters
+    ----------
+    bandwidth_gbps : float
+        Of the link that is varied, 10^9 bits per second.
+    batch : int
+        Sequences per data-parallel replica.
+    technique : str
+    step_s, speedup : float, optional
+        None where it does not apply.
+        None too for the speed-up of what does not fit in memory.
+    verdict : {"wins", "ties", "loses", "does not fit", "does not apply"}
+        Against the baseline, with a margin of 2 %.
+    replicas : int
+        Data-parallel.
+    """
+
+    bandwidth_gbps: float
+    batch: int
+    technique: str
+    step_s: float | None
+    speedup: float | None
+    verdict: str
+    replicas: int = 1
+
+
+class RegimeMap(Record, frozen=True):
+    """The cells, by bandwidth, batch, replicas and technique; which link was varied; and the baseline."""
+
+    cells: tuple[Cell, ...]
+    link: str
+    baseline: str
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def across(self) -> str:
+        """What varies beside the bandwidth: ``batch`` or ``replicas``."""
+        return "replicas" if len({cell.replicas for cell in self.cells}) > 1 else "batch"
+
+    def table(self) -> pd.DataFrame:
+        """Return the cells as a table."""
+        return Record.frame(self.cells)
+
+
+def regime(
+    workload: Workload,
+    cluster: Cluster,
+    techniques: Sequence[str],
+    *,
+    link: str | None = None,
+    bandwidths_gbps: Sequence[float] = (),
+    batches: Sequence[int] = BATCHES,
+    replicas: Sequence[int] = (),
+    knobs: Settings | None = None,
+    baseline: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> RegimeMap:
+    """Compare techniques over a grid of bandwidths and batches, or of bandwidths and numbers of replicas.
+
+    Parameters
+    ----------
+    workload, cluster, techniques, knobs, baseline
+        As for :func:`densing.efficiency.systems.comparison.compare`.
+    link : {"intra", "inter", "wide"}, optional
+        Which link is varied; the one between nodes when left out, within the node where there is only one.
+    bandwidths_gbps : sequence of float
+        10^9 bits per second; when empty 1/16 to 16 times the cluster's own.
+    batches : sequence of int
+    replicas : sequence of int
+        Instead of the batches, each on as many nodes as it needs: what every replica must hear of all others grows with
+        their number, a ring's share of a sum does not.
+    progress : callable, optional
+        Called with the cells done and the cells in all.
+
+    Raises
+    ------
+    InputError
+        When a bandwidth or a batch is not positive, or the link is not one of this cluster.
+    """
+    varied = link or ("inter" if cluster.n > cluster.per_node else "intra")
+    if replicas and cluster.speed:
+        raise InputError(f"cluster {cluster.name} gives a speed per device; a map over replicas needs equal devices")
+    grid = _grid(cluster, varied, bandwidths_gbps, replicas or batches)
+    cells: list[Cell] = []
+    notes: dict[str, Note] = {}
+    misfits: dict[str, dict[int, float]] = {}
+    for number, (bandwidth, size) in enumerate(grid):
+        each = replace(workload, split=replace(workload.split, dp=size)) if replicas else resized(workload, size)
+        nodes = -(-each.split.ranks // cluster.per_node)
+        # What would make a technique fit is searched for once, in the comparison proper, not in every cell.
+        comparison = compare(
+            each,
+            cluster.change(
+                n=nodes * cluster.per_node if replicas else cluster.n,
+                **{varied: replace(getattr(cluster, varied), beta_s_per_byte=8e-9 / bandwidth)},
+            ),
+            techniques,
+            knobs=knobs,
+            baseline=baseline,
+            remedies=False,
+        )
+        for row in sorted(comparison.rows, key=lambda row: list(techniques).index(row.technique)):
+            misfit = row.status == DOES_NOT_FIT
+            speedup = None if misfit else row.speedup
+            outcome = DOES_NOT_FIT if misfit else verdict(speedup)
+            cells.append(Cell(bandwidth, each.batch, row.technique, row.step_s, speedup, outcome, each.split.dp))
+            if misfit:
+                misfits.setdefault(row.technique, {})[size] = (row.memory_bytes or 0.0) / 1e9
+        for note in comparison.notes:
+            # A remark that holds of many cells is said once.
+            if not note.code.startswith("memory"):
+                notes.setdefault(note.code if note.severity == "info" else note.message, note)
+        if progress is not None:
+            progress(number + 1, len(grid))
+    remarks = list(notes.values())
+    if misfits:
+        # One note on all cells: techniques that do not fit at the same sizes are named together.
+        by_sizes: dict[tuple[int, ...], list[str]] = {}
+        for name, need_of in misfits.items():
+            by_sizes.setdefault(tuple(need_of), []).append(name)
+        kind = "replicas" if replicas else "batch"
+        cases = "; ".join(
+            f"{', '.join(names)} at {kind} {', '.join(map(str, sizes))}" for sizes, names in by_sizes.items()
+        )
+        room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
+        need_gb = {name: {str(size): need for size, need in need_of.items()} for name, need_of in misfits.items()}
+        remarks.append(Note("map-memory", "warning", f"map: does not fit, {room}: {cases}", {"need_gb": need_gb}))
+    return RegimeMap(tuple(cells), varied, baseline or techniques[0], tuple(remarks))
+
+
+def verdict(speedup: float | None) -> str:
+    """Return what a speed-up amounts to.
+
+    Examples
+    --------
+    >>> [verdict(value) for value in (1.3, 1.01, 0.9, None)]
+    ['wins', 'ties', 'loses', 'does not apply']
+    """
+    if speedup is None:
+        return "does not apply"
+    if abs(speedup - 1) <= MARGIN:
+        return "ties"
+    return "wins" if speedup > 1 else "loses"
+
+
+def _grid(cluster: Cluster, link: str, bandwidths: Sequence[float], batches: Sequence[int]) -> list[tuple[float, int]]:
+    if link not in LINKS or getattr(cluster, link) is None:
+        known = ", ".join(name for name in LINKS if getattr(cluster, name) is not None)
+        raise InputError(f"cluster {cluster.name} has no link {link!r}; it has {known}")
+    for value in (*bandwidths, *batches):
+        if not 0 < value < float("inf"):
+            raise InputError(f"{value} is no bandwidth or batch of a map; give positive numbers")
+    if not batches:
+        raise InputError("no batch for the map; give some, as in 1,4,16")
+    own = getattr(cluster, link).beta_s_per_byte
+    if not bandwidths and not own:
+        raise InputError(f"cluster {cluster.name}: its link {link} costs no time per byte; give the map's bandwidths")
+    chosen = sorted({float(f"{value:.6g}") for value in bandwidths or [factor * 8e-9 / own for factor in FACTORS]})
+    return [(bandwidth, batch) for bandwidth in chosen for batch in sorted(set(batches))]

@@ -1,0 +1,1 @@
+"""Distributed data parallel: gradients averaged in buckets, from mid-backward on."""

@@ -1,0 +1,347 @@
+"""Clients and a server: tau local steps, then the difference goes through a codec, and the weighted mean moves all.
+
+.. code-block:: python
+
+    fedft = densing.training.FedFT(model, optimizer, tau=50, keep=0.7, clients=16)
+    for step in range(steps):
+        batch = next(loaders[fedft.client])  # the client that trains on this rank in this round
+        optimizer.zero_grad()
+        loss(model, batch).backward()
+        fedft.step()  # instead of optimizer.step()
+    fedft.finish()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from densing.core import InputError
+from densing.efficiency.parallel import (
+    FINE,
+    Codec,
+    Dense,
+    Frequencies,
+    Int8,
+    Link,
+    Packet,
+    Reader,
+    Rounds,
+    Rule,
+    TopK,
+    Waiting,
+    number,
+    pack,
+    sizes,
+    whole,
+)
+
+
+def home(rank: int, ranks: int, clients: int) -> range:
+    """Return the clients that train on a rank, one of them in each round.
+
+    Raises
+    ------
+    InputError
+        When ranks would be home to different numbers of clients, or to none.
+
+    Examples
+    --------
+    >>> list(home(1, 2, 6))
+    [1, 3, 5]
+    """
+    whole("clients", clients, 1)
+    if clients % ranks:
+        raise InputError(
+            f"clients={clients}: {ranks} of them train in a round, one on each rank, and every rank is home to "
+            f"equally many; give a multiple of {ranks}"
+        )
+    return range(rank, clients, ranks)
+
+
+class Federated(Rounds):
+    """All clients of a round start from the server's weights, take ``tau`` steps and send the difference::
+
+        d_k = w_k - w;   w <- w + sum_k (n_k / n) decode(encode(d_k))
+
+    n_k are the steps that client k took in the round: all batches are of one size. There is no server process: ranks
+    exchange packets and compute its sum, each the same. Packets of a codec that ``adds`` are summed on the way (an
+    all-reduce; FedFT's server likewise adds in frequency space and never inverts), others are gathered.
+
+    Ranks are as many as take part in a round. With more ``clients`` each rank is home to equally many, and in every
+    round one of them, drawn by chance, trains there: a sample without replacement, in which every client is equally
+    likely. Which one it is says :attr:`client`; its data is the caller's affair. The optimizer's state stays with the
+    rank from round to round, as with :class:`~densing.efficiency.systems.LocalSGD`.
+
+    What a codec does not send is dropped, as in the publications: a client may not be drawn again for long.
+
+    Source: McMahan et al., arXiv 1602.05629, algorithm 1 (weights n_k / n; recalled); mu is the proximal term of
+    FedProx, Li et al., arXiv 1812.06127 (recalled): ``mu / 2 |w_k - w|^2`` beside the loss.
+
+    Parameters
+    ----------
+    model, optimizer, tau, group, waiting, link
+        See :class:`~densing.efficiency.parallel.data_parallel.rounds.Rounds`.
+    codec : callable
+        Makes the codec of a tensor; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
+        are sent as they are.
+    mu : float
+        Pull towards the server's weights; 0 is FedAvg.
+    clients : int, optional
+        In all, a multiple of the ranks; as many as ranks by default.
+    parts : bool
+        For who reads the data: each client has a part of its own.
+    seed : int
+        Of the draw.
+
+    Attributes
+    ----------
+    anchor : Tensor
+        The server's weights.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        tau: int,
+        *,
+        codec: Callable[[], Codec] = Dense,
+        mu: float = 0.0,
+        clients: int | None = None,
+        parts: bool = False,
+        seed: int = 0,
+        group: dist.ProcessGroup | None = None,
+        waiting: Waiting = nullcontext,
+        link: Link | None = None,
+    ) -> None:
+        self.mu, self.seed, self.parts = number("mu", mu, 0.0), whole("seed", seed, 0), parts
+        super().__init__(model, optimizer, tau, group=group, waiting=waiting, link=link)
+        self.clients = self.link.size if clients is None else clients
+        self.home = home(self.link.rank, self.link.size, self.clients)
+        self.anchor, self._vector = self.flat.read(), self.flat.zeros()
+        tensors = self.flat.tensors(self._vector)
+        self.codecs = [Dense() if part.numel() < sizes.DENSE_BELOW else codec() for part in tensors]
+        self.sent, self._pulled = 0, False
+
+    @property
+    def client(self) -> int:
+        """The client that trains on this rank in this round."""
+        return self._drawn(self.link.rank)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass, and pull towards the server's weights."""
+        loss.backward()
+        self._pull()
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Take a step of the optimizer, and end the round if it was the last one of it.
+
+        Raises
+        ------
+        InputError
+            On all ranks, where a client's weights are inf or NaN at the end of a round; with a closure where mu is
+            above 0, because gradients come too late then.
+        """
+        if closure is not None and self.mu:
+            raise InputError(f"mu={self.mu}: the pull goes into the gradients; take steps without a closure")
+        if not self._pulled:
+            self._pull()
+        self._pulled = False
+        return super().step(closure)
+
+    def figures(self) -> Mapping[str, float]:
+        """Return rounds, the bytes of a client's packets, and what share they are of dense differences: counted."""
+        dense = 4 * self.flat.numel * self.round
+        share = {"sent_share": self.sent / dense} if dense else {}
+        return {**super().figures(), "packet_bytes": float(self.sent), **share}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counters, the server's weights, and what codecs remember."""
+        codecs = [codec.state_dict() for codec in self.codecs]
+        return {**super().state_dict(), "anchor": self.anchor, "codecs": codecs, "sent": self.sent}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was taken."""
+        super().load_state_dict(state)
+        self._restore(state, "anchor", self.anchor)
+        for codec, own in zip(self.codecs, state["codecs"], strict=True):
+            codec.load_state_dict(own)
+        self.sent = int(state["sent"])
+
+    def _drawn(self, rank: int) -> int:
+        clients = home(rank, self.link.size, self.clients)
+        if len(clients) == 1:
+            return clients[0]
+        return clients[int(np.random.default_rng([self.seed, self.round, rank]).integers(len(clients)))]
+
+    def _pull(self) -> None:
+        """Add the gradient of the proximal term, where there is one."""
+        self._pulled = True
+        if not self.mu:
+            return
+        for parameter, start in zip(self.flat.parameters, self.flat.split(self.anchor), strict=True):
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - start, alpha=self.mu)
+
+    def _end_round(self) -> None:
+        self.link.arrive(self._announced, self._state)
+        steps = float(self._state[1])
+        parts = self.flat.tensors(self.flat.read(self._vector).sub_(self.anchor))
+        bad = self.flat.first_not_finite(self._vector)
+        if bad != FINE:
+            # Who cannot go on still takes part: all others learn of it.
+            self._vector.zero_()
+        packets = [codec.encode(part) for codec, part in zip(self.codecs, parts, strict=True)]
+        self.sent += sum(packet.bytes for packet in packets)
+        combine = self._summed if all(codec.adds for codec in self.codecs) else self._gathered
+        combine(packets, parts, bad, steps)
+        self.anchor.add_(self._vector)
+        self.flat.write(self.anchor)
+
+    def _summed(self, packets: list[Packet], parts: list[torch.Tensor], bad: int, steps: float) -> None:
+        """Turn packets that add up into the weighted mean; beside them travels a number of each rank's own."""
+        marks = torch.zeros(self.link.size, device=self.flat.device)
+        marks[self.link.rank] = bad - FINE
+        values = pack([*packets, Packet((marks,))]).view(torch.float32)
+        packets.clear()
+        values[: -len(marks)].mul_(self.count / steps)
+        handle = self.link.start(values, op="sum")
+        self.link.arrive(handle, values)
+        self._timed(handle)
+        for rank, mark in enumerate(values[-len(marks) :].tolist()):
+            self._refuse(rank, int(mark) + FINE)
+        reader = Reader(values[: -len(marks)].view(torch.uint8))
+        for codec, part in zip(self.codecs, parts, strict=True):
+            part.copy_(codec.decode(reader, part))
+
+    def _gathered(self, packets: list[Packet], parts: list[torch.Tensor], bad: int, steps: float) -> None:
+        """Turn everybody's packets into the weighted mean, added up in the order of the ranks."""
+        head = torch.tensor([bad, self.count], dtype=torch.int32, device=self.flat.device)
+
+        def decode(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+            self._vector.zero_()
+            for rank, row in enumerate(rows):
+                reader = Reader(row.cpu())
+                mark, count = reader.take(2, torch.int32).tolist()
+                self._refuse(rank, mark)
+                for codec, part in zip(self.codecs, parts, strict=True):
+                    part.add_(codec.decode(reader, part), alpha=count / steps)
+            return self._vector
+
+        self._vector.copy_(self.link.gathered(pack([Packet((head,)), *packets]), decode))
+
+    def _refuse(self, rank: int, bad: int) -> None:
+        if bad != FINE:
+            raise InputError(
+                f"round {self.round}: {self.flat.tensor_name(bad)} of client {self._drawn(rank)} (rank {rank}) holds "
+                "inf or NaN; lower the learning rate (or clip gradients), and go on from a checkpoint"
+            )
+
+
+class FedFT(Federated):
+    """Differences as cosine coefficients, of which a share is sent; the server adds in frequency space.
+
+    Source: Palihawadana et al., FedFT, arXiv 2409.05242 (outline: DCT-IV of the difference, pruned, aggregated there).
+    Which coefficients are pruned, and the schedule, are not published: the rules are ours to name.
+
+    Parameters
+    ----------
+    model, optimizer, tau, **options
+        See :class:`Federated`.
+    keep : float
+        Share of a tensor's coefficients, above 0 and up to 1.
+    rule : {"prefix", "magnitude"}
+        The lowest frequencies, which need no indices and add up; or the largest coefficients.
+
+    Examples
+    --------
+    >>> model = torch.nn.Linear(64, 8)
+    >>> fedft = FedFT(model, torch.optim.SGD(model.parameters(), lr=0.1), tau=2, keep=0.5)
+    >>> for _ in range(4):
+    ...     model(torch.ones(1, 64)).square().sum().backward()
+    ...     fedft.step()
+    >>> fedft.finish()
+    >>> fedft.round, fedft.figures()["sent_share"] < 0.6
+    (2, True)
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        tau: int,
+        *,
+        keep: float = 0.7,
+        rule: Rule = "prefix",
+        **options: Any,
+    ) -> None:
+        super().__init__(model, optimizer, tau, codec=lambda: Frequencies(keep, rule), **options)
+
+
+class TopKDelta(Federated):
+    """Differences as their largest entries, and which they are.
+
+    Parameters
+    ----------
+    model, optimizer, tau, **options
+        See :class:`Federated`.
+    share : float
+        Of a tensor's entries, above 0 and up to 1.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, tau: int, *, share: float = 0.1, **options: Any
+    ) -> None:
+        super().__init__(model, optimizer, tau, codec=lambda: TopK(share), **options)
+
+
+class Int8Delta(Federated):
+    """Differences in a byte an element.
+
+    Parameters
+    ----------
+    model, optimizer, tau, **options
+        See :class:`Federated`.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, tau: int, **options: Any) -> None:
+        super().__init__(model, optimizer, tau, codec=Int8, **options)
+
+
+class Leading(Codec):
+    """The first entries of a tensor as it lies: the rule ``prefix`` without the transform, to see what that gives."""
+
+    adds = True
+
+    def __init__(self, keep: float) -> None:
+        self.keep = keep
+
+    def encode(self, tensor: torch.Tensor) -> Packet:
+        """Return the first entries."""
+        return Packet((tensor.detach().reshape(-1)[: sizes.kept(tensor.numel(), self.keep)],))
+
+    def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
+        """Return the tensor, 0 where nothing was sent."""
+        entries = sizes.kept(like.numel(), self.keep)
+        tensor = torch.zeros(like.numel())
+        tensor[:entries] = reader.take(entries, torch.float32)
+        return tensor.view(like.shape)
+
+    def bounds(self, like: torch.Tensor) -> tuple[int, int]:
+        """Return the bytes of so many entries."""
+        size = sizes.VALUE_BYTES * sizes.kept(like.numel(), self.keep)
+        return size, size
+
+
+class WholeModel(Federated):
+    """Sends the weights themselves through the codec, not what a round has changed of them."""
+
+    def _end_round(self) -> None:
+        self.anchor.zero_()
+        super()._end_round()

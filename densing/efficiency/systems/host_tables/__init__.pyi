@@ -1,0 +1,13 @@
+from .ahead import Ahead as Ahead
+from .device import no_device as no_device
+from .graph import Graph as Graph
+from .graph import films_task as films_task
+from .requests import requests_per_row as requests_per_row
+from .run import train_from_table as train_from_table
+from .tables import HostTable as HostTable
+from .tables import open_table as open_table
+from .technique import DEVICE_TABLE as DEVICE_TABLE
+from .technique import HOST_GATHER as HOST_GATHER
+from .technique import PINNED_GATHER as PINNED_GATHER
+from .technique import ZERO_COPY as ZERO_COPY
+from .technique import TableTechnique as TableTechnique

@@ -1,0 +1,8 @@
+"""ISO: two parts of each sequence take turns, so that the sum of one runs beneath the compute of the other.
+
+Claims: prefill with two parts of a sequence in turns. The paper gives two reductions and no table; independent
+measurements are in pull requests and issues of vLLM and its forks, and in TokenWeave. Devices and links are those of
+the data sheets where nothing is fitted, so the shares of communication are ours.
+
+Source: Xiao and Su, arXiv 2409.11155.
+"""

@@ -1,0 +1,86 @@
+"""Published speeds of large runs beside the cost model: steps of GPT-3 and Llama 3, no row of which it was fitted to.
+
+What is checked is the closed form of :mod:`densing.efficiency.throughput`, with constants that never saw the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from densing.core import formatting
+from densing.efficiency.systems.claims import Answer, Claim, Physics
+from densing.efficiency.throughput import frozen, read_runs, step_seconds
+
+GPT3: Mapping[str, Any] = {
+    "row_id": "gpt-3", "source_file_id": "korthikanti2022",
+    "framework": "Megatron-LM", "layers": 96, "hidden": 12288, "heads": 96, "vocab": 51200,
+    "tied_embeddings": 1, "seq": 2048, "gpu": "A100-80GB", "gpus": 64, "tp": 8, "pp": 8, "vpp": 3, "mbs": 1, "gbs": 64,
+    "recompute": "selective + sequence parallel",
+}  # fmt: skip
+LLAMA: Mapping[str, Any] = {
+    "row_id": "llama-3-405b", "framework": "Megatron-Core", "layers": 126, "hidden": 16384, "heads": 128, "kv_heads": 8,
+    "ffn_hidden": 53248, "mlp": "swiglu", "vocab": 128256, "tied_embeddings": 0, "seq": 8192, "gpu": "H100", "tp": 8,
+    "pp": 16, "sequence_parallel": 1, "pp_schedule": "interleaved 1f1b", "dp_shard": "zero2", "mbs": 1,
+    "recompute": "none", "gbs": 2048,
+}  # fmt: skip
+
+
+def step_of(row: Mapping[str, Any], physics: Physics) -> tuple[float, float]:
+    """Return seconds of a row's step, and its share of the peak by PaLM's count, under some laws.
+
+    Constants are those that were fitted without the row's source. Contention is none of the closed form's laws, and
+    what it hides it hides by a constant share.
+    """
+    table = read_runs(pd.DataFrame([row]))
+    constants, _ = frozen().of(list(table.about.generation), table.about.source[0])
+    slower = {"link": 1 / physics.collectives, "nic": 1 / physics.collectives}
+    slower |= dict.fromkeys(("hop_s", "far_hop_s"), physics.collectives * physics.latency)
+    constants |= {name: constants[name] * by for name, by in slower.items()}
+    seconds = float(step_seconds(table.runs, constants).step[0])
+    runs = table.runs
+    speed = runs.tokens[0] / seconds
+    return seconds, float(speed * runs.flops_per_token[0] / (runs.devices[0] * runs.flops[0]))
+
+
+def _step_seconds(row: Mapping[str, Any], physics: Physics) -> Answer:
+    seconds, mfu = step_of(row, physics)
+    return Answer(seconds, f"MFU {formatting.percent(100 * mfu)}; constants {frozen().sha256[:12]}")
+
+
+def _share_of_peak(row: Mapping[str, Any], physics: Physics) -> Answer:
+    seconds, mfu = step_of(row, physics)
+    return Answer(100 * mfu, f"a step of {formatting.duration(1e9 * seconds)}; constants {frozen().sha256[:12]}")
+
+
+def _llama(**changes: Any) -> Mapping[str, Any]:
+    return {**LLAMA, **changes}
+
+
+SLIDE = (
+    "Balaji, SC 2024, as quoted by glennklockwood.com (430, 400 and 380 TFLOP/s of 989); vocabulary, width and depth "
+    "of arXiv 2407.21783"
+)
+INPUTS = "model, layout, data sheets; how operations are counted is not said (here: attention in full)"
+WITHOUT = {"no stages interleaved": {"pp_schedule": "1f1b"}, "whole layers recomputed": {"recompute": "full"}}
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim("MEG-1", "seconds per iteration", "GPT-3 175B, 64 A100, tp 8, pp 8, selective recomputation", 13.75, "s",
+          "second-hand", "Korthikanti et al., arXiv 2205.05198, table 5, as quoted in our notes",
+          partial(_step_seconds, GPT3), 0.1,
+          inputs="model, layout, data sheets; constants fitted without this paper's other rows",
+          assumptions={"no stages interleaved": lambda: _step_seconds({**GPT3, "vpp": 1}, Physics())}),
+    *(
+        Claim(f"L3-{number}", "share of the peak", f"Llama 3 405B, {row['gpus']:,} H100, {row['seq']:,} tokens",
+              published, "%", "second-hand", SLIDE, partial(_share_of_peak, row), 0.1, inputs=INPUTS,
+              assumptions={name: partial(_share_of_peak, {**row, **change}, Physics())
+                           for name, change in WITHOUT.items()})
+        for number, (published, row) in enumerate((
+            (43.5, _llama(gpus=8192)), (40.4, _llama(gpus=16384)),
+            (38.4, _llama(gpus=16384, seq=131072, cp=16, gbs=128)),
+        ), 1)
+    ),
+)  # fmt: skip

@@ -1,0 +1,200 @@
+"""Policies beside each other on the same requests, and which of them to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import t
+
+from densing.core import Array, InputError, UnknownNameError, named_seed
+from densing.efficiency.systems.offload.actions import Actions
+from densing.efficiency.systems.offload.channel import Channel
+from densing.efficiency.systems.offload.policies import (
+    POLICIES,
+    Expected,
+    Policy,
+    always,
+    best_fixed,
+    chance,
+    greedy,
+    kinds_of_choice,
+    last,
+    oracle,
+    play,
+    train_actor,
+)
+from densing.efficiency.systems.offload.requests import Requests, Service
+
+TRAIN_EPISODES, STEPS = 64, 200
+"""Of training; an episode is so many requests long."""
+SIMPLEST_FIRST = ("device-only", "edge-only", "fixed", "last", "greedy", "expected", "sac-d", "random")
+CANNOT = ("oracle",)
+"""What nobody can take: it knows the bandwidth to come."""
+
+
+class Difference(NamedTuple):
+    """Mean reward of the actor less that of a rival, over the same requests, with its interval."""
+
+    rival: str
+    mean: float
+    lo: float
+    hi: float
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What came of each policy.
+
+    Parameters
+    ----------
+    rewards : mapping of str to float (seeds, traces)
+        Mean reward of each policy; of one that draws nothing all rows are the same.
+    latencies : mapping of str to float
+        95 % of all requests took no longer.
+    late : mapping of str to float
+        Share of requests that missed the deadline.
+    shares : mapping of str to float (n,)
+        How often each choice was taken.
+    differences : tuple of Difference
+        Of the actor to every other policy; () where it did not take part.
+    recommended : str
+    reason : str
+    policies : mapping of str to Policy
+        Each as it decided; of several seeds the first's.
+    level : float
+    """
+
+    rewards: dict[str, Array]
+    latencies: dict[str, float]
+    late: dict[str, float]
+    shares: dict[str, Array]
+    differences: tuple[Difference, ...]
+    recommended: str
+    reason: str
+    policies: dict[str, Policy]
+    level: float
+
+
+def hold_contest(
+    actions: Actions, service: Service, channel: Channel, *, policies: Sequence[str] = tuple(POLICIES),
+    traces: int = 10, seeds: int = 5, updates: int = 3000, level: float = 0.95, seed: int = 0,
+    progress: Callable[[str, float], None] = lambda _label, _share: None,
+) -> Contest:  # fmt: skip
+    """Let policies serve the same requests.
+
+    Those that learn (``sac-d``, ``expected``, the fixed ones) learn from 64 episodes of 200 requests; all are then
+    tried on other ones. What is fixed is the same for every seed, the actor is trained once for each.
+
+    Parameters
+    ----------
+    actions : Actions
+    service : Service
+    channel : Channel
+    policies : sequence of str
+        Of :data:`POLICIES`.
+    traces, seeds : int
+        Episodes that are tried, and trainings of the actor.
+    updates : int
+        Of the actor.
+    level : float
+        Of intervals.
+    seed : int
+    progress : callable
+        Told what is being done, and the share of it.
+
+    Raises
+    ------
+    UnknownNameError
+        For a policy that does not exist.
+    InputError
+        Without one that can be taken, or fewer than two traces.
+    """
+    for name in policies:
+        if name not in POLICIES:
+            raise UnknownNameError("policy", name, POLICIES)
+    if traces < 2 or seeds < 1:
+        raise InputError(f"traces={traces}, seeds={seeds}: an interval needs two traces and one seed at least")
+    train = Requests(actions, service, channel.draw(TRAIN_EPISODES, STEPS, named_seed(seed, "train")))
+    test = Requests(actions, service, channel.draw(traces, STEPS, named_seed(seed, "test")))
+    entered = _entered(policies, train, seeds, updates, seed, progress)
+    played = {name: [play(policy, test) for policy in own] for name, own in entered.items()}
+    rewards = {
+        name: np.array([each.reward.mean(1) for each in (every * seeds if len(every) == 1 else every)])
+        for name, every in played.items()
+    }
+    differences: tuple[Difference, ...] = ()
+    if "sac-d" in rewards:
+        differences = tuple(
+            _difference(name, rewards["sac-d"] - own, level) for name, own in rewards.items() if name != "sac-d"
+        )
+    recommended, reason = _recommended(rewards, level)
+    number = len(actions.labels)
+    return Contest(
+        rewards=rewards,
+        latencies={n: float(np.quantile([each.latency for each in every], 0.95)) for n, every in played.items()},
+        late={n: float(np.mean([each.latency > service.deadline_s for each in every])) for n, every in played.items()},
+        shares={n: np.bincount(np.ravel([each.chosen for each in every]), minlength=number)
+                / sum(each.chosen.size for each in every) for n, every in played.items()},
+        differences=differences, recommended=recommended, reason=reason,
+        policies={name: own[0] for name, own in entered.items()}, level=level,
+    )  # fmt: skip
+
+
+def _entered(
+    names: Sequence[str], train: Requests, seeds: int, updates: int, seed: int, progress: Callable[[str, float], None]
+) -> dict[str, list[Policy]]:
+    """Return the policies of each name, those that learn have learned: one for each seed where something is drawn.
+
+    A name without a choice of its kind is left out.
+    """
+    kinds = kinds_of_choice(train)
+    plain: dict[str, Policy] = {"oracle": oracle, "last": last, "greedy": greedy}
+    entered: dict[str, list[Policy]] = {}
+    for name in names:
+        if name in plain:
+            entered[name] = [plain[name]]
+        elif name in kinds:
+            if (choice := best_fixed(train, kinds[name])) is not None:
+                entered[name] = [always(choice)]
+        elif name == "expected":
+            entered[name] = [Expected(train.conditions.bandwidth, seed)]
+        elif name == "random":
+            entered[name] = [chance(named_seed(seed, f"random {number}")) for number in range(seeds)]
+        else:
+            entered[name] = []
+            for number in range(seeds):
+
+                def told(share: float, number: int = number) -> None:
+                    progress("sac-d", (number + share) / seeds)
+
+                own = named_seed(seed, f"actor {number}") % 2**31
+                entered[name].append(train_actor(train, steps=updates, seed=own, progress=told))
+    return entered
+
+
+def _difference(rival: str, cells: Array, level: float) -> Difference:
+    """Return the mean over seeds and traces; its variance is that of the seeds' means and of the traces' means."""
+    seeds, traces = cells.shape
+    variance = cells.mean(0).var(ddof=1) / traces
+    variance += cells.mean(1).var(ddof=1) / seeds if seeds > 1 else 0.0
+    factor = float(t.ppf(0.5 + level / 2, min(traces, seeds if seeds > 1 else traces) - 1))
+    half = factor * float(np.sqrt(variance))
+    mean = float(cells.mean())
+    return Difference(rival, mean, mean - half, mean + half)
+
+
+def _recommended(rewards: dict[str, Array], level: float) -> tuple[str, str]:
+    """Return what to take and why: the simplest that the best does not beat by more than chance."""
+    usable = {name: float(own.mean()) for name, own in rewards.items() if name not in CANNOT}
+    if not usable:
+        raise InputError("policies: the oracle alone cannot be taken; name another one too")
+    best = max(usable, key=lambda name: usable[name])
+    for name in SIMPLEST_FIRST:
+        if name == best:
+            break
+        if name in usable and _difference(name, rewards[best] - rewards[name], level).lo <= 0:
+            return name, f"{best} is not worth more by more than chance, and {name} is simpler"
+    return best, "it is worth more than all that is simpler"

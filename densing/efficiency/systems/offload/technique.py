@@ -1,0 +1,190 @@
+"""SAC-d: a request is computed on a device up to a layer, handed over in few bits, and finished on a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from densing.core import InputError, Note, formatting
+from densing.efficiency.simulation import EDGE, STATE_BITS, Cluster, Graph, Served, check_served
+from densing.efficiency.systems.claims import Claim
+from densing.efficiency.systems.plan import Plan
+from densing.efficiency.systems.planner import run_knobs
+from densing.efficiency.systems.registry import BuiltIn, Knob, above_zero, choice, kind_of, optional, settle, whole
+from densing.efficiency.timeline import Comm, Kind
+
+if TYPE_CHECKING:
+    from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec
+
+EXIT = Knob("exit", None, "layers computed; none: all", optional(whole(1)))
+CUT = Knob("cut", "middle", "layers of the device: a number, middle, device (all) or server (none)", str)
+BITS = Knob("bits", "8", "of each number handed over", choice(tuple(map(str, STATE_BITS))))
+INTERVAL = Knob("interval_ms", 200.0, "between requests", above_zero)
+PRETRAINED = Knob("pretrained", "", "of a real run: folder of a model of transformers", str)
+GGUF = Knob("gguf_file", "", "of a real run: the file in it, where it is one of llama.cpp", str)
+WAYS = Knob(
+    "ways", "1:device:16", "of a real run: exit:cut:bits with commas between, cut a number, device or server", str
+)
+TOKENS = Knob("tokens", 128, "of a real run: of a request", whole(1, 100_000))
+THREADS = Knob("edge_threads", 2, "of a real run: threads of the server; the device has one", whole(1, 1024))
+
+DEVICE, SERVER = 0, 1
+
+
+class SacD(BuiltIn):
+    """A way to serve one model on two machines; ``densing deploy`` chooses among such ways."""
+
+    name = "sac-d"
+    role = "serving"
+    paper = "Niu, Teng, Han and Zou, arXiv 2201.02968"
+    summary = "a request's first layers on a device, the others on a server, states in few bits (densing deploy)"
+    knobs: tuple[Knob, ...] = (EXIT, CUT, BITS, INTERVAL, PRETRAINED, GGUF, WAYS, TOKENS, THREADS)
+    axis: ClassVar[str] = "request"
+    plan_only: ClassVar[tuple[str, ...]] = ("exit", "cut", "bits", "interval_ms")
+    stand_in = ""
+    changes_loss = "an earlier exit and fewer bits change what is answered; densing eval --exit measures it"
+    not_available = ("arXiv 2201.02968: state, reward, network sizes and every figure are in no readable source",)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What is claimed of it, and what we find."""
+        from densing.efficiency.systems.offload.claims import CLAIMS
+
+        return CLAIMS
+
+    def check(self, workload: Any) -> None:
+        """Refuse what is no request."""
+        if not isinstance(workload, Served):
+            raise InputError(
+                f"{self.name} serves requests, and this workload is {kind_of(workload)}; it takes a Served workload "
+                "(a TOML file with what the layers take on both sides, as densing deploy writes it)"
+            )
+        check_served(workload)
+
+    def plan(self, workload: Any, cluster: Cluster, **knobs: Any) -> Plan:
+        """Return the tasks of some requests, one behind the other, through device, link and server.
+
+        Parameters
+        ----------
+        workload : Served
+        cluster : Cluster
+            Its link between nodes joins device and server.
+        **knobs
+            Those of :attr:`knobs`.
+
+        Raises
+        ------
+        InputError
+            On another workload, or for a knob out of range.
+        """
+        self.check(workload)
+        settings = settle(self.name, self.knobs, knobs)
+        here, there, sent = self._parts(workload, settings)
+        wire = cluster.inter.alpha_s + sent * cluster.inter.beta_s_per_byte if sent else 0.0
+        back = cluster.inter.alpha_s if sent else 0.0
+        warmup, steps = 4, 16
+        graph = request_graph([(here, sent, wire, there, back)] * (warmup + steps), settings["interval_ms"] / 1e3)
+        return Plan(graph, 2, warmup, steps)
+
+    def remarks(self, workload: Served, cluster: Cluster, **knobs: Any) -> tuple[Note, ...]:
+        """Return how a request's time is spent."""
+        here, there, sent = self._parts(workload, settle(self.name, self.knobs, knobs))
+        wire = sent * cluster.inter.beta_s_per_byte + (2 * cluster.inter.alpha_s if sent else 0.0)
+        parts = {"device": here, "wire": wire, "server": there}
+        each = ", ".join(f"{part} {formatting.number(1e3 * seconds)} ms" for part, seconds in parts.items())
+        message = f"{self.name}: a request alone takes {formatting.number(1e3 * sum(parts.values()))} ms ({each})"
+        return (Note("stages", "info", message, {"technique": self.name, **parts}),)
+
+    @staticmethod
+    def _parts(workload: Served, settings: Mapping[str, Any]) -> tuple[float, float, int]:
+        """Return a request's seconds on the device and on the server, and its bytes."""
+        left_at = settings["exit"] or workload.layers
+        cut = place(str(settings["cut"]), left_at)
+        return *workload.split(left_at, cut), workload.sent(cut, int(settings["bits"]))
+
+    def check_run(self, spec: RunSpec) -> None:
+        """Refuse a run that serves nothing.
+
+        Raises
+        ------
+        InputError
+        """
+        from densing.efficiency.systems.offload.run import parse_ways
+
+        if spec.nproc != 2:
+            raise InputError(f"{self.name}: nproc is {spec.nproc}; one device and one server: give --nproc 2")
+        if spec.device != "cpu":
+            raise InputError(f"{self.name}: device {spec.device}: both sides are run on processors only; leave it out")
+        if not spec.knobs.get("pretrained"):
+            raise InputError(f"{self.name}: which model? give --set pretrained=FOLDER, or use densing deploy --try")
+        parse_ways(str(spec.knobs.get("ways", WAYS.default)))
+
+    def plan_of_run(self, spec: RunSpec, cluster: Cluster) -> Plan:
+        """Refuse: such a run measures its layers first, and predicts from these."""
+        raise InputError(
+            f"{self.name}: a run measures its layers first and predicts from these; leave --predict {cluster.name} out"
+        )
+
+    def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
+        """Serve requests on this rank, and return the record."""
+        from densing.efficiency.systems.offload.run import serve_requests
+
+        return serve_requests(env, **run_knobs(self.name, self.knobs, self.plan_only, knobs))
+
+
+SAC_D = SacD()
+
+
+def place(cut: str, left_at: int) -> int | None:
+    """Return a cut as :meth:`densing.efficiency.simulation.Served.split` takes it.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> place("middle", 12), place("device", 12), place("3", 12)
+    (6, None, 3)
+    """
+    named = {"middle": left_at // 2, "device": None, "server": EDGE}
+    if cut in named:
+        return named[cut]
+    try:
+        number = int(cut)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise InputError(f"cut {cut[:40]!r}: give a number of layers, middle, device or server")
+    return number
+
+
+def request_graph(requests: Sequence[tuple[float, int, float, float, float]], interval_s: float) -> Graph:
+    """Return the tasks of requests: device, link, server, and the answer's way back.
+
+    Parameters
+    ----------
+    requests : sequence of (device_s, bytes, wire_s, edge_s, back_s)
+        What is 0 is passed by.
+    interval_s : float
+        Between requests.
+    """
+    graph = Graph()
+    there = Comm("send_recv", "service", "service", 2, (DEVICE, SERVER), src=DEVICE, dst=SERVER)
+    back = Comm("send_recv", "service", "service", 2, (SERVER, DEVICE), src=SERVER, dst=DEVICE)
+    clock: list[int] = []
+    for step, (device_s, sent, wire_s, edge_s, back_s) in enumerate(requests):
+        graph.step = step
+        # The first request comes at once.
+        wait = interval_s if step else 0.0
+        clock = [graph.add("request", Kind.ANNOTATION, (DEVICE,), "clock", wait, after=clock)]
+        after = clock
+        if device_s:
+            after = [graph.add("first layers", Kind.COMPUTE, (DEVICE,), "compute", device_s, after=after)]
+        if sent:
+            # The bytes take the link; what they then spend on their way holds up no others.
+            after = [graph.add("hand over", Kind.COMM, (DEVICE, SERVER), "there", wire_s, count=sent, after=after,
+                               comm=there)]  # fmt: skip
+            after = [graph.add("last layers", Kind.COMPUTE, (SERVER,), "compute", edge_s, after=after)]
+            graph.add("answer", Kind.COMM, (SERVER, DEVICE), "back", back_s, count=8, after=after, comm=back)
+    return graph

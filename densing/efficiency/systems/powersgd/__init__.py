@@ -1,0 +1,1 @@
+"""PowerSGD: gradients of matrices as two thin factors, each summed over the replicas."""

@@ -1,0 +1,375 @@
+"""Published figures beside ours: every claim of every technique, checked, negative results included.
+
+Only a prediction can be reproduced. Whatever else agrees (a figure that went in, arithmetic, a count, our own earlier
+measurement, a row that parameters were fitted beside) agrees, and is counted by its own grade.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from densing.core import Card, Note, Readable, Record
+from densing.efficiency.systems.claims import GRADES, MUTATIONS, PHYSICS, Answer, Claim, Grade
+from densing.efficiency.systems.registry import Technique, get_technique, techniques
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIMULATED: tuple[Grade, ...] = ("predicted", "calibrated on other rows")
+"""Grades whose answers must come from the simulator: their checks run again under every mutation."""
+
+VERDICTS = ("reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run")
+NEARER = 0.001
+"""By how much an error must be smaller than the null model's to come closer."""
+HELD, MISSED = ("reproduced", "agrees"), ("not reproduced", "differs")
+
+
+class Finding(Record, frozen=True):
+    """One published figure, and what became of it.
+
+    Parameters
+    ----------
+    technique, claim, what, setup : str
+        Who claims it, its id, and what it is about.
+    published : float or str
+        The figure, or a direction in words.
+    unit, evidence, source : str
+    ours : float, str or None
+        None where the simulator has no answer, or was not asked.
+    error : float, optional
+        ours / published - 1; None for directions.
+    tolerance : float, optional
+        Largest size of the error that still counts as reproduced.
+    grade : str
+        What agreement is worth, see :class:`densing.efficiency.systems.Claim`; of a row without an answer,
+        what it would be worth.
+    verdict : {"reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run"}
+        The first two of predictions, the next two of all other grades.
+    inputs : str
+        Which published figures went into ours.
+    note : str
+    null : float, str or None
+        What a model without a simulator says from the same inputs.
+    null_error : float, optional
+        null / published - 1.
+    null_model : str
+        What that model is.
+    mutations : mapping of str to float, str or None
+        Ours by the law that was broken; empty where the check was not run again.
+    turned_by : tuple of str
+        Mutations that the row notices: its verdict turns, or, where it has missed anyway, its answer moves by more than
+        the tolerance.
+    assumptions : mapping of str to float, str or None
+        Ours under other assumptions, one changed at a time.
+    decided_by : tuple of str
+        Those of them that turn the verdict.
+    """
+
+    technique: str
+    claim: str
+    what: str
+    setup: str
+    published: float | str
+    unit: str
+    evidence: str
+    source: str
+    ours: float | str | None
+    error: float | None
+    tolerance: float | None
+    grade: str
+    verdict: str
+    inputs: str
+    note: str
+    null: float | str | None = None
+    null_error: float | None = None
+    null_model: str = ""
+    mutations: Mapping[str, float | str | None] = msgspec.field(default_factory=dict)
+    turned_by: tuple[str, ...] = ()
+    assumptions: Mapping[str, float | str | None] = msgspec.field(default_factory=dict)
+    decided_by: tuple[str, ...] = ()
+
+
+class Tally(Record, frozen=True):
+    """What findings amount to; only predictions can be reproduced.
+
+    Parameters
+    ----------
+    predictions, reproduced : int
+        Those that have an answer, and those of them whose answer is within the tolerance.
+    with_null, closer : int
+        Figures that have a null model, and those that come closer than it, by over 0.1 percentage points.
+    blind : tuple of str
+        Claims that hold and notice no broken law.
+    untested : tuple of str
+        Laws that no row which holds would miss, see :func:`untested`.
+    not_first_hand : int
+        Published figures that someone else quotes, or that were derived.
+    """
+
+    predictions: int
+    reproduced: int
+    with_null: int
+    closer: int
+    blind: tuple[str, ...]
+    untested: tuple[str, ...]
+    not_first_hand: int
+
+
+class Validation(Readable, Record, frozen=True):
+    """Findings in the order of the techniques, and remarks on checks that broke."""
+
+    findings: tuple[Finding, ...]
+    notes: tuple[Note, ...] = ()
+
+    def card(self) -> Card:
+        """Return what is shown: how many published figures stand where, then each of them."""
+        counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in VERDICTS}
+        facts = {verdict: str(count) for verdict, count in counts.items() if count}
+        return Card(f"{len(self.findings)} published figures beside the simulator", facts, self.table(), self.notes)
+
+    def table(self) -> pd.DataFrame:
+        """Return the findings as a table."""
+        return Record.frame(self.findings)
+
+    @property
+    def tally(self) -> Tally:
+        """What the findings amount to."""
+        predictions = [row for row in self.findings if row.grade == "predicted" and row.ours is not None]
+        nulls = [row for row in self.findings if row.null_error is not None and row.error is not None]
+        return Tally(
+            predictions=len(predictions),
+            reproduced=sum(row.verdict == "reproduced" for row in predictions),
+            with_null=len(nulls),
+            closer=sum(abs(row.error or 0.0) < abs(row.null_error or 0.0) - NEARER for row in nulls),
+            blind=tuple(
+                row.claim for row in self.findings if row.mutations and row.verdict in HELD and not row.turned_by
+            ),
+            untested=tuple(untested([row.to_dict() for row in self.findings])),
+            not_first_hand=sum(row.evidence != "first-hand" for row in self.findings),
+        )
+
+
+def counts_of(rows: Sequence[Mapping[str, object]]) -> dict[str, Counter[str]]:
+    """Return how many rows of each grade have each verdict, grades and verdicts in their order.
+
+    Examples
+    --------
+    >>> counts_of([{"grade": "counted", "verdict": "agrees"}, {"grade": "predicted", "verdict": "reproduced"}])
+    {'predicted': Counter({'reproduced': 1}), 'counted': Counter({'agrees': 1})}
+    """
+    counts = {grade: Counter(str(row["verdict"]) for row in rows if row["grade"] == grade) for grade in GRADES}
+    return {grade: counts[grade] for grade in GRADES if counts[grade]}
+
+
+def untested(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the laws that no row which holds would miss: agreement says nothing about them.
+
+    Nothing where a calibrated row that holds was not tried (``--fast``): it might have missed them.
+
+    Examples
+    --------
+    >>> untested([{"verdict": "agrees", "mutations": {"a": 1.0, "b": 9.0}, "turned_by": ["b"]}])
+    ['a']
+    """
+    holding = [row for row in rows if row["verdict"] in HELD]
+    if any(row.get("grade") in SIMULATED and not row.get("mutations") for row in holding):
+        return []
+    broken = dict.fromkeys(key for row in rows for key in row.get("mutations") or ())
+    missed = {key for row in holding for key in row.get("turned_by") or ()}
+    return [key for key in broken if key not in missed]
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progress | None = None) -> Validation:
+    """Check the claims of techniques.
+
+    What the simulator answers is asked again under every mutation of its laws and every other assumption that a claim
+    names. A claim graded ``predicted`` that notices no mutation is no prediction: it comes out as ``algebraic``.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Techniques; all when empty.
+    fast : bool
+        Leave out claims that take more than ten seconds, which are reported as not run, and run mutations and other
+        assumptions for predictions only.
+    progress : callable, optional
+        Called with the claim's id, the number of claims done and the number in all.
+
+    Returns
+    -------
+    Validation
+        A claim whose check breaks is "not answerable", and has a note of severity ``error``.
+
+    Raises
+    ------
+    densing.core.errors.UnknownNameError
+        When a name is not a technique's.
+    """
+    chosen, notes = (tuple(map(get_technique, dict.fromkeys(names))), ()) if names else techniques()
+    remarks = list(notes)
+    claims = {technique.name: claims_of(technique, remarks) for technique in chosen}
+    for name in claims:
+        if names and not claims[name]:
+            message = f"{name}: no published figure is listed for it, so there is nothing to check"
+            remarks.append(Note("no-claims", "info", message, {"technique": name}))
+    pairs = [(name, claim) for name, own in claims.items() for claim in own]
+    findings = []
+    for number, (name, claim) in enumerate(pairs):
+        if progress is not None:
+            progress(claim.id, number, len(pairs))
+        findings.append(_finding(name, claim, fast, remarks))
+    return Validation(tuple(findings), tuple(remarks))
+
+
+def claims_of(technique: Technique, remarks: list[Note]) -> tuple[Claim, ...]:
+    """Return the claims of a technique; none, and one more remark, where they break."""
+    try:
+        return tuple(technique.claims)
+    except Exception as error:
+        # May be code of another package: the other techniques' claims are still worth having.
+        remarks.append(_broken(f"the claims of {technique.name}", technique.name, error))
+        return ()
+
+
+def _broken(subject: str, name: str, error: Exception) -> Note:
+    message = f"{subject} broke ({type(error).__name__}: {error}); please report it to whoever wrote the technique"
+    return Note("broken-claim", "error", message, {"technique": name})
+
+
+def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Finding:
+    if fast and claim.slow:
+        return _record(name, claim, Answer(None, "slow: left out by --fast"), "not run")
+    try:
+        answer = claim.check(PHYSICS)
+    except Exception as error:
+        remarks.append(_broken(f"the check of {claim.id}", name, error))
+        return _record(name, claim, Answer(None, f"the check broke: {error}"), "not answerable")
+    outcome = verdict(claim, answer)
+    if outcome == "not answerable":
+        return _record(name, claim, answer, outcome)
+    null = _other(lambda: claim.null() if claim.null else Answer(None), f"the null model of {claim.id}", name, remarks)
+    mutated: dict[str, Answer] = {}
+    assumed: dict[str, Answer] = {}
+    if claim.grade == "predicted" or (claim.grade in SIMULATED and not fast):
+        # The whole check runs again, calibrations too: only what the simulator contributes can come out otherwise.
+        mutated = {key: _mutated(claim, key) for key in MUTATIONS}
+        assumed = {
+            key: _other(check, f"the check of {claim.id} with {key}", name, remarks)
+            for key, check in claim.assumptions.items()
+        }
+    noticed = tuple(key for key, other in mutated.items() if notices(claim, answer, other))
+    if claim.grade == "predicted" and not noticed:
+        message = (
+            f"{claim.id} is graded predicted and comes out the same under {', '.join(MUTATIONS)}: it is counted as "
+            "algebraic; hand the check's physics on to what it simulates, or grade it by what it does"
+        )
+        remarks.append(Note("insensitive-claim", "warning", message, {"technique": name, "claim": claim.id}))
+        claim = replace(claim, grade="algebraic")
+        outcome = verdict(claim, answer)
+    return msgspec.structs.replace(
+        _record(name, claim, answer, outcome),
+        null=_plain(null.value),
+        null_error=relative_error(claim.published, null.value),
+        null_model=null.note,
+        mutations={key: _plain(other.value) for key, other in mutated.items()},
+        turned_by=noticed,
+        assumptions={key: _plain(other.value) for key, other in assumed.items()},
+        decided_by=tuple(key for key, other in assumed.items() if verdict(claim, other) != outcome),
+    )
+
+
+def _mutated(claim: Claim, mutation: str) -> Answer:
+    """Ask again under broken laws; under these a calibration may have no solution, which is no fault of the check."""
+    try:
+        return claim.check(MUTATIONS[mutation])
+    except Exception as error:
+        return Answer(None, f"no answer under {mutation}: {error}")
+
+
+def _other(check: Callable[[], Answer], subject: str, name: str, remarks: list[Note]) -> Answer:
+    try:
+        return check()
+    except Exception as error:
+        remarks.append(_broken(subject, name, error))
+        return Answer(None)
+
+
+def notices(claim: Claim, ours: Answer, mutated: Answer) -> bool:
+    """Return whether a claim tells broken laws from the simulator's own.
+
+    Its verdict turns; or, where it has missed anyway, its answer moves by more than the published figure's tolerance.
+    No answer at all notices nothing: a check may fail for many reasons.
+    """
+    if verdict(claim, mutated) == "not answerable":
+        return False
+    if verdict(claim, mutated) != verdict(claim, ours):
+        return True
+    if verdict(claim, ours) in HELD:
+        return False
+    if isinstance(claim.published, str) or isinstance(ours.value, str) or isinstance(mutated.value, str):
+        return ours.value != mutated.value
+    moved = abs((mutated.value or 0.0) - (ours.value or 0.0))
+    return moved > (claim.tolerance or 0.0) * abs(claim.published)
+
+
+def _record(name: str, claim: Claim, answer: Answer, outcome: str) -> Finding:
+    return Finding(
+        technique=name,
+        claim=claim.id,
+        what=claim.what,
+        setup=claim.setup,
+        published=claim.published,
+        unit=claim.unit,
+        evidence=claim.evidence,
+        source=claim.source,
+        ours=_plain(answer.value),
+        error=relative_error(claim.published, answer.value),
+        tolerance=claim.tolerance,
+        grade=claim.grade,
+        verdict=outcome,
+        inputs=claim.inputs,
+        note=answer.note,
+    )
+
+
+def _plain(value: float | str | None) -> float | str | None:
+    # numpy's numbers are floats, and JSON knows plain ones only.
+    return float(value) if isinstance(value, int | float) else value
+
+
+def relative_error(published: float | str, ours: float | str | None) -> float | None:
+    """Return ours / published - 1; None where either is no number, or nothing can be divided by.
+
+    Examples
+    --------
+    >>> relative_error(2.0, 2.5), relative_error("A > B", "A > B")
+    (0.25, None)
+    """
+    if isinstance(published, str) or isinstance(ours, str) or ours is None or published == 0:
+        return None
+    return float(ours / published - 1)
+
+
+def verdict(claim: Claim, answer: Answer) -> str:
+    """Return what an answer makes of a claim.
+
+    A figure holds within its tolerance, a direction when it comes out in the same words. A prediction that holds is
+    ``reproduced``, anything else that does only ``agrees``.
+    """
+    if answer.value is None or (isinstance(answer.value, float) and not math.isfinite(answer.value)):
+        return "not answerable"
+    if isinstance(claim.published, str) or isinstance(answer.value, str):
+        held = claim.published == answer.value
+    else:
+        held = abs(answer.value - claim.published) <= (claim.tolerance or 0.0) * abs(claim.published) + 1e-12
+    number = 0 if claim.grade == "predicted" else 1
+    return (HELD if held else MISSED)[number]

@@ -1,0 +1,1 @@
+"""ZeRO: optimizer state, gradients and parameters split over the data-parallel ranks."""
