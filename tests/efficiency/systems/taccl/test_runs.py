@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from densing.core.errors import InputError
+from densing.efficiency.systems.taccl.run import synthesised_for
 from densing.efficiency.systems.taccl.schedule import Schedule, program, to_json
 from densing.efficiency.systems.taccl.synthesis import synthesise
-from densing.efficiency.systems.taccl.technique import synthesised_for
 from densing.efficiency.systems.taccl.topology import Sketch, profile_topology
 from tests.support.command import printed
 
