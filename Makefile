@@ -35,6 +35,7 @@ lint: $(STAMP)
 
 house: $(STAMP)  ## figures of the structure: files, single-use helpers, circles, walks
 	$(BIN)/python -m tests.support.house
+	$(BIN)/python -m tests.support.house --rooms
 	$(BIN)/python -m tests.support.house --walks
 
 types: $(STAMP)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import rooms
 from tests.support.folders import ROOT, TESTS
 from tests.support.house import House
 
@@ -42,6 +45,19 @@ def test_no_test_imports_another_test() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             assert ".test_" not in f".{module}", f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_the_architecture_page_shows_the_code() -> None:
+    text = rooms.PAGE.read_text(encoding="utf-8")
+    assert text == rooms.page(text, HOUSE), "run python -m tests.support.rooms"
+    assert rooms.PICTURE.read_text(encoding="utf-8") == rooms.picture(HOUSE), "run python -m tests.support.rooms"
+    # Every place that the page names exists.
+    for place in re.findall(r"`([a-z_/]+/(?:[a-z_]+\.py)?)`", text):
+        assert (ROOT / "densing" / place).exists(), place
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    assert not [room for room, sentence in rooms.rooms(HOUSE).items() if not sentence.endswith(".")]
 
 
 USER = """
@@ -85,15 +101,21 @@ def test_a_users_editor_sees_the_types(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_flag_a_score_and_an_event_walk_short_ways(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from tests.support.house import walks\n"
-        "print(*(len(walk.files) for walk in walks(Path(sys.argv[1])).values()))"
+        "import json, sys; from pathlib import Path; from tests.support.house import walks\n"
+        "print(json.dumps([[len(walk.files), sorted(name for _, name in walk.functions)]"
+        " for walk in walks(Path(sys.argv[1])).values()]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, cwd=ROOT
     )
-    score, event, flag = map(int, done.stdout.split())
+    (score, *of_score), (event, *of_event), (flag, *of_flag) = json.loads(done.stdout.splitlines()[-1])
     # A score that people bring passes more files than one of ours: the address or the logged run that its table might
     # be, its file form and spelling, its model's name, what is said of all these. A pace that varies is a file beside
     # the straight line's; what a command prints passes the file that knows which command it is, its arguments'
     # (their parsing and their settings).
     assert score <= 30 and event <= 29 and flag <= 7
+    # The page's walks pass the functions that they name.
+    walked = rooms.PAGE.read_text(encoding="utf-8").partition("## Three walks")[2].partition("## Where")[0]
+    told = [re.findall(r"`[a-z_/]+\.py`\s+`([A-Za-z_.]+)`", walk) for walk in walked.strip().split("\n\n")]
+    for names, passed in zip(told, (of_score, of_event, of_flag), strict=True):
+        assert len(names) >= 4 and set(names) <= set(passed[0]), set(names) - set(passed[0])

@@ -38,6 +38,25 @@ HOMELY = frozenset(
 )
 
 
+def code_lines(text: str) -> int:
+    """Return the lines of a module that hold code: no docstrings, no comments, no blank lines."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    lines = {
+        line
+        for token in tokens
+        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+        for line in range(token.start[0], token.end[0] + 1)
+        if token.string
+    }
+    strings = {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    return len(lines - strings)
+
+
 class House:
     """The package's modules, what they import and what they define."""
 
@@ -226,6 +245,7 @@ class House:
         homely = sum(count for name, count in names.items() if name in HOMELY)
         return {
             "lines": f"{total}",
+            "lines of code": f"{sum(code_lines(path.read_text(encoding='utf-8')) for path in self.modules.values())}",
             "files": f"{len(self.modules)}",
             "private functions used once": f"{len(single)} of {private} ({len(single) / max(private, 1):.0%})",
             "the same per 1000 lines": f"{1000 * len(single) / max(total, 1):.1f}",
@@ -337,6 +357,7 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", default="")
     parser.add_argument("--list", choices=("circles", "bypasses", "single", "importers", "homely"))
     parser.add_argument("--walks", action="store_true")
+    parser.add_argument("--rooms", action="store_true", help="files, lines and lines of code of each room")
     parser.add_argument("--root", type=Path, default=ROOT)
     arguments = parser.parse_args()
     if arguments.walks:
@@ -345,6 +366,11 @@ def main() -> None:
                 print(f"{label:45s} {walk}", *sorted(walk.files), sep="\n  ")  # noqa: T201
         return
     house = House(arguments.root, arguments.folder)
+    if arguments.rooms:
+        from tests.support.rooms import sizes
+
+        print(sizes(house))  # noqa: T201
+        return
     rows: list[str]
     match arguments.list:
         case "circles":
