@@ -12,7 +12,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-rest test-all slow lint types coverage coverage-table shipped until-table bench bench-profile bench-simulate bench-overlap bench-growth bench-ladder docs site house refs erratic matrix clean
+.PHONY: run test test-rest test-all slow lint types coverage coverage-table shipped until-table bench bench-profile bench-simulate bench-overlap bench-growth bench-ladder docs site house mutants refs erratic matrix clean
 
 run: $(STAMP)  ## the main job: catalog -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
@@ -77,6 +77,11 @@ bench-growth: $(STAMP)  ## how time grows with steps, kernels and ranks
 
 bench-ladder: $(STAMP)  ## tokens per second of training an arm of the ladder: rank by rank, ranks stacked, seeds stacked too
 	$(BIN)/python benchmarks/ladder.py
+
+# cosmic-ray stands apart: its dependencies would move packages that densing needs.
+mutants: $(STAMP)  ## do tests notice a changed line? MUTANTS="--rooms scores/fit --sample 20 --seed 0"
+	$(PIP) --target .peers/mutants "cosmic-ray==8.7.0"
+	PYTHONPATH=.peers/mutants $(BIN)/python -m tests.support.mutants $(MUTANTS)
 
 refs: $(STAMP)  ## refit what reference_fits/ ships
 	$(BIN)/densing refs build --out reference_fits

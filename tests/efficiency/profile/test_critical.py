@@ -194,3 +194,30 @@ def test_a_thousand_ranks_are_followed_exactly():
     table = {rank: RankCollectives(0, int(ends[-1]), key, begins[:, rank], ends) for rank in range(ranks)}
     path = run_critical_path(table, compute)
     assert path.by_kind == {"compute": int(before.max(1).sum()), "communication": 10 * count}
+
+
+def by_the_clock(rank, start, end):
+    """Of every ten nanoseconds four compute and three copy; nothing is known of the others."""
+    moments = np.arange(start, end) % 10
+    return {"compute": int((moments < 4).sum()), "memcpy": int(((moments >= 4) & (moments < 7)).sum())}
+
+
+@given(runs())
+def test_own_time_is_split_by_kind_and_what_nothing_is_known_of_is_idle(run):
+    assume(run[0] > 1)
+    found = run_critical_path(simulate(*run), by_the_clock)
+    expected = {}
+    stretches = zip(found.rank, found.stretch_start_ns, found.stretch_end_ns, found.collective, strict=True)
+    for rank, start, end, key in stretches:
+        split = {"communication": end - start} if key >= 0 else by_the_clock(rank, start, end)
+        split["idle"] = end - start - sum(split.values())
+        for kind, ns in split.items():
+            expected[rank, kind] = expected.get((rank, kind), 0) + ns
+    totals = {(rank, kind): ns for rank, row in found.totals.items() for kind, ns in row.items()}
+    assert totals == {cell: ns for cell, ns in expected.items() if ns}
+
+
+def test_kinds_that_overlap_never_make_own_time_longer():
+    ranks = simulate(2, [([0, 1], {0: 30, 1: 50}, 10)], [5, 5])
+    found = run_critical_path(ranks, lambda rank, start, end: {"compute": end - start, "memcpy": end - start})
+    assert {kind: ns for kind, ns in found.by_kind.items() if ns} == {"compute": 55, "communication": 10}

@@ -69,9 +69,28 @@ def test_envelope_is_least_squares_through_the_records() -> None:
     theirs = sm.OLS(data.log_density[keep], sm.add_constant(data.days[keep])).fit()
     ours = envelope(data)
     np.testing.assert_allclose([ours.lo, ours.hi], theirs.conf_int()[1], rtol=1e-8)
+    np.testing.assert_allclose([ours.intercept, ours.slope], theirs.params, rtol=1e-8)
+    narrow = envelope(data, level=0.5)
+    np.testing.assert_allclose([narrow.lo, narrow.hi], theirs.conf_int(0.5)[1], rtol=1e-8)
+    assert (ours.n, ours.se_type, ours.dropped) == (keep.sum(), "classical t", 0)
     slope, r2, records = envelope_slopes(data.days, data.log_density)
     np.testing.assert_allclose([slope[0], r2[0]], [ours.slope, theirs.rsquared], rtol=1e-9)
     assert records[0] == ours.n
+
+
+def test_two_records_make_no_line_and_three_do() -> None:
+    assert not envelope(dated([0, 10, 20], [1.0, 2.0, 0.0])).estimable
+    three = envelope(dated([0, 10, 20], [1.0, 2.0, 2.5]))
+    assert three.estimable and three.n == 3
+    # A maximum that never moves has a slope without error: zero.
+    still = running_max(dated([0, 10, 20, 30], [1.0, 0.5, 0.2, 0.1]))
+    assert (still.slope, still.lo, still.hi) == (0.0, 0.0, 0.0)
+
+
+def test_limits_are_no_records_and_are_counted() -> None:
+    data = dated([0, 10, 20, 30], [1.0, 2.0, 9.0, 2.5])
+    data = data.replace(censor=np.array([0, 0, 1, 0]))
+    assert (envelope(data).n, envelope(data).dropped) == (3, 1)
 
 
 def test_running_maximum_uses_every_date() -> None:
