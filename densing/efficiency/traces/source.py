@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import zlib
 from collections.abc import Callable
@@ -139,8 +140,10 @@ class Limits:
     spans: int = 10_000_000
 
 
-class Source:
-    """A trace file as a stream of JSON text: plain, gzip, or a member of a zip archive.
+class Source(io.RawIOBase):
+    """A trace file as a stream of JSON text, inflated where it is packed: plain, gzip, or a member of a zip archive.
+
+    A file object, so that ``json.load(source)`` and ``io.BufferedReader(source)`` read it.
 
     Attributes
     ----------
@@ -151,6 +154,7 @@ class Source:
     """
 
     def __init__(self, path: Path, member: str | None, label: str, limits: Limits) -> None:
+        super().__init__()
         self.label, self.limits = label, limits
         self.consumed = self.produced = 0
         self.damage = ""
@@ -181,7 +185,11 @@ class Source:
         self.close()
         return f"{self.label}: {reason}"
 
-    def readinto(self, target: memoryview) -> int:
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
         """Fill some of a buffer, as much as is at hand, and return how much; 0 at the file's end.
 
         Raises
@@ -189,6 +197,7 @@ class Source:
         InputError
             When the file cannot be read or passes a limit.
         """
+        target = memoryview(buffer)
         try:
             count = self._plain(target) if self._gunzip is None else self._gunzip.into(target)
         except (OSError, zlib.error, EOFError, _zipfile().BadZipFile) as error:
@@ -237,12 +246,7 @@ class Source:
         for stream in (getattr(self, "_raw", None), self._archive):
             if stream is not None:
                 stream.close()
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
 
 def _zipfile() -> Any:

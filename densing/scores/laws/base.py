@@ -79,7 +79,11 @@ class Law(Protocol):
 
 
 class BaseLaw:
-    """Shared half of every law; a law adds space, typical, :meth:`linearise`, :meth:`invert` and :meth:`grid`."""
+    """Shared half of every law; a law adds its names, ``space``, ``typical`` and :meth:`linearise`.
+
+    ``examples/extend/law.py`` is one to copy. Where it can be written down, :meth:`invert` is faster in closed form,
+    and a :meth:`grid` of several starts finds what one start may miss.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -141,8 +145,30 @@ class BaseLaw:
         return np.moveaxis(self.linearise(theta, x)[1], -2, -1)
 
     def invert(self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike) -> tuple[Array, NDArray[np.str_]]:
-        """Return the first input at which the law takes the value ``y``, and a status per value."""
-        raise NotImplementedError
+        """Return the first input at which the law takes the value ``y``, and a status per value.
+
+        This one halves the interval from 1 to 1e18, for laws that are monotone in their first input; a law with a
+        closed form has its own.
+        """
+        fixed = {name: value[..., None] for name, value in self._fixed(given).items()}
+        theta, value = self._check(theta), finite(self, y)
+        shape = np.broadcast_shapes(theta.shape[:-1], value.shape)
+        theta, value = np.broadcast_to(theta, (*shape, len(self.space))), np.broadcast_to(value, shape)
+
+        def at(log_n: Array) -> Array:
+            # At a size of one a curve may be infinite.
+            with np.errstate(all="ignore"):
+                return self.predict(theta, {self.inputs[0]: np.exp(log_n)[..., None], **fixed})[..., 0]
+
+        low, high = np.zeros(shape), np.full(shape, math.log(1e18))
+        first, last = at(low), at(high)
+        rising = last > first
+        for _ in range(60):
+            middle = (low + high) / 2
+            beyond = (at(middle) > value) == rising
+            low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+        below, above = np.where(rising, value <= first, value >= first), np.where(rising, value >= last, value <= last)
+        return np.where(below, 0.0, np.where(above, np.inf, np.exp((low + high) / 2))), statuses(below, above)
 
     def rescale(self, theta: ArrayLike, factors: Mapping[str, float]) -> Array:
         """Return the parameters of the same curve after inputs were multiplied by ``factors``.
@@ -155,8 +181,8 @@ class BaseLaw:
         return np.array(theta, dtype=float)
 
     def grid(self, x: Inputs) -> Array:
-        """Return start points ``(G, p)`` over the nonlinear parameters; linear ones are 0."""
-        raise NotImplementedError
+        """Return start points ``(G, p)`` over the nonlinear parameters; linear ones are 0. Here: :attr:`typical`."""
+        return np.where([parameter.linear for parameter in self.space], 0.0, [self.typical])
 
     def _check(self, theta: ArrayLike) -> Array:
         values = np.asarray(theta, dtype=float)

@@ -1,0 +1,26 @@
+"""A reader of another harness to copy: a file in ``densing/scores/evals/readers/``, named in ``READERS`` there."""
+
+import math
+
+import pandas as pd
+
+from densing.scores.evals.measurements import Measurements, checked_rows, measurement_frame, metric_row, model_frame
+
+
+def accepts(content):
+    """Return whether content is of this form: ``{"harness": "toy", "model": NAME, "tasks": {TASK: SHARE}}``."""
+    return isinstance(content, dict) and content.get("harness") == "toy"
+
+
+def read(content, path):
+    """Return what the file measures."""
+    about = {
+        "model": content["model"], "benchmark": "", "form": "", "cot": "", "n_items": math.nan, "n_shot": math.nan,
+        "limit": math.nan, "digest": "", "task_version": "", "task_hash": "", "harness": "toy", "harness_version": "",
+        "is_group": False, "date": "", "file": str(path),
+    }  # fmt: skip
+    rows, notes = checked_rows(
+        metric_row({**about, "task": task}, "acc", value) for task, value in content["tasks"].items()
+    )
+    models = model_frame([{"model": content["model"]}])
+    return Measurements(measurement_frame(rows), pd.DataFrame(), models, tuple(notes))
