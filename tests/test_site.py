@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import nbformat
 import pytest
 from filelock import FileLock
 
@@ -137,3 +138,16 @@ def test_notebooks_show_what_they_gave_and_draw_from_the_site(site: Path) -> Non
         if "plotly-graph-div" in page:
             assert '_static/plotly.min.js"' in page
     assert (site / "_static" / "plotly.min.js").stat().st_size > 1_000_000
+
+
+@pytest.mark.slow
+def test_quickstart_gives_a_density_an_interval_and_a_plot(site: Path) -> None:
+    # As it ran, from top to bottom in a fresh kernel, while the site was built.
+    notebook = nbformat.read(site.parent / "jupyter_execute" / "notebooks" / "quickstart.ipynb", as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert len(cells) == 6, "six cells, as promised"
+    density = cells[2].outputs[0]["data"]["text/html"]
+    assert "Mine-3B" in density and "density_lo" in density
+    assert "over the twelve months" in cells[3].outputs[0]["data"]["text/html"].lower()
+    assert "months" in cells[4].outputs[0]["data"]["text/html"]
+    assert any("plotly" in kind for kind in cells[5].outputs[0]["data"])

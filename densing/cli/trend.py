@@ -238,7 +238,7 @@ def _answer(by: str, catalog: o.CatalogFiles, *, seed: int, out: o.Out, json: bo
 
     names = None if by.strip() == "all" else [name.strip() for name in by.split(",")]
     with progress(quiet=json) as step:
-        answers = answer_questions(load_catalog(*(catalog or [])), names, seed=seed, step=step)
+        answers = answer_questions(load_catalog(*(catalog or [])), names, seed=seed, keep=True, step=step)
     payload = {"level": answers.level, "answers": [answer.to_dict() for answer in answers]}
     save(answers.table, payload, out, answers.notes)
     if json:

@@ -37,14 +37,15 @@ def cached(
     make : callable
         Works the result out.
     kind : type
-        Its dataclass: of plain data, other dataclasses, arrays of numbers and tables.
+        Its own: a table, or a dataclass of plain data, other dataclasses, arrays of numbers and tables.
     name : str
         Of the result, for its file.
     *inputs : object
         What the result depends on; tables and arrays by their content.
     by : callable
-        The function that makes it: a change in its wing (``densing.scores``) or in the core makes it anew, since rooms
-        compute with each other's functions, and so does another version of :data:`LIBRARIES`.
+        The function that makes it: a change in the code and tables of its wing (``densing.scores``) or of the core
+        makes it anew, since rooms compute with each other's functions, and so does another version of
+        :data:`LIBRARIES`.
     most : int
         How many results of this name are kept, the newest.
 
@@ -60,7 +61,7 @@ def cached(
     digest = hashlib.sha256(msgspec.msgpack.encode([inputs, versions], enc_hook=_plain))
     wing = ".".join(by.__module__.split(".")[:2])
     for folder in (Path(sys.modules[wing].__path__[0]), Path(__file__).parent):
-        for source in sorted(folder.rglob("*.py")):
+        for source in sorted(path for kind in ("*.py", "*.csv") for path in folder.rglob(kind)):
             digest.update(source.read_bytes())
     path = cache_folder() / FOLDER / f"{name}-{digest.hexdigest()[:24]}.msgpack"
     # Whatever is wrong with a kept file: the result is made anew.

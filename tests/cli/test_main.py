@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import os
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from densing.scores.catalog import load_catalog
 from tests.support import folders
 from tests.support.command import answer, densing, printed
 from tests.support.gain_records import arm, record, written
@@ -151,13 +149,7 @@ def test_trend_says_when_a_score_fits_in_a_size() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("embedded_scale")
-def test_run_writes_its_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # All combinations, and the varying pace under each choice, are tested where the study is; the command needs a few
-    # combinations, and a straight line under each choice.
-    multiverse = importlib.import_module("densing.scores.study.alternatives")
-    few = tuple(multiverse.specs(load_catalog(), joint=True))[:3]
-    monkeypatch.setattr(multiverse, "specs", lambda catalog, joint: iter(few))
-    monkeypatch.setattr(multiverse, "_both_means", lambda data, seed: (multiverse.LINE.fit(data, seed=seed),))
+def test_run_writes_its_three_files(tmp_path: Path) -> None:
     mine = tmp_path / "mine.csv"
     rows = ["Mine-3B,3e9,2025-06-01,mmlu,0.66", "Mine-3B,3e9,2025-06-01,gsm8k,0.70", "Mine-3B,3e9,2025-06-01,bbh,0.55"]
     lines = ["Model,params,released,benchmark,score", *rows]

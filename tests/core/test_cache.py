@@ -34,7 +34,15 @@ class Whole:
 WHOLE = Whole(
     np.array([[0.1, np.nan], [np.inf, 1 / 3]]),
     {"a": Part("first", (-np.inf, 0.1 + 0.2)), "b": Part("second", None)},
-    pd.DataFrame({"n": [1, 2], "x": [1 / 3, np.inf], "word": ["one", ""]}),
+    pd.DataFrame(
+        {
+            "n": [1, 2],
+            "x": [1 / 3, np.inf],
+            "word": ["one", ""],
+            "day": pd.to_datetime(["2026-03-02", None]),
+            "held": [True, False],
+        }
+    ),
 )
 
 
@@ -59,7 +67,7 @@ def test_what_is_kept_is_what_was_made_to_the_last_digit(folder: Path) -> None:
     assert len(made) == 1
     np.testing.assert_array_equal(again.draws, WHOLE.draws)
     assert again.parts == WHOLE.parts
-    assert again.table["x"].tolist() == WHOLE.table["x"].tolist() and again.table["n"].tolist() == [1, 2]
+    pd.testing.assert_frame_equal(again.table, WHOLE.table, check_exact=True)
     again.draws[0, 0] = 2.0  # as writable as what was made
 
 
@@ -104,9 +112,10 @@ def test_a_change_anywhere_in_the_wing_makes_it_anew(
     for _ in range(2):
         cached(make, Whole, "whole", by=work)
     assert len(made) == 1
-    (wing / "other" / "__init__.py").write_text("# changed")
-    cached(make, Whole, "whole", by=work)
-    assert len(made) == 2
+    for changes, file in enumerate(("__init__.py", "table.csv"), 2):
+        (wing / "other" / file).write_text("# changed")
+        cached(make, Whole, "whole", by=work)
+        assert len(made) == changes
 
 
 def test_trend_answers_from_what_is_kept_the_same_and_loads_no_estimator(folder: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from .reference import loss_ruler as loss_ruler
 from .rulers import available_benchmarks as available_benchmarks
 from .rulers import build_all as build_all
 from .rulers import build_reference as build_reference
+from .rulers import fits_folder as fits_folder
 from .rulers import ladder_reference as ladder_reference
 from .rulers import load_reference as load_reference
 from .rulers import stale_fits as stale_fits

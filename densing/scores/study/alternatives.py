@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import DensingError, FitError, formatting, worst
+from densing.core import DensingError, FitError, cached, formatting, worst
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities
 from densing.scores.joint import JointScale, catalog_scale
@@ -27,6 +27,7 @@ from densing.scores.references import (
     Reference,
     available_benchmarks,
     family_names,
+    fits_folder,
     joint_ruler,
     load_reference,
 )
@@ -83,6 +84,8 @@ COLUMNS = [
 SPLIT_WINDOW = ("2020-05-28", "2024-09-30")
 SPLIT_BENCHMARK = "mmlu"
 SPLIT_WORLDS = 100
+KEPT = 10
+"""Tables of one kind that stay in the cache folder."""
 SENSITIVITY_COLUMNS = [
     "group",
     "choice",
@@ -154,6 +157,7 @@ def multiverse(
     tokens: float | None = None,
     asked: tuple[str | None, str | None] = PAPER_WINDOW,
     seed: int = 0,
+    keep: bool = False,
     step: Step = lambda label, share: None,
 ) -> pd.DataFrame:
     """Return the doubling time under every combination of choices.
@@ -172,6 +176,8 @@ def multiverse(
         First and last release date of the window ``asked``.
     seed : int
         Seed of intervals and permutations.
+    keep : bool
+        Whether the table is kept in the cache folder, and read from there for the same catalog, fits and choices.
     step : callable
         Called with a label and the share done.
 
@@ -183,30 +189,39 @@ def multiverse(
         size, and its power at the paper's 3.3 months, are simulated on the same dates and families. A window
         that adds no model to the paper's is left out, so that no combination counts twice.
     """
-    rows: list[dict[str, Any]] = []
     every = list(specs(catalog, joint=headline is not None and headline.reference == JOINT))
     every += [headline] if headline is not None and headline not in every else []
     windows = {**WINDOWS, ASKED: asked}
-    densities: dict[tuple[str, str, str, str], DensityResult | None] = {}
-    for number, spec in enumerate(every):
-        step(f"{spec.reference} {spec.benchmark}", number / len(every))
-        key = (spec.reference, spec.benchmark, spec.denominator, spec.dates)
-        if key not in densities:
-            verified = replace(selection or Selection(), verified_only=spec.dates == "sourced")
-            densities[key] = None
-            try:
-                ruler = load_reference(spec.reference, spec.benchmark, catalog=catalog)
-                ruler = ruler.at_tokens(tokens if "tokens" in ruler.given else None)
-                models = catalog_densities(
-                    catalog, ruler, selection=verified, denominator=spec.denominator, guard=guard, seed=seed
-                )
-                densities[key] = None if worst(ruler.notes) == "error" else models.headline
-            except DensingError:
-                pass  # no such ruler, or no model that it reads: one combination less
-        result = densities[key]
-        if result is not None and not (spec.window == "long" and _adds_nothing(result)):
-            rows.extend(_rows(spec, result, windows[spec.window], spec == headline, seed))
-    return pd.DataFrame(rows, columns=COLUMNS)
+
+    def work() -> pd.DataFrame:
+        rows: list[dict[str, Any]] = []
+        densities: dict[tuple[str, str, str, str], DensityResult | None] = {}
+        for number, spec in enumerate(every):
+            step(f"{spec.reference} {spec.benchmark}", number / len(every))
+            key = (spec.reference, spec.benchmark, spec.denominator, spec.dates)
+            if key not in densities:
+                verified = replace(selection or Selection(), verified_only=spec.dates == "sourced")
+                densities[key] = None
+                try:
+                    ruler = load_reference(spec.reference, spec.benchmark, catalog=catalog)
+                    ruler = ruler.at_tokens(tokens if "tokens" in ruler.given else None)
+                    models = catalog_densities(
+                        catalog, ruler, selection=verified, denominator=spec.denominator, guard=guard, seed=seed
+                    )
+                    densities[key] = None if worst(ruler.notes) == "error" else models.headline
+                except DensingError:
+                    pass  # no such ruler, or no model that it reads: one combination less
+            result = densities[key]
+            if result is not None and not (spec.window == "long" and _adds_nothing(result)):
+                rows.extend(_rows(spec, result, windows[spec.window], spec == headline, seed))
+        return pd.DataFrame(rows, columns=COLUMNS)
+
+    # A user's own fit is a path, which does not tell what stands there.
+    if not keep or not {spec.reference for spec in every} <= set(family_names()):
+        return work()
+    fits = [path.read_bytes() for path in sorted(fits_folder().rglob("*.json"))]
+    inputs = (catalog.digest, fits, every, headline, windows, selection, guard, tokens, seed)
+    return cached(work, pd.DataFrame, "multiverse", *inputs, by=multiverse, most=KEPT)
 
 
 def _adds_nothing(result: DensityResult) -> bool:
@@ -263,6 +278,7 @@ def sensitivity(
     estimate: Estimate | None = None,
     refit: bool = False,
     seed: int = 0,
+    keep: bool = False,
 ) -> pd.DataFrame:
     """Return the headline's doubling times under the choices that move it, one at a time.
 
@@ -283,6 +299,9 @@ def sensitivity(
         Also fit the scale with the scores that makers gave their own models: 40 seconds of one core, once.
     seed : int
         Of the default estimate.
+    keep : bool
+        Whether the table is kept in the cache folder, and read from there for the same densities and choices; with the
+        default estimate only.
 
     Returns
     -------
@@ -331,19 +350,26 @@ def sensitivity(
         choices.append(("models", f"measured on all {traits} skills", lambda: only(table["traits"].eq(traits))))
     late = ~early(table["released"], headline & begun)
     choices.append(("models", "without the first six months", lambda: only(late)))
-    rows = []
-    for group, choice, densities in choices:
-        try:
-            data = densities().window(*window).ordered()
-            slopes = pace(data)
-        except DensingError:
-            continue
-        if slopes[0].estimable:
-            ends = [slope.doubling for slope in slopes[:2]]
-            last = pd.Timestamp(data.released.max())
-            over, year = (*ends, (math.nan,) * 3)[:2]
-            rows.append((group, choice, *over, *year, slopes[0].n, slopes[0].clusters, last, group == "headline"))
-    return pd.DataFrame(rows, columns=SENSITIVITY_COLUMNS)
+
+    def work() -> pd.DataFrame:
+        rows = []
+        for group, choice, densities in choices:
+            try:
+                data = densities().window(*window).ordered()
+                slopes = pace(data)
+            except DensingError:
+                continue
+            if slopes[0].estimable:
+                ends = [slope.doubling for slope in slopes[:2]]
+                last = pd.Timestamp(data.released.max())
+                over, year = (*ends, (math.nan,) * 3)[:2]
+                rows.append((group, choice, *over, *year, slopes[0].n, slopes[0].clusters, last, group == "headline"))
+        return pd.DataFrame(rows, columns=SENSITIVITY_COLUMNS)
+
+    if not keep or estimate is not None:
+        return work()
+    inputs = (catalog.digest, table, everyone.options, everyone.draws, window, selection, refit, seed)
+    return cached(work, pd.DataFrame, "sensitivity", *inputs, by=sensitivity, most=KEPT)
 
 
 def _both_means(data: TrendData, seed: int) -> tuple[Slope, ...]:

@@ -14,11 +14,12 @@ import numpy as np
 import pandas as pd
 
 import densing
-from densing.core import Card, DensingError, FitError, Note, Readable, TableLike, formatting, once
+from densing.core import Card, DensingError, FitError, Note, Readable, TableLike, cached, formatting, once
 from densing.scores.catalog import Catalog, Selection, load_catalog, load_recall, training_compute
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
 from densing.scores.references import JOINT, JointRuler, Reference, available_benchmarks, load_reference
 from densing.scores.study.alternatives import (
+    KEPT,
     PAPER_WINDOW,
     Spec,
     Split,
@@ -415,7 +416,9 @@ def run_study(
     skills = skill_densities(catalog, options.reference, **shared)
     joint = isinstance(ruler, JointRuler)
     span = (options.since, options.until)
-    sensitive = sensitivity(catalog, everyone, window=span, selection=options.selection, refit=True, seed=options.seed)
+    sensitive = sensitivity(
+        catalog, everyone, window=span, selection=options.selection, refit=True, seed=options.seed, keep=True
+    )
     window = window_name(options.since, options.until, density)
     dates = "sourced" if options.selection.verified_only else "all"
     universe = multiverse(
@@ -426,6 +429,7 @@ def run_study(
         tokens=options.tokens,
         asked=(options.since, options.until),
         seed=options.seed,
+        keep=True,
         step=lambda label, share: step(label, 0.2 + 0.75 * share),
     )
     step("forecast", 0.97)
@@ -444,7 +448,7 @@ def run_study(
         earlier = Backtest(n=0, why=str(error))
     results = [everyone, *([beside.density] if beside is not None else [])]
     rulers = [ruler, *([beside.reference] if beside is not None else [])]
-    answers = _part("answers", lambda: answer_questions(catalog), missing) if joint else None
+    answers = _part("answers", lambda: answer_questions(catalog, keep=True), missing) if joint else None
     recall = _recall(trend) if joint else ""
     tested = _part("tested", lambda: _tested(catalog, options, step), missing) if joint else None
     # What is shipped was made with the usual choices.
@@ -550,7 +554,11 @@ def _recall(trend: TrendResult) -> str:
     months = float(trend.headline["doubling_months"])
     recall = load_recall()
     pace = {"pace_months": months} if math.isfinite(months) and months > 0 else {}
-    return recall_trend(recall, **pace).caution(replicate_recall(recall))
+
+    def work() -> str:
+        return recall_trend(recall, **pace).caution(replicate_recall(recall))
+
+    return cached(work, str, "recall", pace, by=recall_trend, most=KEPT)
 
 
 def precision(trend: TrendResult) -> str:

@@ -149,7 +149,9 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
         if basket == "mean":
             counted = densities.headline.table
             counted = counted[counted["released"] >= SINCE]
-            sensitive = sensitivity(catalog, densities, window=(SINCE, None), selection=selection, refit=True)
+            sensitive = sensitivity(
+                catalog, densities, window=(SINCE, None), selection=selection, refit=True, keep=True
+            )
     backtest = backtest_forecasts(catalog, step=within(0.15, 0.25))
     return Today(
         evaluators=evaluator_table(catalog),
@@ -172,7 +174,7 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
         sensitivity=sensitive,
         counted=counted,
         vintages=shipped_vintages(catalog),
-        answers=answer_questions(catalog, step=within(0.9, 1.0)),
+        answers=answer_questions(catalog, keep=True, step=within(0.9, 1.0)),
         recall=replicate_recall(load_recall()),
         backtest=backtest,
         outlook=forecast_now(catalog, result=backtest),

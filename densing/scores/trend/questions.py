@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, DensingError, InputError, UnknownNameError
+from densing.core import Array, DensingError, InputError, UnknownNameError, cached
 from densing.scores.catalog import OWN_FLAGS, Catalog, Selection, load_recall, select, selection_of
 from densing.scores.joint import catalog_scale, joint_cells
 from densing.scores.references import SKILLS
@@ -30,6 +30,8 @@ FITTING = 0.6
 """Share of the time that a scale takes which is not in the cache."""
 PILOT = (("falcon_h1_docs",), "Falcon's English table"), (("euroeval", "euroeval_val"), "EuroEval")
 """The two tables whose paces differed in a pilot."""
+KEPT = 10
+"""Answers that stay in the cache folder."""
 
 
 def answer_questions(
@@ -38,6 +40,7 @@ def answer_questions(
     *,
     level: float = 0.95,
     seed: int = 0,
+    keep: bool = False,
     step: Callable[[str, float], None] = lambda label, share: None,
 ) -> Answers:
     """Answer the questions of the trend on the joint scale of a catalog.
@@ -51,6 +54,8 @@ def answer_questions(
     level : float
         Of all intervals.
     seed : int
+    keep : bool
+        Whether the answers are kept in the cache folder, and read from there for the same catalog and choices.
     step : callable
         Called with a label and the share done, for progress bars.
 
@@ -81,20 +86,24 @@ def answer_questions(
     def fitting(label: str, share: float) -> None:
         step(label, FITTING * share)
 
-    fitting("joint scale", 0.0)
-    try:
-        data = JointData(catalog, catalog_scale(catalog, step=fitting), seed)
-    except DensingError as error:
-        return Answers(tuple(_nothing(name, error) for name in names), level)
-    answers = []
-    for position, name in enumerate(names):
-        step(name, FITTING + (1 - FITTING) * position / len(names))
+    def work() -> Answers:
+        fitting("joint scale", 0.0)
         try:
-            answers.append(QUESTIONS[name].ask(data, level))
+            data = JointData(catalog, catalog_scale(catalog, step=fitting), seed)
         except DensingError as error:
-            answers.append(_nothing(name, error))
-    step("answers", 1.0)
-    return Answers(tuple(answers), level)
+            return Answers(tuple(_nothing(name, error) for name in names), level)
+        answers = []
+        for position, name in enumerate(names):
+            step(name, FITTING + (1 - FITTING) * position / len(names))
+            try:
+                answers.append(QUESTIONS[name].ask(data, level))
+            except DensingError as error:
+                answers.append(_nothing(name, error))
+        step("answers", 1.0)
+        return Answers(tuple(answers), level)
+
+    inputs = (catalog.digest, names, level, seed)
+    return cached(work, Answers, "answers", *inputs, by=answer_questions, most=KEPT) if keep else work()
 
 
 def _pace(data: JointData, level: float) -> Answer:

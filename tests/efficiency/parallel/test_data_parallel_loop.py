@@ -143,6 +143,18 @@ def test_the_installed_text_is_text_and_its_end_is_like_the_rest() -> None:
     assert np.abs(shares[0] - shares[1]).sum() < 0.2
 
 
+def test_the_installed_text_is_kept_and_where_it_cannot_be_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    texts = []
+    for folder in ("cache", "cache", "file/cache"):
+        monkeypatch.setenv("DENSING_CACHE", str(tmp_path / folder))
+        texts.append(lm._python_docs.__wrapped__())
+        assert all(file.read_bytes() == texts[0] for file in (tmp_path / "cache").iterdir())
+    assert texts[0] == texts[1] == texts[2] and len(list((tmp_path / "cache").iterdir())) == 1
+
+
 def test_held_out_passages_do_not_overlap() -> None:
     data = np.arange(200, dtype=np.uint8)
     rows = np.concatenate(list(lm.held_out_batches(data, 4, 9)))

@@ -164,6 +164,17 @@ def test_multiverse_holds_the_headline_that_was_asked_for(catalog: Catalog, guar
     assert marked["n"].tolist() == [line.n]
 
 
+@pytest.mark.usefixtures("no_usual_specs")
+def test_combinations_are_kept_as_they_were_made_and_those_on_a_fit_of_ones_own_are_not(
+    catalog: Catalog, gsm8k_fit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DENSING_CACHE", str(tmp_path))
+    made, kept = (multiverse(catalog, Spec("qwen1.5", "mmlu", "paper"), keep=True) for _ in range(2))
+    pd.testing.assert_frame_equal(made, kept)
+    assert len(multiverse(catalog, Spec(gsm8k_fit, "gsm8k", "paper"), keep=True))
+    assert len(list((tmp_path / "results").iterdir())) == 1, "what stands at a path may change"
+
+
 def test_models_beyond_the_ruler_that_beat_the_record_are_named() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -91,6 +93,15 @@ def test_makers_own_scores_are_another_scale_and_asked_for(monkeypatch: pytest.M
     assert table.loc["makers' own scores in", ENDS].tolist() == pytest.approx(ends(read(seed=7)), rel=1e-9)
     usual = sensitivity(planted_catalog(), read(), window=WINDOW, estimate=line)
     assert "makers' own scores in" not in set(usual["choice"])
+
+
+def test_rows_of_the_usual_estimate_are_kept_as_they_were_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DENSING_CACHE", str(tmp_path))
+    monkeypatch.setattr(alternatives, "_both_means", lambda data, seed: line(data))
+    made, kept = (sensitivity(planted_catalog(), read(), window=WINDOW, keep=True) for _ in range(2))
+    pd.testing.assert_frame_equal(made, kept)
+    sensitivity(planted_catalog(), read(), window=WINDOW, estimate=line, keep=True)
+    assert len(list((tmp_path / "results").iterdir())) == 1, "an estimate of one's own has no name to keep it under"
 
 
 def test_choices_that_cannot_be_estimated_have_no_row() -> None:

@@ -302,12 +302,15 @@ def tiny(path: Path, rows: list[dict[str, Any]]) -> Any:
     return load_catalog(path / "mine.csv", embedded=False)
 
 
-def test_tiny_catalogs_answer_every_question_with_a_sentence(tmp_path: Path) -> None:
+def test_tiny_catalogs_answer_every_question_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DENSING_CACHE", str(tmp_path))
     rows = [
         {"model": f"m{i}", "params": 1e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.3 + 0.1 * i}
         for i in range(2)
     ]
-    answers = answer_questions(tiny(tmp_path, rows))
+    catalog = tiny(tmp_path, rows)
+    answers, kept = (answer_questions(catalog, keep=True) for _ in range(2))
+    assert repr(kept) == repr(answers) and kept.notes == answers.notes
     assert [answer.key for answer in answers] == list(QUESTIONS)
     for answer in answers:
         assert math.isnan(answer.estimate) and answer.answer.endswith(".") and answer.rows.empty

@@ -8,8 +8,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import math
+import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from densing.core import InputError, UnknownNameError
+from densing.core import DensingError, InputError, UnknownNameError, cache_folder, replacing
 from densing.efficiency.parallel.distributed.spec import LmShape
 
 Bytes = NDArray[np.uint8]
@@ -179,11 +181,20 @@ def _read(source: Path) -> bytes:
 
 @cache
 def _python_docs() -> bytes:
-    """Join what Python's installation says of itself; a hash decides the order, so that the end is like the rest."""
+    """Join what Python's installation says of itself; a hash decides the order, so that the end is like the rest.
+
+    Kept in the cache folder: to parse the library takes seconds of every rank.
+    """
+    files = [file for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")) if file.is_file()]
+    sizes = [(file.name, file.stat().st_size) for file in files]
+    name = hashlib.sha256(f"{sys.version}{sizes}".encode() + Path(__file__).read_bytes()).hexdigest()[:24]
+    path = cache_folder() / f"python-docs-{name}.txt"
+    with suppress(OSError):
+        return path.read_bytes()
     from pydoc_data.topics import topics
 
     texts = list(topics.values())
-    for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+    for file in files:
         try:
             tree = ast.parse(file.read_bytes())
         except (OSError, SyntaxError, ValueError):
@@ -192,7 +203,10 @@ def _python_docs() -> bytes:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 texts.append(ast.get_docstring(node) or "")
     pieces = {text.strip().encode("utf-8", "replace") for text in texts}
-    return b"\n\n".join(sorted(pieces, key=lambda piece: hashlib.sha256(piece).digest()))
+    text = b"\n\n".join(sorted(pieces, key=lambda piece: hashlib.sha256(piece).digest()))
+    with suppress(OSError, DensingError), replacing(path) as temporary:
+        temporary.write_bytes(text)
+    return text
 
 
 class RMSNorm(nn.Module):  # type: ignore[misc]
