@@ -20,7 +20,7 @@ import pandas as pd
 from densing.core import Array, InputError, Note, read_json, write_text
 from densing.efficiency.throughput.memory import counted_bytes
 from densing.efficiency.throughput.step import Constants, step_seconds
-from densing.efficiency.throughput.table import FOLDER, Measured, Runs
+from densing.efficiency.throughput.table import FOLDER, Measured, Runs, evidence_of
 
 FILE = FOLDER / "constants.json"
 GENERATIONS = ("V100", "A100", "H100")
@@ -273,6 +273,10 @@ class Frozen:
             for name, (low, high) in spans.items()
             if not low <= (value := float(getattr(runs, name)[0])) <= high
         ]
+        evidence, source = evidence_of(device)
+        if evidence in ("recalled", "second-hand"):
+            message = f"figures of {device} are {evidence}, not compared with their source: {source}"
+            notes.append(Note("data-sheet", "info", message, {"device": device, "evidence": evidence}))
         if beyond:
             message = f"outside everything that was measured: {'; '.join(beyond)}"
             notes.append(Note("never-measured", "warning", message, {"beyond": beyond}))

@@ -233,6 +233,18 @@ def device_of(name: str) -> str:
     return _first("devices.csv", name.lower())["generation"] or ""
 
 
+def evidence_of(name: str) -> tuple[str, str]:
+    """Return how well a device's figures are known, and from which data sheet.
+
+    Examples
+    --------
+    >>> evidence_of("A100 SXM 80 GB")
+    ('recalled', 'NVIDIA A100 data sheet; DGX A100: 8 x 200 Gbit/s')
+    """
+    row = _first("devices.csv", name.lower())
+    return row["evidence"] or "", row["source"] or ""
+
+
 def read_runs(source: Path | pd.DataFrame | None = None) -> Measured:
     """Read a table of training runs.
 

@@ -59,7 +59,8 @@ def test_the_layout_of_the_paper_fits_where_it_was_trained() -> None:
     found = plan_layout(model, load_cluster("h100x8-nvlink", n=16384), 16384, sequence=8192, batch=2048)
     assert found.layouts[0].tp == 8
     assert found.layouts[0].pp >= 8
-    assert [note.code for note in found.notes] == ["never-measured"]
+    assert [note.code for note in found.notes] == ["data-sheet", "never-measured"]
+    assert "recalled" in found.notes[0].message
 
 
 def test_what_cannot_be_planned_says_why() -> None:
