@@ -47,8 +47,8 @@ def test_no_test_imports_another_test() -> None:
 USER = """
 import densing
 
-ruler = densing.load_reference("qwen1.5", "mmlu")
-densities = densing.catalog_densities(densing.load_catalog(), ruler)
+reference = densing.load_reference("qwen1.5", "mmlu")
+densities = densing.catalog_densities(densing.load_catalog(), reference)
 trend = densing.estimate_trend(densing.TrendData.from_density(densities))
 print(trend.headline, densing.__version__)
 with densing.timeline.record("traces"):
@@ -62,7 +62,7 @@ LINES = {
     'densing.load_refrence("qwen1.5")': ['"load_refrence"'],
     "densing.catalog_densities(densing.load_catalog(), 7)": ["incompatible type"],
     'densing.load_refrence("x")\ndensing.get_law(name=7)': ['"load_refrence"', "incompatible type"],
-    "ruler.nothing\ndensities.nothing\ntrend.nothing": ['"Reference"', '"DensityResult"', '"TrendResult"'],
+    "reference.nothing\ndensities.nothing\ntrend.nothing": ['"Reference"', '"DensityResult"', '"TrendResult"'],
 }
 
 

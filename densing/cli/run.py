@@ -155,8 +155,8 @@ def _reasons(study: Study) -> list[str]:
         trend = study.beside.trend
         groups = sentences.without_groups(trend.checks, float(trend.line["doubling_months"]))
         caveats = filter(None, (sentences.broken(trend.checks), groups))
-        ruler = f"{study.beside.reference.name} on {study.beside.reference.benchmark}"
-        lines.append(" ".join([f"{study.beside.name} ({ruler}): {trend.title}.", *caveats]))
+        reference = f"{study.beside.reference.name} on {study.beside.reference.benchmark}"
+        lines.append(" ".join([f"{study.beside.name} ({reference}): {trend.title}.", *caveats]))
     return lines
 
 

@@ -143,7 +143,7 @@ def test_headline_comes_with_its_caveats(study: Any) -> None:
     assert first.title == f"Capability density doubled every 3.5 months {window} (95 % interval 2.5 to 5.9)"
     assert "44 models of 9 families, released February 2023 to August 2024" in first.lead
     lead, wrong = first.caveats
-    assert "dense, general" in lead and "with another ruler or other models" in lead and "1 warning" in lead
+    assert "dense, general" in lead and "with another reference or other models" in lead and "1 warning" in lead
     assert wrong.startswith("A note with"), "what is wrong with the data stands on the first screen"
     words = " ".join(sentence for _, sentence in check_sentences(study))
     for wanted in ("shuffled", "the long window", "Record-setters"):

@@ -31,7 +31,7 @@ from densing.scores.references import load_reference
 if TYPE_CHECKING:
     from densing.scores.evals import Progress
 
-RULER = "olmo-ladder"
+REFERENCE = "olmo-ladder"
 MODEL = "smollm2-135m"
 # The ladder's tasks but MMLU, whose examples differ by subject: half of the time for an eighth of the items.
 TASKS = ("arc_challenge", "arc_easy", "csqa", "hellaswag", "openbookqa", "piqa", "socialiqa")
@@ -51,9 +51,9 @@ class Measured:
     measurements, models : pandas.DataFrame
         What lm-eval measured, and on what.
     among : DensityResult, optional
-        The catalog's models on the same ladder's mean ruler, every parameter counted.
+        The catalog's models on the same ladder's mean reference, every parameter counted.
     placed : DensityResult, optional
-        The measured models on that ruler.
+        The measured models on that reference.
     missing : str
         Why nothing was measured, with the remedy.
     notes : tuple of Note
@@ -86,7 +86,7 @@ def place_measured(
     tokens: float | None = None,
     seed: int = 0,
 ) -> Measured:
-    """Read a run on the OLMo ladder and set it beside the catalog's models on the same ruler.
+    """Read a run on the OLMo ladder and set it beside the catalog's models on the same reference.
 
     Parameters
     ----------
@@ -110,15 +110,15 @@ def place_measured(
     InputError
         When nothing that was measured can be read on the ladder.
     """
-    densities = run_densities(measurements, models, RULER, tokens=tokens, seed=seed)
-    ruler = load_reference(RULER, "mean", tokens=tokens)
-    among = catalog_densities(catalog, ruler, denominator="total", guard=RUN_GUARD, seed=seed)
-    placed = read_on(ruler, measurements, models, denominator="total", guard=RUN_GUARD, seed=seed)
+    densities = run_densities(measurements, models, REFERENCE, tokens=tokens, seed=seed)
+    reference = load_reference(REFERENCE, "mean", tokens=tokens)
+    among = catalog_densities(catalog, reference, denominator="total", guard=RUN_GUARD, seed=seed)
+    placed = read_on(reference, measurements, models, denominator="total", guard=RUN_GUARD, seed=seed)
     if placed is None:
         return Measured(densities, measurements, models, notes=densities.notes)
     dates = pd.to_datetime(placed.table["model"].map(released or {}))
     placed = replace(placed, table=placed.table.assign(released=dates, stratum="measured here"))
-    return Measured(densities, measurements, models, among, placed, notes=(*densities.notes, *ruler.notes))
+    return Measured(densities, measurements, models, among, placed, notes=(*densities.notes, *reference.notes))
 
 
 def measure_bundled(

@@ -38,12 +38,12 @@ def gsm8k_fit(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_ruler_without_skills_has_no_skill_rows(catalog: Catalog, gsm8k_fit: str) -> None:
+def test_a_reference_without_skills_has_no_skill_rows(catalog: Catalog, gsm8k_fit: str) -> None:
     assert skill_densities(catalog, "olmo-ladder").empty
     assert skill_densities(catalog, gsm8k_fit).empty, "one curve of GSM8K is not four skills"
 
 
-def test_mmlu_is_not_read_on_a_ruler_that_cannot_read_it(catalog: Catalog, gsm8k_fit: str) -> None:
+def test_mmlu_is_not_read_on_a_reference_that_cannot_read_it(catalog: Catalog, gsm8k_fit: str) -> None:
     assert "cloze" in str(chatgpt_split(catalog, "olmo-ladder").reason)
     assert "fitted on gsm8k" in str(chatgpt_split(catalog, gsm8k_fit).reason)
     with pytest.raises(FitError, match="cloze"):
@@ -60,11 +60,11 @@ def test_a_part_that_cannot_be_made_says_so_in_the_study_and_on_the_page_where_i
     study = run_study(load_catalog(scores, embedded=False), StudyOptions("olmo-ladder", "openbookqa"))
     assert study.beside is None
     [note] = [note for note in study.notes if note.code == "part-missing"]
-    assert note.message.startswith("Another ruler and window beside the headline could not be made: ")
+    assert note.message.startswith("Another reference and window beside the headline could not be made: ")
     assert (note.severity, note.details) == ("warning", {"part": "beside"}) and "cloze" in note.message
     page = render(study)
     assert '<section id="beside"' in page and page.split('<section id="beside"')[1].index("cloze") < 1000
-    assert '<section id="answers"' not in page, "on a ruler of one family no question is asked"
+    assert '<section id="answers"' not in page, "on a reference of one family no question is asked"
 
 
 def test_only_errors_of_ours_are_reasons() -> None:
@@ -111,8 +111,8 @@ def test_a_wide_interval_says_what_would_narrow_it() -> None:
     shares = VarianceShares(score_noise=None, reference_law=0.2, models=0.8)
     prose = precision(trend_of(4.0, 9.0, shares))
     assert "factor of 2.2" in prose and "80 % of the variance" in prose
-    assert "1 of the 3 stem from the last 6 months" in prose and "20 % is the ruler" in prose
-    assert "ruler" not in precision(trend_of(4.0, 9.0, VarianceShares(None, 0.01, 0.99)))
+    assert "1 of the 3 stem from the last 6 months" in prose and "20 % is the reference" in prose
+    assert "reference" not in precision(trend_of(4.0, 9.0, VarianceShares(None, 0.01, 0.99)))
     assert precision(trend_of(4.0, 8.0, shares)) == "", "a factor of two is what was aimed at"
     assert "are not both known" in precision(trend_of(4.0, math.inf, shares))
     assert precision(trend_of(math.inf, math.inf, shares)) == precision(trend_of(math.nan, math.nan, shares)) == ""
@@ -164,7 +164,7 @@ def test_multiverse_holds_the_headline_that_was_asked_for(catalog: Catalog, guar
     assert marked["n"].tolist() == [line.n]
 
 
-def test_models_beyond_the_ruler_that_beat_the_record_are_named() -> None:
+def test_models_beyond_the_reference_that_beat_the_record_are_named() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {
@@ -193,15 +193,15 @@ def test_a_choice_that_shifts_densities_is_said(name: str, options: dict[str, An
     scores = pd.DataFrame(
         {"model": ["a"], "score": [0.5], "score_se": [0.01], "params_total": [7e9], "params_non_embedding": [6e9]}
     )
-    ruler = load_reference(name, "mmlu")
-    assert code in {note.code for note in estimate_density(scores, ruler, **options).notes}
-    assert code not in {note.code for note in estimate_density(scores, ruler).notes}
+    reference = load_reference(name, "mmlu")
+    assert code in {note.code for note in estimate_density(scores, reference, **options).notes}
+    assert code not in {note.code for note in estimate_density(scores, reference).notes}
 
 
-def test_report_counts_the_rulers_own_models() -> None:
-    ruler = SimpleNamespace(points=pd.DataFrame({"model": ["a", "b"]}))
+def test_report_counts_the_references_own_models() -> None:
+    reference = SimpleNamespace(points=pd.DataFrame({"model": ["a", "b"]}))
     trend = SimpleNamespace(data=SimpleNamespace(model=np.array(["a", "c", "d"])))
-    study: Any = SimpleNamespace(reference=ruler, trend=trend)
+    study: Any = SimpleNamespace(reference=reference, trend=trend)
     assert members(study).startswith("1 of these 3 models belongs to the reference family")
     study.trend.data.model = np.array(["c"])
     assert members(study) == ""

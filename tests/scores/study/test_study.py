@@ -51,7 +51,7 @@ def study() -> Study:
     return run_study(options=StudyOptions(today="2026-05-01"))
 
 
-def test_papers_method_covers_its_figure_on_at_least_three_mean_rulers(study: Study) -> None:
+def test_papers_method_covers_its_figure_on_at_least_three_mean_references(study: Study) -> None:
     means = study.replication[study.replication["benchmark"] == "mean"]
     bounded = means[means["hi"].map(math.isfinite) & means["covers_paper"]]
     assert len(bounded) >= 3, "an interval without an upper end would cover anything"
@@ -148,7 +148,7 @@ def of_one_family() -> Study:
         return run_study(options=StudyOptions("qwen1.5", today="2026-01-01"))
 
 
-def test_a_ruler_of_one_family_still_leads_when_it_is_asked_for(of_one_family: Study) -> None:
+def test_a_reference_of_one_family_still_leads_when_it_is_asked_for(of_one_family: Study) -> None:
     """From an outside audit: 3.7 months; over the long window 5.0, without research suites 6.7, break on 2023-09-27."""
     study = of_one_family
     assert study.trend.line["doubling_months"] == pytest.approx(3.7, abs=0.05) and study.reference.name == "qwen1.5"
@@ -227,8 +227,8 @@ def test_envelope_agrees_with_the_independent_estimate(row: int) -> None:
     for column in ("params_total_b", "params_active_b"):
         models.loc[found_since, column] = models.loc[found_since, "params_label_b"]
     catalog = replace(catalog, models=models.reset_index())
-    ruler = build_reference(catalog, name, "mmlu")
-    densities = catalog_densities(catalog, ruler, selection=selection, guard=guard)
+    reference = build_reference(catalog, name, "mmlu")
+    densities = catalog_densities(catalog, reference, selection=selection, guard=guard)
     chosen = densities.subset((densities.table["stratum"] == "headline").to_numpy())
     found = envelope(TrendData.from_density(chosen).window("2023-02-01", "2024-07-31"))
     assert found.n == int(oracle["frontier_n"])
