@@ -11,8 +11,10 @@ import plotly.graph_objects as go
 import pytest
 
 import densing
+import densing.efficiency.throughput
 import densing.scores.density
 import densing.scores.references
+import densing.scores.study
 from densing.core import Card, InputError, Readable
 from tests.support import folders
 from tests.support.command import answer
@@ -47,7 +49,9 @@ def test_the_name_of_the_last_version_still_answers_and_warns(old: str, new: str
     assert old not in densing.__all__
 
 
-@pytest.mark.parametrize("module", [densing.scores.density, densing.scores.references])
+@pytest.mark.parametrize(
+    "module", [densing.efficiency.throughput, densing.scores.density, densing.scores.references, densing.scores.study]
+)
 def test_modules_still_answer_to_their_names_of_the_last_version(module: ModuleType) -> None:
     for old, new in module.RENAMED.items():
         with pytest.warns(DeprecationWarning, match=rf"\.{old} is now .*\.{new};") as warned:

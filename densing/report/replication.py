@@ -82,7 +82,9 @@ def render_replication(study: Study) -> str:
     """Return the replication page as Markdown."""
     means = study.replication[study.replication["benchmark"] == "mean"]
     singles = study.replication[study.replication["benchmark"] != "mean"]
-    trends = {"Headline": study.trend} | ({} if study.beside is None else {study.beside.name: study.beside.trend})
+    trends = {"Headline": study.trend} | (
+        {} if study.comparison is None else {study.comparison.name: study.comparison.trend}
+    )
     parts = [
         "# Replication of the Densing Law\n",
         "Written by `densing report --out docs/results/replication.md`; every number below comes from that command. "
@@ -109,7 +111,7 @@ def render_replication(study: Study) -> str:
         "",
         "## Before and after ChatGPT\n",
         chatgpt_split(study.split) + "\n",
-        *_beside(study),
+        *_comparison(study),
         "## Where we disagree, and why\n",
         *_reasons(study),
         "## Everything at once\n",
@@ -149,8 +151,8 @@ def _estimates(table: pd.DataFrame, references: str) -> str:
     return "\n".join([*lines, "", verdict])
 
 
-def _beside(study: Study) -> list[str]:
-    part = study.beside
+def _comparison(study: Study) -> list[str]:
+    part = study.comparison
     if part is None:
         return []
     first, last = (f"{part.trend.data.released.min()!s:.10}", f"{part.trend.data.released.max()!s:.10}")

@@ -53,7 +53,7 @@ from densing.tradeoff import study_frontier
 
 if TYPE_CHECKING:
     from densing.scores.references import Reference
-    from densing.scores.study import Measured, PastForecast, Placed, Split, Study, WinningForecast
+    from densing.scores.study import LocalEvaluation, PastForecast, Placed, Split, Study, WinningForecast
     from densing.scores.trend import Backtest, Checks, Front, TrendResult
     from densing.tradeoff import Frontier, GainRecord, Gains
 
@@ -65,7 +65,7 @@ SECTIONS = (
     ("models", "Models"),
     ("front", "Front"),
     ("vintages", "Earlier"),
-    ("beside", "Beside it"),
+    ("beside", "Comparison"),
     ("measured", "Measured here"),
     ("frontier", "Cost"),
     ("gains", "Gains"),
@@ -150,7 +150,7 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
     answers, shown = answers_table(study.answers), figures(study)
     front, earlier = front_table(study.trend.front), vintages_table(study.vintages)
     parts = {"answers": answers, "front": front, "vintages": earlier, "measured": measured, "yours": study.placed,
-             "beside": study.beside, "frontier": against, "gains": ladders or None}  # fmt: skip
+             "beside": study.comparison, "frontier": against, "gains": ladders or None}  # fmt: skip
     # Where a part was to stand, the page says why there is none.
     missing = {
         note.details["part"]: formatting.sentence(note.message) for note in study.notes if note.code == "part-missing"
@@ -171,8 +171,8 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
         "answer_words": answer_words(study.answers),
         "yours": study.placed and yours_table(study.placed),
         "yours_words": study.placed and [formatting.sentence(note.message) for note in study.placed.notes],
-        "beside_title": beside_title(study),
-        "beside_words": beside(study),
+        "comparison_title": comparison_title(study),
+        "comparison_words": comparison(study),
         "sensitivity": sensitivity_table(study.sensitivity),
         "tested": winning_forecast(study),
         "measured": measured and measured_table(measured),
@@ -317,9 +317,9 @@ def level(trend: TrendResult) -> float:
     return float(trend.options.get("level", 0.95))
 
 
-def beside_title(study: Study) -> str:
+def comparison_title(study: Study) -> str:
     """Return the heading of what stands beside the headline."""
-    part = study.beside
+    part = study.comparison
     if part is None:
         return ""
     return (
@@ -398,12 +398,12 @@ def _other_figures(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str
     """What stands beside the headline, and in the section on forecasts a fan that back-tests did not earn."""
     captioned, fan = {}, study.long_forecast
     last = (study.density, study.trend)
-    if study.beside is not None:
-        further = study.beside.trend.data.released.max() > study.trend.data.released.max()
-        last = (study.beside.density, study.beside.trend) if further else last
+    if study.comparison is not None:
+        further = study.comparison.trend.data.released.max() > study.trend.data.released.max()
+        last = (study.comparison.density, study.comparison.trend) if further else last
         near = fan if further and earned and fan is not None and len(fan) else None
-        caption = density_words(study.beside.density.table, 0, fan=near is not None)
-        captioned["beside"] = (plot_density(study.beside.density, study.beside.trend, None, near), caption)
+        caption = density_words(study.comparison.density.table, 0, fan=near is not None)
+        captioned["beside"] = (plot_density(study.comparison.density, study.comparison.trend, None, near), caption)
     fan = study.forecast if fan is None else fan
     if not earned and len(fan):
         caption = (
@@ -867,7 +867,7 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
         ("One choice another", sensitivity_words(study.sensitivity)),
         ("Organisations as clusters", trend_sentences.by_organisation(checks)),
         ("Record-setter bias", record_setter_bias(checks)),
-        ("Beside it" if study.beside is None else study.beside.name, beside(study)),
+        ("Comparison" if study.comparison is None else study.comparison.name, comparison(study)),
         ("Replication", replication(study.replication)),
         ("ChatGPT split", chatgpt_split(study.split)),
         ("Where the uncertainty comes from", variance_shares(checks)),
@@ -878,12 +878,12 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
 def without_groups(study: Study) -> str:
     """Return the headline, and what stands beside it, without each named group of families."""
     headline_words = trend_sentences.without_groups(study.trend.checks, float(study.trend.line["doubling_months"]))
-    if study.beside is None:
+    if study.comparison is None:
         return headline_words
-    trend = study.beside.trend
+    trend = study.comparison.trend
     other = trend_sentences.without_groups(trend.checks, float(trend.line["doubling_months"]))
     if headline_words and other:
-        return f"{headline_words} In {_inside(study.beside.name)}: {other[:1].lower()}{other[1:]}"
+        return f"{headline_words} In {_inside(study.comparison.name)}: {other[:1].lower()}{other[1:]}"
     return headline_words or other
 
 
@@ -975,9 +975,9 @@ def diagnostics(checks: Checks) -> str:
     )
 
 
-def beside(study: Study) -> str:
+def comparison(study: Study) -> str:
     """Return the doubling time of what stands beside the headline, with its own window and reference."""
-    part = study.beside
+    part = study.comparison
     if part is None:
         return ""
     trend, reference = part.trend, part.reference
@@ -1211,7 +1211,7 @@ def all_notes(study: Study) -> tuple[Note, ...]:
         ("", study.reference),
         ("", study.density),
         ("", study.trend),
-        (f"{study.beside.name}: " if study.beside else "", study.beside and study.beside.trend),
+        (f"{study.comparison.name}: " if study.comparison else "", study.comparison and study.comparison.trend),
         ("Shown apart: ", study.apart),
         ("Measured here: ", study.measured),
         ("Your models: ", study.placed),
@@ -1299,7 +1299,7 @@ def gathered(study: Study) -> pd.DataFrame:
     return frame.loc[height.sort_values(ascending=False, kind="stable", na_position="last").index]
 
 
-def measured_table(measured: Measured) -> ShownTable:
+def measured_table(measured: LocalEvaluation) -> ShownTable:
     """Return a row per model, task and quantity with its density."""
     fields = (
         Field("Model", column("model")),
@@ -1333,7 +1333,7 @@ def _quantity(row: Any) -> str:
     return "loss" if row.get("quantity") == "loss" else "accuracy"
 
 
-def measured_words(measured: Measured) -> list[str]:
+def measured_words(measured: LocalEvaluation) -> list[str]:
     """Return what to know about the measurement, a sentence each; why there is none where there is none."""
     if measured.densities is None:
         return [formatting.sentence(measured.missing)]
@@ -1341,7 +1341,7 @@ def measured_words(measured: Measured) -> list[str]:
     return [formatting.sentence(note.message) for note in measured.notes if note.code != "bootstrap-not-converged"]
 
 
-def measured_lead(measured: Measured) -> str:
+def measured_lead(measured: LocalEvaluation) -> str:
     """Return what was measured and what it says, in a sentence or two; empty where nothing was."""
     if measured.densities is None:
         return ""
@@ -1356,7 +1356,7 @@ def measured_lead(measured: Measured) -> str:
     )
 
 
-def measured_figures(measured: Measured | None) -> dict[str, tuple[go.Figure, str]]:
+def measured_figures(measured: LocalEvaluation | None) -> dict[str, tuple[go.Figure, str]]:
     """Return the figures of the section: on the loss law, on the score curve, and among the catalog's models."""
     if measured is None or measured.densities is None:
         return {}

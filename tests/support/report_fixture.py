@@ -208,7 +208,7 @@ def study() -> Any:
         selection="dense, general, from-scratch or distilled base models with a sourced release date",
         reference=reference(), density=main, apart=apart, skills=skills(main.table),
         trend=FakeTrend(main.table, estimates(), checks(), SLOPE),
-        beside=SimpleNamespace(
+        comparison=SimpleNamespace(
             name="The long window", reference=further, density=later,
             trend=FakeTrend(later.table, slower, Checks(), SLOPE / 2),
         ),

@@ -333,7 +333,9 @@ def _first_metric(rows: pd.DataFrame, quantity: str, references: Mapping[str, Re
     """
     metrics = METRICS[quantity]
     candidates = rows[rows["metric"].isin(metrics)]
-    protocols = [_beside(row, quantity, references[str(row["benchmark"])]) for row in candidates.to_dict("records")]
+    protocols = [
+        _protocol_comparison(row, quantity, references[str(row["benchmark"])]) for row in candidates.to_dict("records")
+    ]
     ordered = candidates.assign(
         quantity=quantity,
         protocol=[protocol for protocol, _, _ in protocols],
@@ -348,7 +350,7 @@ def _first_metric(rows: pd.DataFrame, quantity: str, references: Mapping[str, Re
     return best.drop_duplicates(["model", "benchmark"]).drop(columns=["_differs", "_rank", "_stock"]).sort_index()
 
 
-def _beside(row: Mapping[str, Any], quantity: str, reference: Reference) -> tuple[str, str, int]:
+def _protocol_comparison(row: Mapping[str, Any], quantity: str, reference: Reference) -> tuple[str, str, int]:
     """Return the verdict on a row's protocol, what differs or is unknown in words, and how many parts differ."""
     benchmark = str(row["benchmark"])
     suite = next((name for name, prefix in SUITES.items() if str(row["task"]).startswith(prefix)), "")
@@ -368,7 +370,7 @@ def _read(
         if not isinstance(reference.fit.law, TwoStep):
             return None
         reference = loss_reference(reference)
-    reference = reference.beside()
+    reference = reference.without_protocol_notes()
     scores = pd.DataFrame(
         {
             "model": group["model"].to_numpy(),

@@ -263,8 +263,8 @@ def table_densities(
         own = joint_reference(merge(load_catalog(), parts), reference.benchmark, seed=seed)
         # There a known model ties the user's evaluator to the others. Its row is the user's measurement alone: read off
         # that scale under a name of its own, beside the catalog's.
-        beside, names = own_measurements(parts)
-        merged = merge(load_catalog(), beside)
+        renamed, names = own_measurements(parts)
+        merged = merge(load_catalog(), renamed)
         cells = joint_cells(merged)
         apart = cells.table["model"].isin(names) & cells.table["benchmark"].isin(own.scale.benchmarks)
         if apart.any():
@@ -422,7 +422,7 @@ def _densities(
             f"({', '.join(reference.benchmarks)})"
         )
     rows = rows.sort_values(["released", "model"], ignore_index=True)
-    result = estimate_density(rows, reference.beside(), **options)
+    result = estimate_density(rows, reference.without_protocol_notes(), **options)
     notes = [*notes, *protocol_notes(result.table, reference)]
     # The user's models that have a score the reference wants, and yet no density.
     own = _from_user(catalog.scores) & catalog.scores["benchmark"].isin(reference.benchmarks)
@@ -562,8 +562,8 @@ def _adopt(catalog: Catalog, reference: Reference, every: bool) -> tuple[Catalog
     notes = []
     if every and len(ordered) > len(first):
         notes.append(_second_evaluators(first, ordered.drop(index=first.index)))
-    if not every and not (beside := ordered[ordered["evaluator"].eq(USER) & ~ordered.index.isin(first.index)]).empty:
-        notes.append(_measured_already(first, beside, reference))
+    if not every and not (second := ordered[ordered["evaluator"].eq(USER) & ~ordered.index.isin(first.index)]).empty:
+        notes.append(_measured_already(first, second, reference))
     joined = pd.concat([scores.drop(index=ordered.index), adopted], ignore_index=True)
     return dataclasses.replace(catalog, scores=joined), notes
 

@@ -72,7 +72,7 @@ class Reference(Readable):
         """Return how a benchmark was measured on the family; all parts unknown where nothing is stored."""
         return self.protocols.get(benchmark, Protocol())
 
-    def beside(self) -> Reference:
+    def without_protocol_notes(self) -> Reference:
         """Return the reference without what its notes say of the catalog's protocol: for scores compared one by one."""
         return replace(self, notes=tuple(note for note in self.notes if note.code != "protocol-differs"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -30,7 +31,7 @@ from densing.scores.study.alternatives import (
     unfit,
     window_name,
 )
-from densing.scores.study.measured import Measured
+from densing.scores.study.measured import LocalEvaluation
 from densing.scores.study.shipped import shipped_backtest, shipped_vintages
 from densing.scores.study.user_models import Placed, place_scores
 from densing.scores.study.vintages import COLUMNS as VINTAGES
@@ -68,7 +69,7 @@ WIDE = 2.0
 RECENT_MONTHS = 6.0
 OUTSIDE = "outside the window"
 PARTS = {
-    "beside": "Another reference and window beside the headline",
+    "beside": "The comparison with another reference and window",
     "answers": "Questions and answers",
     "tested": "The forecast that won its test",
 }
@@ -185,7 +186,7 @@ class WinningForecast:
 
 
 @dataclass(frozen=True)
-class Beside:
+class ComparisonTrend:
     """Another reference over another window, beside the headline.
 
     Parameters
@@ -220,7 +221,7 @@ class Study(Readable):
         The headline's models in its window.
     trend : TrendResult
         The headline's doubling time.
-    beside : Beside, optional
+    comparison : ComparisonTrend, optional
         Beside the joint scale, the paper's window on a reference of one family; beside such a reference, the longest
         window that a joined series of its scores allows.
     apart : DensityResult, optional
@@ -253,7 +254,7 @@ class Study(Readable):
     notes : tuple of Note
         What to keep in mind. Of a part that could not be made (``beside``, ``answers``, ``tested``) one with code
         ``part-missing`` says why; its details name the ``part``.
-    measured : Measured, optional
+    measured : LocalEvaluation, optional
         A model evaluated here, or why none was.
     placed : Placed, optional
         A user's models on the headline's reference; the headline is estimated without them.
@@ -291,7 +292,7 @@ class Study(Readable):
     reference: Reference
     density: DensityResult
     trend: TrendResult
-    beside: Beside | None
+    comparison: ComparisonTrend | None
     apart: DensityResult | None
     skills: pd.DataFrame
     multiverse: pd.DataFrame
@@ -308,7 +309,7 @@ class Study(Readable):
     versions: Mapping[str, str]
     hashes: Mapping[str, str]
     notes: tuple[Note, ...] = ()
-    measured: Measured | None = None
+    measured: LocalEvaluation | None = None
     placed: Placed | None = None
     answers: Answers | None = None
     tested: WinningForecast | None = None
@@ -320,9 +321,15 @@ class Study(Readable):
         card = self.trend.card()
         reference = f"{self.reference.name}, {self.reference.benchmark}"
         facts = {**card.facts, "reference": reference, "selection": self.selection}
-        if self.beside is not None:
-            facts[self.beside.name.lower()] = self.beside.trend.text
+        if self.comparison is not None:
+            facts[self.comparison.name.lower()] = self.comparison.trend.text
         return Card(card.title, facts, card.table, self.notes)
+
+    @property
+    def beside(self) -> ComparisonTrend | None:
+        """The former name of ``comparison``; it warns and goes with the next version."""
+        warnings.warn("Study.beside is now Study.comparison", DeprecationWarning, stacklevel=2)
+        return self.comparison
 
     def _repr_html_(self) -> str:
         return self.trend._repr_html_()
@@ -345,7 +352,7 @@ def run_study(
     catalog: Catalog | None = None,
     options: StudyOptions | None = None,
     *,
-    measured: Measured | None = None,
+    measured: LocalEvaluation | None = None,
     scores: TableLike | None = None,
     step: Step = lambda label, share: None,
 ) -> Study:
@@ -357,7 +364,7 @@ def run_study(
         The embedded one by default.
     options : StudyOptions, optional
         Reference, window, selection.
-    measured : Measured, optional
+    measured : LocalEvaluation, optional
         A model evaluated here, see :func:`densing.scores.study.place_measured`.
     scores : path, DataFrame or records, optional
         A user's own models to place among the catalog's, see :func:`densing.scores.study.place_scores`; they do not
@@ -411,7 +418,7 @@ def run_study(
     trend = estimate_trend(TrendData.from_density(density), seed=options.seed, keep=True)
     missing: list[Note] = []
     step("beside it", 0.1)
-    beside = _part("beside", lambda: _beside(catalog, options), missing)
+    comparison = _part("beside", lambda: _comparison(catalog, options), missing)
     step("skills", 0.15)
     skills = skill_densities(catalog, options.reference, **shared)
     joint = isinstance(reference, JointReference)
@@ -430,8 +437,8 @@ def run_study(
         step=lambda label, share: step(label, 0.2 + 0.75 * share),
     )
     step("forecast", 0.97)
-    further = beside is not None and beside.trend.data.released.max() > trend.data.released.max()
-    latest = beside.trend if beside is not None and further else trend
+    further = comparison is not None and comparison.trend.data.released.max() > trend.data.released.max()
+    latest = comparison.trend if comparison is not None and further else trend
     # What the headline's own forecast said for dates that have passed, and what came where later models tell.
     last = pd.Timestamp(trend.data.released.max()).normalize()
     end = last + pd.Timedelta(days=HORIZON_MONTHS * DAYS_PER_MONTH)
@@ -443,8 +450,8 @@ def run_study(
         earlier = backtest(latest.data, seed=options.seed)
     except DensingError as error:
         earlier = Backtest(n=0, why=str(error))
-    results = [everyone, *([beside.density] if beside is not None else [])]
-    references = [reference, *([beside.reference] if beside is not None else [])]
+    results = [everyone, *([comparison.density] if comparison is not None else [])]
+    references = [reference, *([comparison.reference] if comparison is not None else [])]
     answers = _part("answers", lambda: answer_questions(catalog), missing) if joint else None
     recall = _recall(trend) if joint else ""
     tested = _part("tested", lambda: _tested(catalog, options, step), missing) if joint else None
@@ -456,7 +463,7 @@ def run_study(
         reference=reference,
         density=density,
         trend=trend,
-        beside=beside,
+        comparison=comparison,
         apart=apart if len(apart) else None,
         skills=skills,
         multiverse=universe,
@@ -503,7 +510,7 @@ def _within(result: DensityResult, since: str | None, until: str | None) -> Dens
     return replace(result, table=table)
 
 
-def _beside(catalog: Catalog, options: StudyOptions) -> Beside | None:
+def _comparison(catalog: Catalog, options: StudyOptions) -> ComparisonTrend | None:
     """The other reference and window: the paper's beside the joint scale, else those of the longest series."""
     joint = options.reference == JOINT
     name, family = ("The paper's window", PAPER_REFERENCE) if joint else ("The long window", options.reference)
@@ -525,7 +532,7 @@ def _beside(catalog: Catalog, options: StudyOptions) -> Beside | None:
     )
     result = _within(result, *window).headline
     trend = estimate_trend(TrendData.from_density(result), seed=options.seed, keep=True)
-    return Beside(name, reference, result, trend)
+    return ComparisonTrend(name, reference, result, trend)
 
 
 def _tested(catalog: Catalog, options: StudyOptions, step: Step) -> WinningForecast | None:

@@ -21,7 +21,7 @@ from densing.scores.density import catalog_densities, estimate_density, skill_de
 from densing.scores.references import load_reference
 from densing.scores.study import PAPER_WINDOW, StudyOptions, multiverse, run_study
 from densing.scores.study.alternatives import Spec, chatgpt_split, window_name
-from densing.scores.study.study import _beside, _part, _within, precision
+from densing.scores.study.study import _comparison, _part, _within, precision
 from densing.scores.trend import Checks, TrendData, VarianceShares, estimate_trend
 from densing.scores.trend.tobit import fit_headline
 
@@ -47,7 +47,7 @@ def test_mmlu_is_not_read_on_a_reference_that_cannot_read_it(catalog: Catalog, g
     assert "cloze" in str(chatgpt_split(catalog, "olmo-ladder").reason)
     assert "fitted on gsm8k" in str(chatgpt_split(catalog, gsm8k_fit).reason)
     with pytest.raises(FitError, match="cloze"):
-        _beside(catalog, StudyOptions(reference="olmo-ladder"))
+        _comparison(catalog, StudyOptions(reference="olmo-ladder"))
 
 
 def test_a_part_that_cannot_be_made_says_so_in_the_study_and_on_the_page_where_it_would_stand() -> None:
@@ -58,9 +58,9 @@ def test_a_part_that_cannot_be_made_says_so_in_the_study_and_on_the_page_where_i
         for n in range(1, 7)
     ]  # fmt: skip
     study = run_study(load_catalog(scores, embedded=False), StudyOptions("olmo-ladder", "openbookqa"))
-    assert study.beside is None
+    assert study.comparison is None
     [note] = [note for note in study.notes if note.code == "part-missing"]
-    assert note.message.startswith("Another reference and window beside the headline could not be made: ")
+    assert note.message.startswith("The comparison with another reference and window could not be made: ")
     assert (note.severity, note.details) == ("warning", {"part": "beside"}) and "cloze" in note.message
     page = render(study)
     assert '<section id="beside"' in page and page.split('<section id="beside"')[1].index("cloze") < 1000
@@ -81,23 +81,27 @@ def test_only_errors_of_ours_are_reasons() -> None:
 
 
 def test_what_stands_beside_does_not_repeat_the_headline(catalog: Catalog) -> None:
-    assert _beside(catalog, StudyOptions("qwen1.5", "mmlu")) is None
+    assert _comparison(catalog, StudyOptions("qwen1.5", "mmlu")) is None
 
 
 @pytest.mark.slow
 def test_beside_one_family_stands_its_longest_window(catalog: Catalog) -> None:
-    beside = _beside(catalog, StudyOptions("qwen1.5"))
-    assert beside is not None
-    assert (beside.name, beside.reference.benchmark) == ("The long window", "mmlu")
-    assert str(beside.trend.data.released.max())[:7] == "2025-11"
+    comparison = _comparison(catalog, StudyOptions("qwen1.5"))
+    assert comparison is not None
+    assert (comparison.name, comparison.reference.benchmark) == ("The long window", "mmlu")
+    assert str(comparison.trend.data.released.max())[:7] == "2025-11"
 
 
 @pytest.mark.slow
 def test_beside_the_joint_scale_stands_the_papers_window(catalog: Catalog) -> None:
-    beside = _beside(catalog, StudyOptions(since="2024-01-01"))
-    assert beside is not None
-    assert (beside.name, beside.reference.name, beside.reference.benchmark) == ("The paper's window", "qwen1.5", "mean")
-    released = pd.DatetimeIndex(beside.trend.data.released)
+    comparison = _comparison(catalog, StudyOptions(since="2024-01-01"))
+    assert comparison is not None
+    assert (comparison.name, comparison.reference.name, comparison.reference.benchmark) == (
+        "The paper's window",
+        "qwen1.5",
+        "mean",
+    )
+    released = pd.DatetimeIndex(comparison.trend.data.released)
     assert released.min() == pd.Timestamp(PAPER_WINDOW[0]) and released.max() <= pd.Timestamp(PAPER_WINDOW[1])
 
 

@@ -88,9 +88,9 @@ def test_the_headline_is_the_joint_scale_to_the_last_model(study: Study) -> None
 
 
 def test_the_papers_window_stands_beside_it(study: Study) -> None:
-    assert study.beside is not None and study.beside.reference.name == "qwen1.5"
-    assert study.beside.trend.data.released.max() <= pd.Timestamp("2024-09-30")
-    assert len(study.beside.trend.data) < len(study.trend.data)
+    assert study.comparison is not None and study.comparison.reference.name == "qwen1.5"
+    assert study.comparison.trend.data.released.max() <= pd.Timestamp("2024-09-30")
+    assert len(study.comparison.trend.data) < len(study.trend.data)
 
 
 def test_forecasts_of_the_last_trend_are_shown(study: Study) -> None:
@@ -117,9 +117,9 @@ def test_sensitivity_reads_other_models_of_the_same_scale(study: Study) -> None:
 
 def test_what_stands_before_quoting_names_breaks_and_groups_of_both_windows(study: Study) -> None:
     """From an outside audit of the paper's window: 3.7 months, without research suites 4.2."""
-    assert study.beside is not None
+    assert study.comparison is not None
     caveats = " ".join(sentence for _, sentence in check_sentences(study))
-    for trend in (study.trend, study.beside.trend):
+    for trend in (study.trend, study.comparison.trend):
         assert trend.checks.breakpoint is not None
         assert str(trend.checks.breakpoint.searched.date) in caveats
         (group,) = trend.checks.without_groups
@@ -152,10 +152,10 @@ def test_a_reference_of_one_family_still_leads_when_it_is_asked_for(of_one_famil
     """From an outside audit: 3.7 months; over the long window 5.0, without research suites 6.7, break on 2023-09-27."""
     study = of_one_family
     assert study.trend.line["doubling_months"] == pytest.approx(3.7, abs=0.05) and study.reference.name == "qwen1.5"
-    assert study.beside is not None and study.beside.name == "The long window"
-    assert str(study.beside.trend.data.released.max())[:7] == "2025-11"
-    assert study.beside.trend.checks.breakpoint is not None
-    assert str(study.beside.trend.checks.breakpoint.searched.date) in " ".join(
+    assert study.comparison is not None and study.comparison.name == "The long window"
+    assert str(study.comparison.trend.data.released.max())[:7] == "2025-11"
+    assert study.comparison.trend.checks.breakpoint is not None
+    assert str(study.comparison.trend.checks.breakpoint.searched.date) in " ".join(
         sentence for _, sentence in check_sentences(study)
     )
     assert study.sensitivity.empty and study.answers is None and study.tested is None and study.recall == ""
