@@ -165,15 +165,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rounded_table({"as released": main_one, **rounded}),
         "## A model with a loss at every exit",
         f"{LADDER} ([exits](exits.md)), a model of our own ladder: `densing deploy STORE --model {LADDER} --model_args "
-        f"pretrained=FOLDER/{LADDER},dtype=float32 {' '.join(own_setting)}`, densities on its family's own ruler. Its "
-        "layers take parts of a millisecond, so a link pays for none of them.",
+        f"pretrained=FOLDER/{LADDER},dtype=float32 {' '.join(own_setting)}`, densities on its family's own reference. "
+        "Its layers take parts of a millisecond, so a link pays for none of them.",
         own["sentence"], choices_table(own),
     ]  # fmt: skip
     parts += [
         "The oracle knows the bandwidth that a request will find and looks at that request alone, as enumeration does: "
         "where requests wait for one another it is no upper bound. Bold: nothing else is better in quality and "
-        "latency. Densities: N is read from the loss on the ruler olmo-ladder over the parameters kept; ≤: the loss "
-        "lies beyond the ruler, no more than that can be said.",
+        "latency. Densities: N is read from the loss on the reference olmo-ladder over the parameters kept; ≤: the "
+        "loss lies beyond the reference, no more than that can be said.",
         "## Served for real",
         "`densing deploy ... --try RATE --requests 15`: two processes, the device on one thread, the server on two; "
         "states rounded, packed and sent over a shaped interface; medians. Predicted: the layers' seconds, measured in "

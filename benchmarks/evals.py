@@ -8,7 +8,7 @@
 2. Overhead per request: CPU seconds of an evaluation in this process less those inside the model's forward pass, for
    ``run_plan`` (which stores every unit) and for lm-eval's own ``simple_evaluate``.
 3. Adaptive evaluation: items until the interval of ln density is as narrow as asked, against the full sets, replayed
-   over random orders of the items of a model that the ruler has not seen; and one real run of it with its time.
+   over random orders of the items of a model that the reference has not seen; and one real run of it with its time.
 
 Models: sizes d8 to d48 of the ladder's ``cpu`` preset, trained for ``--steps`` steps on the generated corpus (about 20
 CPU seconds); they need not be good, only different.
@@ -37,7 +37,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
-from items import BATCH, TASKS, bench_adaptive, fit_ruler, plan_for, report
+from items import BATCH, TASKS, bench_adaptive, fit_reference, plan_for, report
 
 SIZES = ("d8", "d12", "d16", "d24", "d32", "d48")
 TARGET = "d24"
@@ -204,7 +204,7 @@ def run(folder: Path, repeats: int, questions: int, steps: int) -> dict[str, Any
     write_tasks(folder / "tasks", questions)
     write_tasks(folder / "many", 10 * questions)
     plan = bench_plan(models, folder / "tasks", folder, repeats)
-    ruler = fit_ruler(folder / "one-0")
+    reference = fit_reference(folder / "one-0")
     return {
         "models": len(models),
         "tasks": len(TASKS),
@@ -212,7 +212,7 @@ def run(folder: Path, repeats: int, questions: int, steps: int) -> dict[str, Any
         "repeats": repeats,
         "plan": plan,
         "overhead": bench_overhead(models["d48"], folder / "tasks", folder, repeats),
-        "adaptive": bench_adaptive(ruler, target, folder / "many", folder),
+        "adaptive": bench_adaptive(reference, target, folder / "many", folder),
     }
 
 

@@ -195,8 +195,8 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
         f"{int(first['n_items'])} documents of {int(first['n_tasks'])} tasks, the first {options.limit} of each in the "
         f"suite's fixed random order. The cut lies behind layer {CUT}; 16 bits are half precision. Bits per byte and "
         'accuracy are means over tasks, ± one standard error; "beyond the whole" is the mean difference item by item. '
-        "N is read from the loss on the ruler olmo-ladder, density is N over the parameters that are kept (without "
-        "embeddings, as the ruler counts), N per byte is over all weights as stored, embeddings included.",
+        "N is read from the loss on the reference olmo-ladder, density is N over the parameters that are kept (without "
+        "embeddings, as the reference counts), N per byte is over all weights as stored, embeddings included.",
         *([missing] if missing else []),
         markdown.table(head, map(figures, table.to_dict("records"))),
         *(

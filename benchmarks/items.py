@@ -32,7 +32,7 @@ def plan_for(model: Path, tasks: Path) -> Any:
     return Plan((spec,), tuple(TaskSpec(t) for t in TASKS), loading=loading, include_path=(str(tasks),))
 
 
-def fit_ruler(run: Path) -> Any:
+def fit_reference(run: Path) -> Any:
     """Fit mean bits per byte in size on the six models that the plan has measured."""
     from densing.scores.evals.store import RunStore
     from densing.scores.fit import fit_law
@@ -47,7 +47,7 @@ def fit_ruler(run: Path) -> Any:
     return Reference("bench", "six sizes", "mean", TASKS, "densing", fit, points)
 
 
-def bench_adaptive(ruler: Any, target: Path, tasks: Path, folder: Path) -> dict[str, Any]:
+def bench_adaptive(reference: Any, target: Path, tasks: Path, folder: Path) -> dict[str, Any]:
     """Return items needed per width asked for, and the seconds of one real adaptive run."""
     from densing.scores.density.stopping import SET, StoppingRule
     from densing.scores.evals.adaptive import run_until
@@ -61,14 +61,14 @@ def bench_adaptive(ruler: Any, target: Path, tasks: Path, folder: Path) -> dict[
     sizes = {task: len(values) for task, values in losses.items()}
     report("adaptive: replays")
     rows = [
-        replay(StoppingRule(ruler, sizes, target=width, covers=covers, guard=1e9), losses)
+        replay(StoppingRule(reference, sizes, target=width, covers=covers, guard=1e9), losses)
         for covers in ("population", SET)
         for width in WIDTHS
     ]
     report("adaptive: one real run")
 
     def make(_: Any, sizes: Any) -> StoppingRule:
-        return StoppingRule(ruler, sizes, target=WIDTHS[-1], covers=SET, guard=1e9)
+        return StoppingRule(reference, sizes, target=WIDTHS[-1], covers=SET, guard=1e9)
 
     (stopped,) = run_until(plan_for(target, tasks), folder / "adaptive", make)
     real = {"asked": WIDTHS[-1], "items": stopped.items, "full": stopped.full, "drawing_s": stopped.seconds}

@@ -103,7 +103,9 @@ SYSTEMS = (
         "densing run",
         "replication.md",
         bought=(
-            Cell("replication.md", "llama", "doubling, months (95 %)", "by the paper's method on the Llama ruler: {}"),
+            Cell(
+                "replication.md", "llama", "doubling, months (95 %)", "by the paper's method on the Llama reference: {}"
+            ),
         ),
         missing="its scores, parameters and 29 densities are not published: the procedure is replicated",
     ),

@@ -5,8 +5,8 @@ Everything public is named here and imported on first use, so that ``import dens
 Examples
 --------
 >>> import densing
->>> ruler = densing.load_reference("qwen1.5", "mmlu")
->>> densing.catalog_densities(densing.load_catalog(), ruler).table["status"].isin(
+>>> reference = densing.load_reference("qwen1.5", "mmlu")
+>>> densing.catalog_densities(densing.load_catalog(), reference).table["status"].isin(
 ...     ["ok", "extrapolated", "below_floor", "above_ceiling"]).all()
 np.True_
 """
@@ -24,24 +24,30 @@ __version__ = "0.2.0"
 _imported, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
 
-RENAMED = {"rehearse_forecasts": "backtest_forecasts"}
+RENAMED = {
+    "RulerComparison": "ReferenceComparison",
+    "compare_rulers": "compare_references",
+    "joint_ruler": "joint_reference",
+    "rehearse_forecasts": "backtest_forecasts",
+    "ruler_by_families": "reference_by_families",
+}
 """Names of the last version that go with the next one, and what they are called now."""
 
 GUESSES = {
-    "compare": "rank(density, among=everyone) places models among others, compare_rulers(models=table) sets rulers "
-    "beside each other, explain_items(paths, model=..., against=...) two models item by item; two runs of training are "
+    "compare": "rank(density, among=everyone) places models among others, compare_references(models=table) compares "
+    "references, explain_items(paths, model=..., against=...) two models item by item; two runs of training are "
     "compared by `densing profile A --compare B`",
-    "density": "table_densities(scores, ruler) gives densities of a table, catalog_densities(catalog, ruler) of the "
-    "catalog's models",
+    "density": "table_densities(scores, reference) gives densities of a table, "
+    "catalog_densities(catalog, reference) those of the catalog's models",
     "evaluate": "run_plan(plan, out) evaluates models, read_results(path) reads what was evaluated",
     "fit": "fit_law('chinchilla', runs) fits a law to a table of runs",
-    "load_density": "table_densities(scores, ruler) reads a table of scores",
+    "load_density": "table_densities(scores, reference) reads a table of scores",
     "load_profile": "profile_run(path) reads the traces of a run",
     "load_results": "read_results(path) reads results of lm-eval, lighteval, OpenCompass and densing eval; "
     "run_densities(path) turns them into densities",
-    "load_ruler": "load_reference(name, benchmark) loads a ruler",
-    "load_scores": "load_catalog(path) joins a table of scores to the catalog, table_densities(path, ruler) reads it "
-    "alone",
+    "load_ruler": "load_reference(name, benchmark) loads a reference",
+    "load_scores": "load_catalog(path) joins a table of scores to the catalog, table_densities(path, reference) reads "
+    "it alone",
     "load_traces": "profile_run(path) profiles traces, read_timeline(paths) reads them",
     "plot": "results draw themselves: density.plot(), trend.plot(); plot_density(density, trend) draws both",
     "plot_trend": "plot_density(density, trend) draws a trend with its models, trend.plot() its estimates",

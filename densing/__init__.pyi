@@ -28,15 +28,15 @@ from .scores.catalog import strata as strata
 from .scores.catalog import validate_catalog as validate_catalog
 from .scores.density import DensityResult as DensityResult
 from .scores.density import Ranking as Ranking
-from .scores.density import RulerComparison as RulerComparison
+from .scores.density import ReferenceComparison as ReferenceComparison
 from .scores.density import RunDensities as RunDensities
 from .scores.density import catalog_densities as catalog_densities
 from .scores.density import combined_densities as combined_densities
-from .scores.density import compare_rulers as compare_rulers
+from .scores.density import compare_references as compare_references
 from .scores.density import estimate_density as estimate_density
 from .scores.density import model_scatter as model_scatter
 from .scores.density import rank as rank
-from .scores.density import ruler_by_families as ruler_by_families
+from .scores.density import reference_by_families as reference_by_families
 from .scores.density import run_densities as run_densities
 from .scores.density import skill_densities as skill_densities
 from .scores.density import table_densities as table_densities
@@ -57,7 +57,7 @@ from .scores.laws import law_names as law_names
 from .scores.references import Reference as Reference
 from .scores.references import build_reference as build_reference
 from .scores.references import family_names as family_names
-from .scores.references import joint_ruler as joint_ruler
+from .scores.references import joint_reference as joint_reference
 from .scores.references import load_reference as load_reference
 from .scores.study import Study as Study
 from .scores.study import StudyOptions as StudyOptions

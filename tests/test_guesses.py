@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,10 @@ import plotly.graph_objects as go
 import pytest
 
 import densing
+import densing.efficiency.throughput
+import densing.scores.density
+import densing.scores.references
+import densing.scores.study
 from densing.core import Card, InputError, Readable
 from tests.support import folders
 from tests.support.command import answer
@@ -19,8 +24,8 @@ SCORES = "examples/my_scores.csv"
 
 @pytest.fixture(scope="module")
 def density() -> densing.DensityResult:
-    ruler = densing.load_reference("qwen1.5", "mmlu")
-    return densing.catalog_densities(densing.load_catalog(), ruler).headline
+    reference = densing.load_reference("qwen1.5", "mmlu")
+    return densing.catalog_densities(densing.load_catalog(), reference).headline
 
 
 @pytest.mark.parametrize("name", sorted(densing.GUESSES))
@@ -42,6 +47,17 @@ def test_the_name_of_the_last_version_still_answers_and_warns(old: str, new: str
         found = getattr(densing, old)
     assert found is getattr(densing, new) and warned[0].filename == __file__
     assert old not in densing.__all__
+
+
+@pytest.mark.parametrize(
+    "module", [densing.efficiency.throughput, densing.scores.density, densing.scores.references, densing.scores.study]
+)
+def test_modules_still_answer_to_their_names_of_the_last_version(module: ModuleType) -> None:
+    for old, new in module.RENAMED.items():
+        with pytest.warns(DeprecationWarning, match=rf"\.{old} is now .*\.{new};") as warned:
+            found = getattr(module, old)
+        assert found is getattr(module, new) and warned[0].filename == __file__
+        assert old not in dir(module)
 
 
 def test_another_name_is_answered_with_the_nearest_or_where_all_are() -> None:

@@ -63,8 +63,8 @@ def test_every_room_says_what_it_is_for() -> None:
 USER = """
 import densing
 
-ruler = densing.load_reference("qwen1.5", "mmlu")
-densities = densing.catalog_densities(densing.load_catalog(), ruler)
+reference = densing.load_reference("qwen1.5", "mmlu")
+densities = densing.catalog_densities(densing.load_catalog(), reference)
 trend = densing.estimate_trend(densing.TrendData.from_density(densities))
 print(trend.headline, densing.__version__)
 with densing.timeline.record("traces"):
@@ -78,7 +78,7 @@ LINES = {
     'densing.load_refrence("qwen1.5")': ['"load_refrence"'],
     "densing.catalog_densities(densing.load_catalog(), 7)": ["incompatible type"],
     'densing.load_refrence("x")\ndensing.get_law(name=7)': ['"load_refrence"', "incompatible type"],
-    "ruler.nothing\ndensities.nothing\ntrend.nothing": ['"Reference"', '"DensityResult"', '"TrendResult"'],
+    "reference.nothing\ndensities.nothing\ntrend.nothing": ['"Reference"', '"DensityResult"', '"TrendResult"'],
 }
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import densing
-from densing.scores.references.rulers import fits_folder
+from densing.scores.references.library import fits_folder
 from tests.support.public import public_rooms
 
 

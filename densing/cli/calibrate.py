@@ -144,7 +144,7 @@ def calibrate(
     finish(measured.notes)
 
 
-class Measured(NamedTuple):
+class CalibrationResult(NamedTuple):
     """A fit, the cluster it makes (None where it does not suffice), and what there is to say."""
 
     calibration: Calibration
@@ -154,7 +154,7 @@ class Measured(NamedTuple):
     delays: DelayFit | None = None
 
 
-def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None, delays: bool) -> Measured:
+def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None, delays: bool) -> CalibrationResult:
     """Fit recorded runs.
 
     Raises
@@ -187,7 +187,7 @@ def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None, d
         cluster = load_cluster("cpu2")
     if cluster is None:
         text = "the traces do not say what devices and other links there are: no cluster is made; name one with --base"
-        return Measured(calibration, None, (*notes, Note("no-base", "info", text)), about, fit)
+        return CalibrationResult(calibration, None, (*notes, Note("no-base", "info", text)), about, fit)
     cluster = cluster.change(name=f"{cluster.name}, calibrated", n=max(cluster.n, recording.ranks))
     level = level or ("intra" if recording.ranks <= cluster.per_node else "inter")
     source = f"densing calibrate: {calibration.observations} communications of {recording.ranks} ranks, recorded"
@@ -196,10 +196,10 @@ def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None, d
         size = f"{formatting.plural(fit.ranks, 'rank')}, {formatting.plural(fit.steps, 'step')}"
         seen = f"densing calibrate --delays: {size}, recorded"
         measured = delayed(measured or cluster, fit, seen)
-    return Measured(calibration, measured, tuple(notes), {**about, "level": level}, fit)
+    return CalibrationResult(calibration, measured, tuple(notes), {**about, "level": level}, fit)
 
 
-def _from_link(spec: RunSpec, quiet: bool) -> Measured:
+def _from_link(spec: RunSpec, quiet: bool) -> CalibrationResult:
     """Measure a link and this machine's processors, and fit both.
 
     Raises
@@ -236,7 +236,7 @@ def _from_link(spec: RunSpec, quiet: bool) -> Measured:
         "source": source, "ranks": spec.nproc, "link_kind": kind, "level": "inter", "model": model,
         "pipelined": probed.pipelined,
     }  # fmt: skip
-    return Measured(calibration, _calibrated(cluster, calibration, "inter", source), tuple(notes), about)
+    return CalibrationResult(calibration, _calibrated(cluster, calibration, "inter", source), tuple(notes), about)
 
 
 def _calibrated(cluster: Cluster, calibration: Calibration, level: str, source: str) -> Cluster | None:

@@ -90,14 +90,15 @@ def density(
     level: Annotated[
         float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
     ] = 0.95,
-    rulers: Annotated[
+    references: Annotated[
         str | None,
         typer.Option(
-            "--rulers",
+            "--references",
             help="Several references side by side, `all` or names with commas: values, ranks, rank correlation.",
             metavar="NAMES",
         ),
     ] = None,
+    rulers: Annotated[str | None, typer.Option("--rulers", hidden=True, help="Now --references.")] = None,
     skills: Annotated[bool, typer.Option("--skills", help="Density per skill instead of on one benchmark.")] = False,
     fail_if: Annotated[
         list[str] | None,
@@ -127,9 +128,9 @@ def density(
 ) -> None:
     """Turn scores into effective parameters and density, with a status and an interval per model.
 
-    Intervals are measured: the error of the model's ability and of the ruler. The columns that end in _recipe hold how
-    far models of one making scatter too: where another model of the same recipe may lie. With --verbose and
-    --reference joint: also the ruler's part of the intervals, from fewer families and from more.
+    Intervals are measured: the error of the model's ability and of the reference. The columns that end in _recipe hold
+    how far models of one making scatter too: where another model of the same recipe may lie. With --verbose and
+    --reference joint: also the reference's part of the intervals, from fewer families and from more.
 
     Example: densing density --reference qwen1.5 --benchmark mmlu --scores my_scores.csv --json
 
@@ -139,7 +140,7 @@ def density(
 
     Example: densing density --benchmark mmlu --scores my_scores.csv --html densities.html
 
-    Example: densing density --rulers all --benchmark mmlu
+    Example: densing density --references all --benchmark mmlu
 
     Example: densing density --results results/mine --reference olmo-ladder
 
@@ -149,32 +150,35 @@ def density(
 
     Example: densing density --results results/mine --reference olmo-ladder --fail-if 'density<0.8'
 
-    The column `protocol` says whether a score was measured as the ruler was (shots, form of the answer, metric,
+    The column `protocol` says whether a score was measured as the reference was (shots, form of the answer, metric,
     normalisation, chain of thought): same, unknown, or differs, which is an error note and exit code 3.
 
     With --fail-if 'density<0.8' a model passes when the lower end of its interval is 0.8 or more: what cannot be
     decided fails too. 'density_hi<0.8' fails only what is surely below. A condition reads the combined row of
-    --results, its loss where that was measured. Ladders combine what was measured; another ruler does so only where all
-    benchmarks of its mean were, and else a condition names one: 'arc_challenge.density<0.8'. --json then says under
+    --results, its loss where that was measured. Ladders combine what was measured; another reference does so only where
+    all benchmarks of its mean were, and else a condition names one: 'arc_challenge.density<0.8'. --json then says under
     `fail_if` what failed each model, and exit code 3 speaks of what the condition reads alone.
     """
     if fail_if and scores is None and not results:
         raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")
+    if rulers is not None:
+        say("--rulers is now --references; the old name goes with the next version")
+        references = references or rulers
     scores = scores and o.brought(scores, sheet, fetch)
     catalog = [o.brought(path, sheet, fetch) for path in catalog or []]
     pictures = Pictures(html, png, svg)
-    if by_step and (rulers is not None or skills or (scores is None and not results)):
-        raise typer.BadParameter("checkpoints of --scores or --results, on one ruler", param_hint="--by-step")
-    if pictures and ((results and not by_step) or rulers is not None or skills):
+    if by_step and (references is not None or skills or (scores is None and not results)):
+        raise typer.BadParameter("checkpoints of --scores or --results, on one reference", param_hint="--by-step")
+    if pictures and ((results and not by_step) or references is not None or skills):
         raise typer.BadParameter(
-            "a figure is of one ruler: it goes with --scores or the catalog, and with --results only --by-step, not "
-            "with --rulers or --skills",
+            "a figure is of one reference: it goes with --scores or the catalog, and with --results only --by-step, "
+            "not with --references or --skills",
             param_hint="--html, --png, --svg",
         )
     options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
     if results:
         results = [o.brought(path, None, fetch) for path in results]
-        if scores is not None or catalog or skills or rulers is not None:
+        if scores is not None or catalog or skills or references is not None:
             raise typer.BadParameter("--results stands alone", param_hint="--results")
         if guard is not None:
             options["guard"] = guard
@@ -192,7 +196,7 @@ def density(
         check_densities,
         densities_by_step,
         density_sentences,
-        ruler_by_families,
+        reference_by_families,
         skill_results,
         skill_table,
         table_densities,
@@ -211,20 +215,20 @@ def density(
             "a fit of your own is one benchmark, not a skill; use --benchmark", param_hint="--skills"
         )
     selection = selection_of(include)
-    if rulers is not None:
+    if references is not None:
         if skills or pool or combine != "mean-score" or fail_if:
             raise typer.BadParameter(
-                "--rulers goes with neither --skills, --pool, --combine nor --fail-if", param_hint="--rulers"
+                "--references goes with neither --skills, --pool, --combine nor --fail-if", param_hint="--references"
             )
         if scores is None:
             options |= {"models": load_catalog(*(catalog or [])), "selection": selection}
         else:
             options["models"] = scores
-        _on_rulers(rulers, benchmark, options, out, json)
+        _on_references(references, benchmark, options, out, json)
         return
     notes: Iterable[Note]
     if skills:
-        # The curves of skills are read at the ruler's own tokens.
+        # The curves of skills are read at the reference's own tokens.
         shared = {name: options[name] for name in ("denominator", "guard", "level", "seed")}
         by_skill = skill_results(load_catalog(*(catalog or [])), reference, selection=selection, **shared)
         table = skill_table(by_skill)
@@ -233,8 +237,8 @@ def density(
     else:
         merged = load_catalog(*(catalog or []))
         if scores is not None:
-            ruler = load_reference(reference, benchmark, tokens=options.pop("tokens"))
-            result = table_densities(scores, ruler, **options)
+            ref = load_reference(reference, benchmark, tokens=options.pop("tokens"))
+            result = table_densities(scores, ref, **options)
         else:
             # The first fit of the joint scale takes half a minute.
             with timed_bar(json, "densities"):
@@ -255,8 +259,8 @@ def density(
 
         mine, others = None, result
         if scores is not None:
-            # A user's models stand among the catalog's, on the same ruler.
-            mine, others = result, catalog_densities(merged, ruler, selection=selection, **options)
+            # A user's models stand among the catalog's, on the same reference.
+            mine, others = result, catalog_densities(merged, ref, selection=selection, **options)
             others = others.subset(~others.table["model"].isin(mine.table["model"]).to_numpy(dtype=bool))
         pictures.write(
             lambda path: build_density(others, path, yours=mine),
@@ -275,8 +279,8 @@ def density(
         told = [TO_QUOTE, *density_sentences(table, level)] if scores is not None else []
         say("\n".join(filter(None, [HOW_TO_READ.format(reference=reference), spread, *told])))
         if calls.current().verbose and reference == JOINT and scores is None and not skills:
-            title = "The ruler's part of the variance of densities, by how many families the ruler is made from"
-            emit_table(ruler_by_families(merged, result), title)
+            title = "The reference's part of the variance of densities, by how many families the reference is made from"
+            emit_table(reference_by_families(merged, result), title)
     finish(notes, chain.from_iterable(hits.values()))
 
 
@@ -306,18 +310,18 @@ def _with_steps(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(run=[run for run, _ in told], step=[step for _, step in told])
 
 
-def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path | None, json: bool) -> None:
-    from densing.scores.density import compare_rulers
+def _on_references(references: str, benchmark: str, options: dict[str, Any], out: Path | None, json: bool) -> None:
+    from densing.scores.density import compare_references
 
-    names = None if rulers == "all" else [name for name in rulers.split(",") if name]
+    names = None if references == "all" else [name for name in references.split(",") if name]
     if names == []:
-        raise typer.BadParameter("names no reference; write `all` or names with commas", param_hint="--rulers")
+        raise typer.BadParameter("names no reference; write `all` or names with commas", param_hint="--references")
     with timed_bar(json, "densities"):
-        comparison = compare_rulers(references=names, benchmark=benchmark, **options)
+        comparison = compare_references(references=names, benchmark=benchmark, **options)
     order = comparison.wide().index
     rows = {str(model): group for model, group in comparison.table.groupby("model")}
     of_model = ["released", "n_params", "stratum"]
-    of_ruler = ["density", "density_lo", "density_hi", "interval", "status", "bound", "rank", "ranked", "protocol",
+    of_reference = ["density", "density_lo", "density_hi", "interval", "status", "bound", "rank", "ranked", "protocol",
                 "protocol_detail"]  # fmt: skip
     payload = {
         "benchmark": benchmark,
@@ -326,7 +330,7 @@ def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path |
             {
                 "model": model,
                 **rows[model][of_model].iloc[0],
-                "rulers": rows[model].set_index("reference")[of_ruler].to_dict("index"),
+                "rulers": rows[model].set_index("reference")[of_reference].to_dict("index"),
             }
             for model in order
         ],
@@ -348,7 +352,9 @@ def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path |
         cells = comparison.table.assign(value=[cell(row) for row in _limited(comparison.table).to_dict("records")])
         wide = cells.pivot_table(index="model", columns="reference", values="value", aggfunc="first", sort=False)
         wide = wide.reindex(index=order, columns=list(comparison.results))
-        emit_table(wide.reset_index(), f"Density on each ruler, {benchmark} (rank among the models with a value on it)")
+        emit_table(
+            wide.reset_index(), f"Density on each reference, {benchmark} (rank among the models with a value on it)"
+        )
         emit_table(
             comparison.correlation, "Do they agree? Spearman's rank correlation, and how far the values are apart"
         )
@@ -356,7 +362,7 @@ def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path |
 
 
 def _limited(table: pd.DataFrame) -> pd.DataFrame:
-    """Put the interval's end where a value is only a limit: the point beside it is where the ruler was left."""
+    """Put the interval's end where a value is only a limit: the point beside it is where the reference was left."""
     limited = table.copy()
     for name in ("density", "n_eff"):
         ends = limited.get(f"{name}_hi"), limited.get(f"{name}_lo")

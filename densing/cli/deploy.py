@@ -169,7 +169,7 @@ def _show(result: Deployment) -> None:
 
 
 def _rows(store: Path | None, quality: Path | None, model: str, reference: str) -> pd.DataFrame | Path:
-    """Return what was evaluated, with densities where a ruler can read it."""
+    """Return what was evaluated, with densities where a reference can read it."""
     if quality is not None:
         return quality
     from densing.scores.density import served_densities

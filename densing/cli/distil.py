@@ -91,8 +91,8 @@ def distil(
     describe_ladder(out, {"preset": preset, **corpus.describe(), "teacher": teacher})
     with steps_bar(json, runs) as tell:
         train(runs, out, workers=processes_of(workers, device), device=device, threads=threads, progress=tell)
-    ruler = law or ladder_of(teacher)
-    result = distil_gain(out, law=ruler, draws=bootstrap, level=level, seed=seed)
+    reference = law or ladder_of(teacher)
+    result = distil_gain(out, law=reference, draws=bootstrap, level=level, seed=seed)
     write_record(result.gains, out)
     if page is not None:
         from densing.report import build_distil
@@ -105,6 +105,6 @@ def distil(
         columns = ["arm", *columns, "flops_ratio", "verdict", "status", "pairs"]
         emit_table(result.frame()[columns], f"What {teacher} taught, beside scratch")
         emit_table(result.claims, "Talking Models: what is reported of it, and what was found")
-        say(f"the law of losses: {ruler or out}; flops_ratio: FLOPs of a run over those of scratch")
+        say(f"the law of losses: {reference or out}; flops_ratio: FLOPs of a run over those of scratch")
         show_notes(result.notes)
     finish(result.notes)

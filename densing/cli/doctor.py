@@ -14,7 +14,7 @@ from densing.core import DensingError, Note, UnavailableError, cache_folder, ins
 def doctor(
     ctx: typer.Context,
     refit: Annotated[
-        bool, typer.Option("--refit", help="Also refit the shipped rulers and compare (about a minute).")
+        bool, typer.Option("--refit", help="Also refit the shipped references and compare (about a minute).")
     ] = False,
     json: o.JsonFlag = False,
 ) -> None:

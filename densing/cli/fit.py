@@ -86,8 +86,8 @@ def fit(
 ) -> None:
     """Fit a scaling law with a robust loss and bootstrap intervals.
 
-    A two-step fit of params,tokens,loss,score makes a reference of your own: `densing density --reference ruler.json`;
-    --protocol says how its scores were measured.
+    A two-step fit of params,tokens,loss,score makes a reference of your own: `densing density --reference
+    reference.json`; --protocol says how its scores were measured.
 
     A law that bends away from its runs is an error (exit code 3) only where that moves the prediction a decade beyond
     them out of its interval; --explain prints how far it and the exponents move.

@@ -40,7 +40,7 @@ def frontier(
 
     Of the catalog's models the cost is the FLOPs of their training, where tokens are known; of runs of your own their
     device hours; of a ladder's arms the bytes, joules and hours of a run, with a ratio to plain training for density.
-    Each ruler and each ladder is a scale of its own.
+    Each reference and each ladder is a scale of its own.
 
     Example: densing frontier --since 2024-01-01 --html frontier.html
 

@@ -1,4 +1,4 @@
-"""What commands read: the options that several share, and from options to a ruler and the densities read on it."""
+"""What commands read: the options that several share, and from options to a reference and the densities read on it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from densing.core import Note
+    from densing.scores import references
     from densing.scores.catalog import Catalog
     from densing.scores.density import DensityResult
-    from densing.scores.references import Reference as Ruler
 
 ONE_CURVE, PER_BENCHMARK = "mean-score", "per-benchmark"
 FORMS = "CSV, .xlsx, Parquet, JSON lines or JSON"
@@ -210,8 +210,8 @@ def read_densities(
     tokens: float | None,
     pool: bool,
     **choices: Any,
-) -> tuple[Ruler, DensityResult]:
-    """Return the ruler and the densities of the catalog's models.
+) -> tuple[references.Reference, DensityResult]:
+    """Return the reference and the densities of the catalog's models.
 
     Parameters
     ----------
@@ -232,18 +232,18 @@ def read_densities(
     from densing.scores.density import catalog_densities, combined_densities
     from densing.scores.references import load_reference
 
-    reference, benchmark = names
-    ruler = load_reference(reference, benchmark, tokens=tokens, catalog=catalog)
+    name, benchmark = names
+    reference = load_reference(name, benchmark, tokens=tokens, catalog=catalog)
     if combine == ONE_CURVE:
-        return ruler, catalog_densities(catalog, ruler, pool=pool, **choices)
+        return reference, catalog_densities(catalog, reference, pool=pool, **choices)
     if combine != PER_BENCHMARK:
         raise UnknownNameError("--combine", combine, (ONE_CURVE, PER_BENCHMARK))
-    if len(ruler.benchmarks) < 2 or pool:
+    if len(reference.benchmarks) < 2 or pool:
         raise InputError(
             "--combine per-benchmark needs --benchmark mean (or a skill of several benchmarks), and no --pool"
         )
-    parts = [load_reference(reference, name, tokens=tokens, catalog=catalog) for name in ruler.benchmarks]
-    return ruler, combined_densities(catalog, ruler, parts, **choices)
+    parts = [load_reference(name, part, tokens=tokens, catalog=catalog) for part in reference.benchmarks]
+    return reference, combined_densities(catalog, reference, parts, **choices)
 
 
 def curve_name(benchmark: str, combine: str) -> str:

@@ -1,4 +1,4 @@
-"""``densing refs``: the rulers that are shipped, what they rest on, and refitting them."""
+"""``densing refs``: the references that are shipped, what they rest on, and refitting them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Reference families: the rulers that turn scores into parameters.\n\nExample: densing refs list",
+    help="Reference families: they turn scores into effective parameters.\n\nExample: densing refs list",
 )
 
 
@@ -63,7 +63,7 @@ def show_ref(
     ] = False,
     json: o.JsonFlag = False,
 ) -> None:
-    """Show a ruler: how it was measured, law, parameters with intervals, points and, for the ladder, held-out misses.
+    """Show a reference: how it was measured, law, parameters with intervals, points, a ladder's held-out misses.
 
     Example: densing refs show olmo-ladder --benchmark hellaswag
     """
@@ -71,40 +71,38 @@ def show_ref(
 
     from densing.scores.references import get_family, ladder_misses, load_reference
 
-    ruler = load_reference(reference, benchmark)
+    ref = load_reference(reference, benchmark)
     # Only the OLMo ladder holds models out whose authors predicted them.
-    misses = ladder_misses(ruler.fit, ruler.benchmarks) if ruler.name == "olmo-ladder" else None
-    extra = _diagnostics(ruler) if diagnostics else {}
+    misses = ladder_misses(ref.fit, ref.benchmarks) if ref.name == "olmo-ladder" else None
+    extra = _diagnostics(ref) if diagnostics else {}
     payload = {
-        **ruler.describe(),
+        **ref.describe(),
         "about": "" if reference.endswith(".json") else get_family(reference).about,
-        "source": ruler.fit.law.source,
-        "intervals": ruler.fit.intervals(),
-        "points": ruler.points,
-        "status": ruler.fit.status,
-        "objective": ruler.fit.objective,
-        "options": ruler.fit.options,
-        "licence": ruler.fit.meta.get("licence"),
+        "source": ref.fit.law.source,
+        "intervals": ref.fit.intervals(),
+        "points": ref.points,
+        "status": ref.fit.status,
+        "objective": ref.fit.objective,
+        "options": ref.fit.options,
+        "licence": ref.fit.meta.get("licence"),
         "misses": misses,
         "diagnostics": extra,
-        "notes": list(ruler.notes),
+        "notes": list(ref.notes),
     }
     if json:
         emit_json(payload)
         return
-    say(f"{ruler.title}\n{payload['about']}")
-    say(
-        f"{ruler.fit.law.equation}\nmeasured by {ruler.evaluator or 'the family itself'}: {', '.join(ruler.benchmarks)}"
-    )
-    protocols = [{"benchmark": name, **ruler.protocol(name).to_dict()} for name in ruler.benchmarks]
+    say(f"{ref.title}\n{payload['about']}")
+    say(f"{ref.fit.law.equation}\nmeasured by {ref.evaluator or 'the family itself'}: {', '.join(ref.benchmarks)}")
+    protocols = [{"benchmark": name, **ref.protocol(name).to_dict()} for name in ref.benchmarks]
     emit_table(pd.DataFrame(protocols), "How the family was measured")
-    emit_table(ruler.fit.intervals(), "Parameters, 95 % intervals")
-    emit_table(ruler.points, "Points")
+    emit_table(ref.fit.intervals(), "Parameters, 95 % intervals")
+    emit_table(ref.points, "Points")
     if misses is not None:
         emit_table(misses, "Held-out models: our prediction beside the authors' own")
     for title, table in extra.items():
         emit_table(table, title)
-    show_notes(ruler.notes)
+    show_notes(ref.notes)
 
 
 @app.command("build")
@@ -115,7 +113,7 @@ def build(
     ),
     json: o.JsonFlag = False,
 ) -> None:
-    """Refit the shipped rulers from the embedded catalog and ladder table.
+    """Refit the shipped references from the embedded catalog and ladder table.
 
     Example: densing refs build qwen1.5 --out /tmp/fits
     """
@@ -133,13 +131,13 @@ def build(
         say(f"wrote {len(written)} fits below {out}")
 
 
-def _diagnostics(ruler: Reference) -> dict[str, Any]:
+def _diagnostics(reference: Reference) -> dict[str, Any]:
     import pandas as pd
 
     from densing.scores.fit import bounds_table, conditioning, influence
 
     try:
-        condition = pd.DataFrame({"condition_number": [conditioning(ruler.fit)]})
-        return {"bounds": bounds_table(ruler.fit), "influence": influence(ruler.fit), "conditioning": condition}
+        condition = pd.DataFrame({"condition_number": [conditioning(reference.fit)]})
+        return {"bounds": bounds_table(reference.fit), "influence": influence(reference.fit), "conditioning": condition}
     except DensingError as error:
         return {"diagnostics": pd.DataFrame({"not available": [str(error)]})}

@@ -82,7 +82,7 @@ def run(
     from densing.plots import leave_one_out
     from densing.report import build_report
     from densing.scores.catalog import load_catalog, selection_of
-    from densing.scores.study import StudyOptions, measured_beside, run_study
+    from densing.scores.study import StudyOptions, background_evaluation, run_study
     from densing.tradeoff import gain_record, study_frontier
 
     o.parse_window(since, until)
@@ -93,8 +93,8 @@ def run(
     ladders = [gain_record(path)[0] for path in gain or []]
     merged = load_catalog(*(catalog or []))
     # The evaluation takes about as long as the study, and neither reads the other.
-    beside = measured_beside(out / "measured", merged, fast=fast, tokens=tokens) if measure else nullcontext()
-    with beside as wait:
+    evaluation = background_evaluation(out / "measured", merged, fast=fast, tokens=tokens) if measure else nullcontext()
+    with evaluation as wait:
         with progress(quiet=json) as step:
             study = run_study(merged, options, scores=scores, step=step)
         if wait is not None:
@@ -151,12 +151,12 @@ def _reasons(study: Study) -> list[str]:
         *study.trend.details(),
         *([study.precision] if study.precision else []),
     ]
-    if study.beside is not None:
-        trend = study.beside.trend
+    if study.comparison is not None:
+        trend = study.comparison.trend
         groups = sentences.without_groups(trend.checks, float(trend.line["doubling_months"]))
         caveats = filter(None, (sentences.broken(trend.checks), groups))
-        ruler = f"{study.beside.reference.name} on {study.beside.reference.benchmark}"
-        lines.append(" ".join([f"{study.beside.name} ({ruler}): {trend.title}.", *caveats]))
+        reference = f"{study.comparison.reference.name} on {study.comparison.reference.benchmark}"
+        lines.append(" ".join([f"{study.comparison.name} ({reference}): {trend.title}.", *caveats]))
     return lines
 
 
@@ -184,7 +184,7 @@ def _headline(study: Study) -> list[str]:
 
 
 def _payload(study: Study, report: Path, against: Frontier, ladders: Sequence[GainRecord]) -> dict[str, Any]:
-    trend, beside, measured = study.trend.to_dict(), study.beside, study.measured
+    trend, comparison, measured = study.trend.to_dict(), study.comparison, study.measured
     return {
         "report": str(report),
         "density": str(report.with_name("density.csv")),
@@ -204,13 +204,13 @@ def _payload(study: Study, report: Path, against: Frontier, ladders: Sequence[Ga
         "checks": trend["checks"],
         "precision": study.precision,
         "beside": None
-        if beside is None
+        if comparison is None
         else {
-            "name": beside.name,
-            "reference": beside.reference.name,
-            "benchmark": beside.reference.benchmark,
-            "headline": beside.trend.to_dict()["headline"],
-            "checks": beside.trend.checks.to_dict(),
+            "name": comparison.name,
+            "reference": comparison.reference.name,
+            "benchmark": comparison.reference.benchmark,
+            "headline": comparison.trend.to_dict()["headline"],
+            "checks": comparison.trend.checks.to_dict(),
         },
         "sensitivity": study.sensitivity,
         "answers": [] if study.answers is None else study.answers.table,

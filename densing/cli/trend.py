@@ -107,13 +107,13 @@ def trend(
         _vintages(catalog, since=since, include=include, guard=guard, seed=seed, out=out, json=json)
         return
     if sensitivity and reference != "joint":
-        message = f"{reference!r} is a ruler of one family; the other choices are those of --reference joint"
+        message = f"{reference!r} is a reference of one family; the other choices are those of --reference joint"
         raise typer.BadParameter(message, param_hint="--sensitivity")
     questions = [_question(text) for text in when or []]
     merged = load_catalog(*(only or catalog or []), embedded=not only)
     selection = selection_of(include)
     with timed_bar(json, "densities, estimators, tests"):
-        ruler, densities = o.read_densities(
+        ref, densities = o.read_densities(
             merged,
             (reference, benchmark),
             combine=combine,
@@ -131,7 +131,7 @@ def trend(
     later = models.window(since=pd.Timestamp(result.data.released.max()) + pd.Timedelta(days=1))
     today = pd.Timestamp.today().normalize()
     answers = [
-        (score, params, arrival(result, score, params, ruler, later=later, today=today)) for score, params in questions
+        (score, params, arrival(result, score, params, ref, later=later, today=today)) for score, params in questions
     ]
     notes = (*densities.notes, *result.notes)
     told = result.front if front else None
@@ -140,9 +140,9 @@ def trend(
         from densing.scores.study import sensitivity as other_choices
 
         choices = other_choices(merged, densities, window=(since, until), selection=selection, seed=seed)
-    quoted = result.quoted(ruler.name, o.curve_name(benchmark, combine))
+    quoted = result.quoted(ref.name, o.curve_name(benchmark, combine))
     payload = {
-        "reference": ruler.describe(),
+        "reference": ref.describe(),
         "selection": selection.describe(),
         "window": [since, until],
         "denominator": denominator,

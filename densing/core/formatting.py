@@ -503,8 +503,8 @@ def sentence(text: Any, names: Iterable[str] = ()) -> str:
 
 
 _STATUS = {
-    "ok": "inside the ruler's range",
-    "extrapolated": "beyond the ruler's range",
+    "ok": "inside the reference's range",
+    "extrapolated": "beyond the reference's range",
     "below_floor": "score at or below the floor",
     "above_ceiling": "score at or above the ceiling",
 }

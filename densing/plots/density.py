@@ -1,4 +1,4 @@
-"""Densities: every model against its release date, read off its ruler, and skill by skill."""
+"""Densities: every model against its release date, read off its reference, and skill by skill."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def plot_density(
         return style.empty("No model has both a release date and a density.")
     fig = style.figure(520)
     heights = [rows["at"].to_numpy()]
-    # Density 1 is the ruler itself.
+    # Density 1 is the reference itself.
     dates = [rows["released"].min(), rows["released"].max()]
     if forecast is not None and not forecast.empty:
         dates[1] = max(dates[1], pd.to_datetime(forecast["date"]).max())
@@ -474,8 +474,8 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
     Examples
     --------
     >>> import densing
-    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
-    >>> len(densing.plot_reference(ruler).data) > 1
+    >>> reference = densing.load_reference("qwen1.5", "mmlu")
+    >>> len(densing.plot_reference(reference).data) > 1
     True
     """
     points = reference.points.copy()

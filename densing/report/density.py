@@ -52,7 +52,7 @@ def build_density(densities: DensityResult, path: Path | str, *, yours: DensityR
         The catalog's models, or whichever there are.
     path : path
     yours : DensityResult, optional
-        A user's own models on the same ruler: stars in front, with a sentence each and a table of their own.
+        A user's own models on the same reference: stars in front, with a sentence each and a table of their own.
 
     Returns
     -------
@@ -64,10 +64,10 @@ def build_density(densities: DensityResult, path: Path | str, *, yours: DensityR
     build_trend, densing.table_densities
     """
     shown = densities if yours is None else yours
-    ruler = shown.reference
+    reference = shown.reference
     title = (
-        f"Density of {formatting.plural(len(shown), 'model')} on {formatting.clean(ruler.name)}, "
-        f"{formatting.clean(ruler.benchmark)}"
+        f"Density of {formatting.plural(len(shown), 'model')} on {formatting.clean(reference.name)}, "
+        f"{formatting.clean(reference.benchmark)}"
     )
     figure = density_figure(densities, yours)
     caption = density_words(densities.headline.table, len(_apart(densities)), curve=False)
@@ -77,7 +77,7 @@ def build_density(densities: DensityResult, path: Path | str, *, yours: DensityR
     tables = [("models", "Models", None, _models_table(shown, "models-table"))]
     if yours is not None:
         tables.append(("among", "The others in the figure", None, _models_table(densities, "among-table")))
-    head = Headline(title, HOW_TO_READ.format(reference=formatting.clean(ruler.name)).replace("\n", " "), facts,
+    head = Headline(title, HOW_TO_READ.format(reference=formatting.clean(reference.name)).replace("\n", " "), facts,
                     doubtful(shown.notes), shown_figure("density", figure, caption))  # fmt: skip
     quotes = shown.sentences() if len(shown) <= MOST_QUOTED else []
     return _write(path, "densing density", head, quotes, tables, shown.notes)
@@ -101,7 +101,7 @@ def build_trend(
         The models behind it, and those apart.
     path : path
     benchmark : str, optional
-        What the densities were read on, in words; the ruler's own by default.
+        What the densities were read on, in words; the reference's own by default.
 
     Returns
     -------
@@ -112,14 +112,14 @@ def build_trend(
     --------
     build_density, build_report
     """
-    apart, ruler = _apart(densities), densities.reference
+    apart, reference = _apart(densities), densities.reference
     figure = trend_figure(trend, densities)
-    quoted = trend.quoted(ruler.name, benchmark or ruler.benchmark)
+    quoted = trend.quoted(reference.name, benchmark or reference.benchmark)
     facts = (
         ("Models and families", f"{formatting.plural(len(trend.data), 'model')}, "
                                 f"{formatting.plural(len(set(trend.data.family)), 'family', 'families')}"),
         ("Window", window(trend)),
-        ("Ruler", formatting.clean(ruler.title)),
+        ("Reference", formatting.clean(reference.title)),
     )  # fmt: skip
     head = Headline(trend.title, formatting.clean(trend.why, 1000), facts, doubtful((*densities.notes, *trend.notes)),
                     shown_figure("density", figure, density_words(densities.headline.table, len(apart))),
@@ -160,7 +160,7 @@ def build_checkpoints(steps: pd.DataFrame, path: Path | str, *, notes: Iterable[
     runs = formatting.listed(formatting.clean(run, 60) for run in dict.fromkeys(steps["run"]))
     caption = (
         "Density ρ against training step with the intervals of the measurement. Neighbours are measured with the same "
-        "questions and the same ruler, so that their difference is known better than their intervals look."
+        "questions and the same reference, so that their difference is known better than their intervals look."
     )
     fields = (
         Field("Run", column("run")),
@@ -196,7 +196,7 @@ def _models_table(densities: DensityResult, name: str) -> ShownTable:
         Field("Effective size", column("n_eff", formatting.size), "n_eff"),
         Field("Score", lambda row: formatting.with_error(row.get("score"), row.get("score_se")), "score"),
         Field("Released", column("released", formatting.day), "released"),
-        Field("Protocol", column("protocol"), hint="Whether it was measured as the ruler was"),
+        Field("Protocol", column("protocol"), hint="Whether it was measured as the reference was"),
         Field("Group", column("stratum"), minor=True),
         Field("Source", column("source"), minor=True),
     )

@@ -23,8 +23,8 @@ HOW = (
 )
 SLICES = (
     "Densities of both models on held-out items, above the middle score of their task (A likely to fail) and at or "
-    "below it. A slice is a part of a benchmark and is read on the ruler of the whole: compare the models on a slice, "
-    "not the slices with each other."
+    "below it. A slice is a part of a benchmark and is read on the reference of the whole: compare the models on a "
+    "slice, not the slices with each other."
 )
 
 

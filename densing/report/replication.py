@@ -30,9 +30,9 @@ on published scores and public reference families; the figure's points are not.
 """
 
 SCORES_REASON = (
-    "**Scores.** The paper mixes makers' own figures; the rulers of one family stay within one evaluator and carry the "
-    "evaluators' disagreement into each score's error, and the joint scale estimates what every evaluator adds to each "
-    "benchmark, makers' tables of their own models left out."
+    "**Scores.** The paper mixes makers' own figures; the references of one family stay within one evaluator and carry "
+    "the evaluators' disagreement into each score's error, and the joint scale estimates what every evaluator adds to "
+    "each benchmark, makers' tables of their own models left out."
 )
 SIZES_REASON = (
     "**Sizes.** Total parameters divide here, embeddings included; the paper's own reference models count without them."
@@ -82,7 +82,9 @@ def render_replication(study: Study) -> str:
     """Return the replication page as Markdown."""
     means = study.replication[study.replication["benchmark"] == "mean"]
     singles = study.replication[study.replication["benchmark"] != "mean"]
-    trends = {"Headline": study.trend} | ({} if study.beside is None else {study.beside.name: study.beside.trend})
+    trends = {"Headline": study.trend} | (
+        {} if study.comparison is None else {study.comparison.name: study.comparison.trend}
+    )
     parts = [
         "# Replication of the Densing Law\n",
         "Written by `densing report --out docs/results/replication.md`; every number below comes from that command. "
@@ -109,7 +111,7 @@ def render_replication(study: Study) -> str:
         "",
         "## Before and after ChatGPT\n",
         chatgpt_split(study.split) + "\n",
-        *_beside(study),
+        *_comparison(study),
         "## Where we disagree, and why\n",
         *_reasons(study),
         "## Everything at once\n",
@@ -123,9 +125,9 @@ def render_replication(study: Study) -> str:
     return "\n".join(parts)
 
 
-def _estimates(table: pd.DataFrame, rulers: str) -> str:
+def _estimates(table: pd.DataFrame, references: str) -> str:
     if table.empty:
-        return f"Too few of these models stand in the paper's window {rulers}.\n"
+        return f"Too few of these models stand in the paper's window {references}.\n"
     lines = [
         "| reference | benchmark | evaluator | record-setters | doubling, months (95 %) | covers 3.3 "
         "| p (size, power) |",
@@ -142,15 +144,15 @@ def _estimates(table: pd.DataFrame, rulers: str) -> str:
     # An interval without an upper end covers almost any figure, so it proves little.
     bounded = table[table["hi"].map(math.isfinite)]
     verdict = (
-        f"{int(table['covers_paper'].sum())} of {len(table)} intervals {rulers} cover {PAPER_MONTHS} months; "
+        f"{int(table['covers_paper'].sum())} of {len(table)} intervals {references} cover {PAPER_MONTHS} months; "
         f"{int(bounded['covers_paper'].sum())} of the {len(bounded)} that have two ends do. "
         f"Median doubling time {table['doubling_months'].median():.1f} months.\n"
     )
     return "\n".join([*lines, "", verdict])
 
 
-def _beside(study: Study) -> list[str]:
-    part = study.beside
+def _comparison(study: Study) -> list[str]:
+    part = study.comparison
     if part is None:
         return []
     first, last = (f"{part.trend.data.released.min()!s:.10}", f"{part.trend.data.released.max()!s:.10}")
@@ -172,7 +174,7 @@ def _reasons(study: Study) -> list[str]:
     null = f" On these dates it reads {drift:.1f} months where nothing improves at all." if drift else ""
     estimator = (
         f"**Estimator.** A regression on record-setters drifts upwards by itself.{null} The headline uses every model "
-        "and treats scores beyond the ruler as bounds."
+        "and treats scores beyond the reference as bounds."
     )
     reasons = (estimator, _benchmark_reason(usual), _window_reason(usual), SCORES_REASON, SIZES_REASON)
     return [*(f"- {reason}" for reason in reasons if reason), ""]
@@ -185,7 +187,7 @@ def _benchmark_reason(table: pd.DataFrame) -> str:
         return ""
     fast, slow = medians.index[0], medians.index[-1]
     return (
-        f"**Benchmark.** Median over rulers of the envelope's doubling time: from {medians.iloc[0]:.1f} months on "
+        f"**Benchmark.** Median over references of the envelope's doubling time: from {medians.iloc[0]:.1f} months on "
         f"{fast} to {medians.iloc[-1]:.1f} on {slow}. One number for all of them is an average over very different "
         "paces."
     )
@@ -199,7 +201,7 @@ def _window_reason(table: pd.DataFrame) -> str:
     slower = int((pairs["long"] > pairs["paper"]).sum())
     return (
         "**Window.** On MMLU, the one joined series, the headline's estimator is slower to the end of the data than "
-        f"in the paper's window on {slower} of {len(pairs)} rulers."
+        f"in the paper's window on {slower} of {len(pairs)} references."
     )
 
 

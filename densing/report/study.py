@@ -1,4 +1,4 @@
-"""The report of a study: headline, density, estimators, ruler, multiverse, checks, forecast, skills and models."""
+"""The report of a study: headline, density, estimators, reference, multiverse, checks, forecast, skills and models."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from densing.report.page import (
     shown_figure,
     shown_table,
 )
-from densing.scores.references import JOINT, JointRuler
+from densing.scores.references import JOINT, JointReference
 from densing.scores.study import PAPER_MONTHS, early, vintage_sentence
 from densing.scores.trend import PAPERS_OWN, PRIORS, held_truth
 from densing.scores.trend import sentences as trend_sentences
@@ -53,7 +53,7 @@ from densing.tradeoff import study_frontier
 
 if TYPE_CHECKING:
     from densing.scores.references import Reference
-    from densing.scores.study import Measured, PastForecast, Placed, Split, Study, WinningForecast
+    from densing.scores.study import LocalEvaluation, PastForecast, Placed, Split, Study, WinningForecast
     from densing.scores.trend import Backtest, Checks, Front, TrendResult
     from densing.tradeoff import Frontier, GainRecord, Gains
 
@@ -65,12 +65,12 @@ SECTIONS = (
     ("models", "Models"),
     ("front", "Front"),
     ("vintages", "Earlier"),
-    ("beside", "Beside it"),
+    ("beside", "Comparison"),
     ("measured", "Measured here"),
     ("frontier", "Cost"),
     ("gains", "Gains"),
     ("estimators", "Estimators"),
-    ("ruler", "Ruler"),
+    ("reference-curve", "Reference"),
     ("multiverse", "Multiverse"),
     ("checks", "Checks"),
     ("forecast", "Forecast"),
@@ -150,7 +150,7 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
     answers, shown = answers_table(study.answers), figures(study)
     front, earlier = front_table(study.trend.front), vintages_table(study.vintages)
     parts = {"answers": answers, "front": front, "vintages": earlier, "measured": measured, "yours": study.placed,
-             "beside": study.beside, "frontier": against, "gains": ladders or None}  # fmt: skip
+             "beside": study.comparison, "frontier": against, "gains": ladders or None}  # fmt: skip
     # Where a part was to stand, the page says why there is none.
     missing = {
         note.details["part"]: formatting.sentence(note.message) for note in study.notes if note.code == "part-missing"
@@ -171,8 +171,8 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
         "answer_words": answer_words(study.answers),
         "yours": study.placed and yours_table(study.placed),
         "yours_words": study.placed and [formatting.sentence(note.message) for note in study.placed.notes],
-        "beside_title": beside_title(study),
-        "beside_words": beside(study),
+        "comparison_title": comparison_title(study),
+        "comparison_words": comparison(study),
         "sensitivity": sensitivity_table(study.sensitivity),
         "tested": winning_forecast(study),
         "measured": measured and measured_table(measured),
@@ -186,7 +186,7 @@ def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains 
         "estimates": estimates_table(study.trend),
         "multiverse": multiverse_table(study.multiverse),
         "replication": replication_table(study.replication),
-        "ruler": ruler_table(study.reference),
+        "reference_points": reference_table(study.reference),
         "checks": check_sentences(study),
         "tests": other_tests_table(study.trend.checks),
         "diagnostics": diagnostics(study.trend.checks),
@@ -214,7 +214,7 @@ def headline(study: Study) -> Headline:
             f"{formatting.plural(models, 'model')}, {formatting.plural(families, 'family', 'families')}",
         ),
         ("Window", window(study.trend)),
-        ("Ruler", formatting.clean(study.reference.title)),
+        ("Reference", formatting.clean(study.reference.title)),
         ("Score", short_benchmark(study.reference)),
         ("Estimator", formatting.clean(head.get("label", head.get("method")))),
     )
@@ -224,16 +224,16 @@ def headline(study: Study) -> Headline:
 
 def lead(study: Study) -> str:
     """Return the sentence that states what was measured on what."""
-    head, ruler = study.trend.headline, study.reference
+    head, reference = study.trend.headline, study.reference
     rows = study.trend.data
     families = formatting.plural(len(set(rows.family)), "family", "families")
-    recipe = f"the reference family ({formatting.clean(ruler.title)})"
-    if isinstance(ruler, JointRuler):
-        recipe = f"{formatting.clean(ruler.anchor)}'s recipe"
+    recipe = f"the reference family ({formatting.clean(reference.title)})"
+    if isinstance(reference, JointReference):
+        recipe = f"{formatting.clean(reference.anchor)}'s recipe"
     doubling = formatting.doubling(head["doubling_months"], head["lo"], head["hi"], level(study.trend))
     return (
         "Density is effective parameters over actual parameters: how large a model of "
-        f"{recipe} would have to be for the same score on {benchmark(ruler)}, over the "
+        f"{recipe} would have to be for the same score on {benchmark(reference)}, over the "
         f"model's own size. Estimated from {formatting.plural(len(rows.model), 'model')} of {families}, released "
         f"{window(study.trend)}, its doubling time is {doubling}."
         f"{' With these data it cannot be excluded that density stands still.' if np.isinf(head['hi']) else ''}"
@@ -242,18 +242,18 @@ def lead(study: Study) -> str:
 
 def caveats(study: Study) -> tuple[str, ...]:
     """Return what the reader must know before quoting the number: one sentence, and what is wrong with the data."""
-    ruler = study.reference
+    reference = study.reference
     evaluator = (
         "evaluator not stated"
-        if formatting.is_missing(ruler.evaluator)
-        else f"scores by {formatting.clean(ruler.evaluator)}"
+        if formatting.is_missing(reference.evaluator)
+        else f"scores by {formatting.clean(reference.evaluator)}"
     )
     held = ""
     if study.trend.varying is not None:
         held = f" {formatting.clean(study.trend.record, 600)}"
     lead_caveat = (
-        f"These are statements about {study.selection} on one ruler and one set of benchmarks ({evaluator}); with "
-        f"another ruler or other models the pace is another.{held}"
+        f"These are statements about {study.selection} on one reference and one set of benchmarks ({evaluator}); with "
+        f"another reference or other models the pace is another.{held}"
     )
     wrong, warned = said(study, "error"), len(said(study, "warning"))
     more = f" {formatting.plural(warned, 'warning')} of the data and of the tests: see Checks." if warned else ""
@@ -266,10 +266,10 @@ def said(study: Study, severity: str) -> tuple[str, ...]:
 
 
 def members(study: Study) -> str:
-    """Return how many of the headline's models are the ruler's own; empty when none is."""
+    """Return how many of the headline's models are the reference's own; empty when none is."""
     # Their densities are near 1 whatever the trend, so the reader must know how many there are.
     points = study.reference.points
-    if isinstance(study.reference, JointRuler):
+    if isinstance(study.reference, JointReference):
         # The slope comes from every family of several sizes; density 1 is the recipe of one.
         points = points[points["family"].eq(study.reference.anchor)]
     own = sorted(set(map(str, study.trend.data.model)) & set(map(str, points["model"])))
@@ -282,24 +282,28 @@ def members(study: Study) -> str:
     )
 
 
-def benchmark(ruler: Reference) -> str:
-    """Return which score the ruler reads."""
-    if ruler.name == JOINT:
+def benchmark(reference: Reference) -> str:
+    """Return which score the reference reads."""
+    if reference.name == JOINT:
         skills = "knowledge, reasoning, mathematics and code, in equal parts"
-        return f"the joint scale ({skills if ruler.benchmark == 'mean' else formatting.clean(ruler.benchmark)})"
-    if ruler.benchmark != "mean":
-        return formatting.clean(ruler.benchmark)
-    names = ", ".join(formatting.clean(name, 40) for name in ruler.benchmarks)
+        return f"the joint scale ({skills if reference.benchmark == 'mean' else formatting.clean(reference.benchmark)})"
+    if reference.benchmark != "mean":
+        return formatting.clean(reference.benchmark)
+    names = ", ".join(formatting.clean(name, 40) for name in reference.benchmarks)
     return f"the mean of {names}" if names else "the mean score"
 
 
-def short_benchmark(ruler: Reference) -> str:
-    """Return which score the ruler reads, without the list."""
-    if ruler.name == JOINT:
-        return "ability: four skills in equal parts" if ruler.benchmark == "mean" else formatting.clean(ruler.benchmark)
-    if ruler.benchmark != "mean":
-        return formatting.clean(ruler.benchmark)
-    return f"mean of {formatting.plural(len(ruler.benchmarks), 'benchmark')}"
+def short_benchmark(reference: Reference) -> str:
+    """Return which score the reference reads, without the list."""
+    if reference.name == JOINT:
+        return (
+            "ability: four skills in equal parts"
+            if reference.benchmark == "mean"
+            else formatting.clean(reference.benchmark)
+        )
+    if reference.benchmark != "mean":
+        return formatting.clean(reference.benchmark)
+    return f"mean of {formatting.plural(len(reference.benchmarks), 'benchmark')}"
 
 
 def window(trend: TrendResult) -> str:
@@ -313,9 +317,9 @@ def level(trend: TrendResult) -> float:
     return float(trend.options.get("level", 0.95))
 
 
-def beside_title(study: Study) -> str:
+def comparison_title(study: Study) -> str:
     """Return the heading of what stands beside the headline."""
-    part = study.beside
+    part = study.comparison
     if part is None:
         return ""
     return (
@@ -367,11 +371,11 @@ PACE_WORDS = (
     "twelve months. Where the band reaches below the line of no growth the data do not say whether density grew."
 )
 SENSITIVITY_WORDS = (
-    "Both means of the headline (diamond) and what they are when one choice is another: the ruler's range, the slope "
-    "of ability in size, which models are read."
+    "Both means of the headline (diamond) and what they are when one choice is another: the reference's range, the "
+    "slope of ability in size, which models are read."
 )
 VINTAGE_WORDS = (
-    "What the headline would have said at earlier dates, scale, ruler and pace refitted on what was known by then, "
+    "What the headline would have said at earlier dates, scale, reference and pace refitted on what was known by then, "
     "beside today's: the mean over the window (diamonds) and over its last twelve months (circles), with 95 % "
     "intervals."
 )
@@ -386,7 +390,7 @@ LEAVE_ONE_OUT_WORDS = (
 )
 SKILLS_WORDS = (
     "Density of the densest models skill by skill, each skill with its own symbol; open symbols are limits "
-    "or values beyond the ruler's range."
+    "or values beyond the reference's range."
 )
 
 
@@ -394,12 +398,12 @@ def _other_figures(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str
     """What stands beside the headline, and in the section on forecasts a fan that back-tests did not earn."""
     captioned, fan = {}, study.long_forecast
     last = (study.density, study.trend)
-    if study.beside is not None:
-        further = study.beside.trend.data.released.max() > study.trend.data.released.max()
-        last = (study.beside.density, study.beside.trend) if further else last
+    if study.comparison is not None:
+        further = study.comparison.trend.data.released.max() > study.trend.data.released.max()
+        last = (study.comparison.density, study.comparison.trend) if further else last
         near = fan if further and earned and fan is not None and len(fan) else None
-        caption = density_words(study.beside.density.table, 0, fan=near is not None)
-        captioned["beside"] = (plot_density(study.beside.density, study.beside.trend, None, near), caption)
+        caption = density_words(study.comparison.density.table, 0, fan=near is not None)
+        captioned["beside"] = (plot_density(study.comparison.density, study.comparison.trend, None, near), caption)
     fan = study.forecast if fan is None else fan
     if not earned and len(fan):
         caption = (
@@ -452,12 +456,14 @@ def _estimates_words(study: Study) -> str:
 
 
 def _reference_words(study: Study) -> str:
-    ruler = study.reference
-    inputs = ", ".join(f"{formatting.clean(name)} = {formatting.size(value)}" for name, value in ruler.given.items())
+    reference = study.reference
+    inputs = ", ".join(
+        f"{formatting.clean(name)} = {formatting.size(value)}" for name, value in reference.given.items()
+    )
     return (
-        f"The ruler {formatting.clean(ruler.title)}: {formatting.plural(len(ruler.points), 'point')}, the fitted "
-        f"{formatting.clean(ruler.fit.law.name)} curve and its band{f', at {inputs}' if inputs else ''}. A model's "
-        "score, read across to the curve and down, gives its effective parameters; beyond the dotted guard "
+        f"The reference {formatting.clean(reference.title)}: {formatting.plural(len(reference.points), 'point')}, the "
+        f"fitted {formatting.clean(reference.fit.law.name)} curve and its band{f', at {inputs}' if inputs else ''}. A "
+        "model's score, read across to the curve and down, gives its effective parameters; beyond the dotted guard "
         "lines only a limit is reported."
     )
 
@@ -480,7 +486,7 @@ def multiverse_words(multiverse: pd.DataFrame) -> str:
     unbounded = int(np.isinf(pd.to_numeric(rows["hi"], errors="coerce")).sum())
     failed = len(multiverse) - len(rows)
     caption = (
-        f"{formatting.plural(len(rows), 'specification')} of ruler, benchmark, window, denominator and estimator: "
+        f"{formatting.plural(len(rows), 'specification')} of reference, benchmark, window, denominator and estimator: "
         f"median doubling time {formatting.months(median)} months, middle half {formatting.months(quarter)} to "
         f"{formatting.months(upper)}; {unbounded} of the intervals have no upper end."
     )
@@ -576,7 +582,7 @@ def vintages_table(table: pd.DataFrame) -> ShownTable | None:
         Field("Families", column("families", formatting.count), "families"),
         Field("Why not", column("reason"), minor=True),
     )
-    caption = "Scale, ruler and pace refitted on what was known at each date; nothing comes from later."
+    caption = "Scale, reference and pace refitted on what was known at each date; nothing comes from later."
     return shown_table("vintages-table", caption, table, fields)
 
 
@@ -584,12 +590,12 @@ def _months_interval(row: Any) -> str:
     return formatting.short_interval(row.get("lo"), row.get("hi"))
 
 
-def ruler_table(ruler: Reference) -> ShownTable:
+def reference_table(reference: Reference) -> ShownTable:
     """Return the points of the reference family with the miss of the curve at each."""
-    points = ruler.points.copy()
+    points = reference.points.copy()
     x = {"params": points["params"].to_numpy(float)}
-    x |= {name: np.full(len(points), value) for name, value in ruler.given.items()}
-    points["fitted"] = np.asarray(ruler.fit.predict(x), dtype=float) if len(points) else np.nan
+    x |= {name: np.full(len(points), value) for name, value in reference.given.items()}
+    points["fitted"] = np.asarray(reference.fit.predict(x), dtype=float) if len(points) else np.nan
     points["miss"] = points["score"] - points["fitted"]
     fields = (
         Field("Model", column("model")),
@@ -599,7 +605,9 @@ def ruler_table(ruler: Reference) -> ShownTable:
         Field("Miss", column("miss", _signed), "miss", hint="Score less curve"),
         Field("Used", lambda row: "held out" if row.get("held_out") is True else "fitted"),
     )
-    return shown_table("ruler-table", "Points of the ruler, and by how much the curve misses each.", points, fields)
+    return shown_table(
+        "reference-table", "Points of the reference, and by how much the curve misses each.", points, fields
+    )
 
 
 def _three_digits(value: Any) -> str:
@@ -640,7 +648,7 @@ SHUFFLES = (
 
 
 def replication_table(replication: pd.DataFrame) -> ShownTable:
-    """Return the paper's own method by ruler and benchmark."""
+    """Return the paper's own method by reference and benchmark."""
     fields = (
         Field("Reference", column("reference")),
         Field("Benchmark", column("benchmark")),
@@ -652,7 +660,7 @@ def replication_table(replication: pd.DataFrame) -> ShownTable:
         *shuffle_fields(),
     )
     caption = (
-        "The paper's method (regression on record-setters, biased fast) on our rulers. The paper prints "
+        "The paper's method (regression on record-setters, biased fast) on our references. The paper prints "
         f"about {PAPER_MONTHS} months (arXiv 2412.04315) without an interval; its journal version "
         f"{JOURNAL_MONTHS} months, {SECOND_HAND}. {SHUFFLES}"
     )
@@ -791,7 +799,7 @@ def yours_table(placed: Placed) -> ShownTable:
             "Interval",
             ranged("density", formatting.number),
             "density_lo",
-            hint="95 %, measured: the model's ability and the ruler",
+            hint="95 %, measured: the model's ability and the reference",
         ),
         Field("Size", column("n_params", formatting.size), "n_params"),
         Field("Released", column("released", formatting.day), "released"),
@@ -802,7 +810,7 @@ def yours_table(placed: Placed) -> ShownTable:
         STATUS,
     )
     caption = (
-        "Your models on the headline's ruler, among the headline's models. They are stars in the first figure; the "
+        "Your models on the headline's reference, among the headline's models. They are stars in the first figure; the "
         "headline is estimated without them."
     )
     return shown_table("yours-table", caption, placed.ranks, fields)
@@ -859,7 +867,7 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
         ("One choice another", sensitivity_words(study.sensitivity)),
         ("Organisations as clusters", trend_sentences.by_organisation(checks)),
         ("Record-setter bias", record_setter_bias(checks)),
-        ("Beside it" if study.beside is None else study.beside.name, beside(study)),
+        ("Comparison" if study.comparison is None else study.comparison.name, comparison(study)),
         ("Replication", replication(study.replication)),
         ("ChatGPT split", chatgpt_split(study.split)),
         ("Where the uncertainty comes from", variance_shares(checks)),
@@ -870,12 +878,12 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
 def without_groups(study: Study) -> str:
     """Return the headline, and what stands beside it, without each named group of families."""
     headline_words = trend_sentences.without_groups(study.trend.checks, float(study.trend.line["doubling_months"]))
-    if study.beside is None:
+    if study.comparison is None:
         return headline_words
-    trend = study.beside.trend
+    trend = study.comparison.trend
     other = trend_sentences.without_groups(trend.checks, float(trend.line["doubling_months"]))
     if headline_words and other:
-        return f"{headline_words} In {_inside(study.beside.name)}: {other[:1].lower()}{other[1:]}"
+        return f"{headline_words} In {_inside(study.comparison.name)}: {other[:1].lower()}{other[1:]}"
     return headline_words or other
 
 
@@ -923,11 +931,11 @@ def variance_shares(checks: Checks) -> str:
     --------
     >>> from densing.scores.trend import Checks, VarianceShares
     >>> variance_shares(Checks(variance_shares=VarianceShares(score_noise=None, reference_law=0.1, models=0.9)))
-    'Shares of the variance of the slope: the fitted ruler 10 %, which models exist 90 %.'
+    'Shares of the variance of the slope: the fitted reference 10 %, which models exist 90 %.'
     """
     origins = {
         "models": "which models exist",
-        "reference_law": "the fitted ruler",
+        "reference_law": "the fitted reference",
         "score_noise": "noise of the scores",
     }
     shares = {} if checks.variance_shares is None else asdict(checks.variance_shares)
@@ -967,12 +975,12 @@ def diagnostics(checks: Checks) -> str:
     )
 
 
-def beside(study: Study) -> str:
-    """Return the doubling time of what stands beside the headline, with its own window and ruler."""
-    part = study.beside
+def comparison(study: Study) -> str:
+    """Return the doubling time of what stands beside the headline, with its own window and reference."""
+    part = study.comparison
     if part is None:
         return ""
-    trend, ruler = part.trend, part.reference
+    trend, reference = part.trend, part.reference
     head, near = trend.headline, study.trend.headline
     released = pd.DatetimeIndex(trend.data.released)
     doubling = formatting.doubling(head["doubling_months"], head["lo"], head["hi"], level(trend))
@@ -988,8 +996,8 @@ def beside(study: Study) -> str:
     checks = f"{trend_sentences.by_organisation(trend.checks, level(trend))} {trend_sentences.broken(trend.checks)}"
     return (
         f"In {_inside(part.name)}, {formatting.month(released.min())} to {formatting.month(released.max())} "
-        f"({formatting.plural(len(released), 'model')}, ruler {formatting.clean(ruler.title)} on "
-        f"{formatting.clean(ruler.benchmark)}), the doubling time is {doubling}, against "
+        f"({formatting.plural(len(released), 'model')}, reference {formatting.clean(reference.title)} on "
+        f"{formatting.clean(reference.benchmark)}), the doubling time is {doubling}, against "
         f"{_doubles(near['doubling_months'])} in the headline{pace}. {checks.strip()}"
     ).rstrip()
 
@@ -1069,7 +1077,7 @@ def who_counts(sensitivity: pd.DataFrame, models: pd.DataFrame) -> str:
 
 
 def replication(frame: pd.DataFrame) -> str:
-    """Return on how many rulers the paper's method covers the paper's figure."""
+    """Return on how many references the paper's method covers the paper's figure."""
     if frame.empty:
         return ""
     covering = frame[frame["covers_paper"].map(flag)]
@@ -1077,7 +1085,7 @@ def replication(frame: pd.DataFrame) -> str:
     bounded = int(np.isfinite(pd.to_numeric(covering["hi"], errors="coerce")).sum())
     return (
         f"The 95 % interval of the paper's own method covers its {PAPER_MONTHS} months on {len(covering)} of "
-        f"{formatting.plural(len(frame), 'ruler and benchmark set')}, {bounded} of these with an upper end; that "
+        f"{formatting.plural(len(frame), 'reference and benchmark set')}, {bounded} of these with an upper end; that "
         "method is biased fast and rests on few record-setters, so agreement replicates the procedure, not the rate."
     )
 
@@ -1170,7 +1178,7 @@ def past(forecast: PastForecast | None) -> str:
     >>> first, end = pd.Timestamp("2024-07-31"), pd.Timestamp("2025-01-30")
     >>> print(past(PastForecast(first, end, None)))
     The headline's own forecast, made from models to July 2024, ended in January 2025: that has passed, and no later
-    model was measured on its ruler, so it is neither scored nor shown.
+    model was measured on its reference, so it is neither scored nor shown.
     >>> print(past(PastForecast(first, end, ForecastScore(end, 12.0, 6.0, 40.0, 5.0, "A", 4.0))))
     The headline's own forecast, made from models to July 2024, put the frontier of 2025-01-30 at a density of 12 (90 %
     range 6.0 to 40); what came was 5.0 (A), outside the range, from a record of 4.0 at the time.
@@ -1182,7 +1190,7 @@ def past(forecast: PastForecast | None) -> str:
     if score is None:
         return (
             f"{prose}ended in {formatting.month(forecast.end)}: that has passed, and no later model was measured on "
-            "its ruler, so it is neither scored nor shown."
+            "its reference, so it is neither scored nor shown."
         )
     side = "inside" if score.lo90 <= score.came <= score.hi90 else "outside"
     ends = f"{formatting.number(score.lo90)} to {formatting.number(score.hi90)}"
@@ -1203,7 +1211,7 @@ def all_notes(study: Study) -> tuple[Note, ...]:
         ("", study.reference),
         ("", study.density),
         ("", study.trend),
-        (f"{study.beside.name}: " if study.beside else "", study.beside and study.beside.trend),
+        (f"{study.comparison.name}: " if study.comparison else "", study.comparison and study.comparison.trend),
         ("Shown apart: ", study.apart),
         ("Measured here: ", study.measured),
         ("Your models: ", study.placed),
@@ -1230,13 +1238,13 @@ FIELDS = (
         "Interval",
         ranged("density", formatting.number),
         "density_lo",
-        hint="95 %, measured: the model's ability and the ruler",
+        hint="95 %, measured: the model's ability and the reference",
     ),
     Field(
         "Recipe",
         ranged("density", formatting.number, "recipe"),
         "density_lo_recipe",
-        hint="95 %, where another model of the same making may lie: with the scatter of models around the ruler",
+        hint="95 %, where another model of the same making may lie: with the scatter of models around the reference",
         minor=True,
     ),
     Field("Released", column("released", formatting.day), "released"),
@@ -1266,12 +1274,12 @@ FIELDS = (
 def models_table(study: Study) -> ShownTable:
     """Return every row of the study, densest first, limits of unknown height last."""
     frame = gathered(study)
-    # What some rulers lack, such as the columns of the joint scale, stays away.
+    # What some references lack, such as the columns of the joint scale, stays away.
     optional = ("cells", "traits", "density_lo_recipe")
     fields = [field for field in FIELDS if field.key not in optional or field.key in frame]
     caption = (
         "Every model measured, densest first; a click on a column's head sorts by it. Group says whether it is in the "
-        "headline figures or why it is shown apart. Where a score cannot be read off the ruler, the density is a "
+        "headline figures or why it is shown apart. Where a score cannot be read off the reference, the density is a "
         "limit: ≤ true value at or below, ≥ at or above. Intervals are measured, of this model; those of its recipe, "
         "among all columns, hold how far models of one making scatter too."
     )
@@ -1291,7 +1299,7 @@ def gathered(study: Study) -> pd.DataFrame:
     return frame.loc[height.sort_values(ascending=False, kind="stable", na_position="last").index]
 
 
-def measured_table(measured: Measured) -> ShownTable:
+def measured_table(measured: LocalEvaluation) -> ShownTable:
     """Return a row per model, task and quantity with its density."""
     fields = (
         Field("Model", column("model")),
@@ -1304,7 +1312,9 @@ def measured_table(measured: Measured) -> ShownTable:
             hint="Loss in bits per byte, or share correct",
         ),
         DENSITY,
-        Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured: items and ruler"),
+        Field(
+            "Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured: items and reference"
+        ),
         Field("Effective size", column("n_eff", formatting.size), "n_eff"),
         Field("Items", column("n_items", formatting.count), "n_items"),
         STATUS,
@@ -1314,7 +1324,7 @@ def measured_table(measured: Measured) -> ShownTable:
     table = None if measured.densities is None else measured.densities.table
     caption = (
         "Effective size and density by the loss of the correct answer (bits per byte) and by accuracy, task by task "
-        "and on the mean of the tasks. Where a value lies off the ruler, the density is a limit."
+        "and on the mean of the tasks. Where a value lies off the reference, the density is a limit."
     )
     return shown_table("measured-table", caption, table, fields, sortable=True)
 
@@ -1323,15 +1333,15 @@ def _quantity(row: Any) -> str:
     return "loss" if row.get("quantity") == "loss" else "accuracy"
 
 
-def measured_words(measured: Measured) -> list[str]:
+def measured_words(measured: LocalEvaluation) -> list[str]:
     """Return what to know about the measurement, a sentence each; why there is none where there is none."""
     if measured.densities is None:
         return [formatting.sentence(measured.missing)]
-    # That one is said of every ruler when it is made; readers of the section do not need it.
+    # That one is said of every reference when it is made; readers of the section do not need it.
     return [formatting.sentence(note.message) for note in measured.notes if note.code != "bootstrap-not-converged"]
 
 
-def measured_lead(measured: Measured) -> str:
+def measured_lead(measured: LocalEvaluation) -> str:
     """Return what was measured and what it says, in a sentence or two; empty where nothing was."""
     if measured.densities is None:
         return ""
@@ -1346,7 +1356,7 @@ def measured_lead(measured: Measured) -> str:
     )
 
 
-def measured_figures(measured: Measured | None) -> dict[str, tuple[go.Figure, str]]:
+def measured_figures(measured: LocalEvaluation | None) -> dict[str, tuple[go.Figure, str]]:
     """Return the figures of the section: on the loss law, on the score curve, and among the catalog's models."""
     if measured is None or measured.densities is None:
         return {}

@@ -53,7 +53,8 @@ class DensityCost:
         Of the profiled run, all ranks together; its shares are taken to hold for the whole training. Without it
         nothing is said of what was lost.
     reference : str
-        The ruler that the density was read on; empty where it is not known. Densities of two rulers do not compare.
+        The reference that the density was read on; empty where it is not known. Densities of two references do not
+        compare.
 
     Raises
     ------
@@ -146,7 +147,7 @@ class DensityCost:
             "1,000 device hours."
         ]
         if self.note:
-            sentences.append(f"That density is a limit or lies outside the ruler: {formatting.clean(self.note)}.")
+            sentences.append(f"That density is a limit or lies outside the reference: {formatting.clean(self.note)}.")
         return sentences
 
     @property

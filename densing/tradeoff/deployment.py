@@ -373,7 +373,8 @@ def _notes(
         )  # fmt: skip
     if "bound" in chosen and chosen["bound"].eq("upper").any():
         notes.append(
-            Note("densities-are-bounds", "warning", "some densities are upper bounds: the loss lies beyond the ruler",
+            Note("densities-are-bounds", "warning",
+                 "some densities are upper bounds: the loss lies beyond the reference",
                  {"rows": int(chosen["bound"].eq("upper").sum())})
         )  # fmt: skip
     return notes

@@ -101,8 +101,8 @@ def distil_gain(
     folder : path
         Of ``densing distil``.
     law : path, optional
-        A ladder of the same corpus whose law of losses is the ruler; the runs from scratch when left out, which need
-        several sizes for it.
+        A ladder of the same corpus whose law of losses is the reference; the runs from scratch when left out, which
+        need several sizes for it.
     watts, draws, level, seed
         As for :func:`densing.tradeoff.ladder_gain`.
 

@@ -228,7 +228,7 @@ def explain_items(
     least : int
         A word that fewer items of a store hold is no feature.
     reference : str
-        Ruler of the densities above and below the score.
+        Reference of the densities above and below the score.
     params : mapping, optional
         Sizes of models by name, for the densities.
     level : float

@@ -180,7 +180,7 @@ class Gains(Readable):
         return pd.DataFrame(rows, columns=["arm", "ratio", "trend", "trend_lo", "trend_hi"])
 
     def resolution(self) -> pd.DataFrame:
-        """Return how fine the ruler is, in half-widths of ln ratios, here and for an hour of two cores.
+        """Return the resolution, in half-widths of ln ratios, here and for an hour of two cores.
 
         ``arm, core_seconds, half_width, half_width_hour, token_half_width, token_half_width_hour``.
         """
@@ -437,7 +437,7 @@ def ladder_gain(
             f"{folder}: {baseline} is the only arm here; train another beside it, for example "
             f"`densing ladder train --arm {baseline} --arm local-sgd:tau=8 --ranks 4 --out {folder}`"
         )
-    plain = losses[losses["arm"].eq(baseline)] if law is None else _ruler_losses(Path(law), about)
+    plain = losses[losses["arm"].eq(baseline)] if law is None else _reference_losses(Path(law), about)
     plain = plain[plain["loss"].gt(0) & plain["loss"].lt(math.inf)]
     fitted = fit_loss(plain, draws=draws, seed=seed)
     costs = {name: _Cost(exports, name, link, watts) for name in names}
@@ -567,7 +567,7 @@ def arm_losses(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFra
     return pd.DataFrame(rows)
 
 
-def _ruler_losses(folder: Path, about: Mapping[str, Any]) -> pd.DataFrame:
+def _reference_losses(folder: Path, about: Mapping[str, Any]) -> pd.DataFrame:
     """Return the losses of another ladder's plain runs, after a look at its corpus."""
     from densing.scores.ladder import own_run, read_exports, read_ladder
 

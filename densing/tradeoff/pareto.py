@@ -5,10 +5,10 @@ less of the other:
 
 .. math:: i \in F \iff \nexists j: \rho_j \ge \rho_i,\ c_j \le c_i,\ (\rho_j, c_j) \ne (\rho_i, c_i)
 
-Densities compare on one scale only. Catalog models stand on their ruler, a run of one's own on the ruler that its
-density was read on. An arm of a ladder has no density but a ratio to plain training at the ladder's sizes, a millionth
-of the catalog's: set beside densities it would place the arms of a study of 3,000 parameters among models of billions.
-Each ladder's arms are therefore a scale of their own, on which the baseline is 1.
+Densities compare on one scale only. Catalog models stand on their reference, a run of one's own on the reference that
+its density was read on. An arm of a ladder has no density but a ratio to plain training at the ladder's sizes, a
+millionth of the catalog's: set beside densities it would place the arms of a study of 3,000 parameters among models of
+billions. Each ladder's arms are therefore a scale of their own, on which the baseline is 1.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def frontier(
     selection : Selection, optional
         Which models of the catalog; the headline's by default.
     reference, benchmark : str
-        The ruler of the catalog's models.
+        The reference of the catalog's models.
     seed : int
         Of draws from intervals.
     step : callable
@@ -183,7 +183,7 @@ def frontier(
     Raises
     ------
     UnknownNameError
-        For an unknown cost, ruler or benchmark.
+        For an unknown cost, reference or benchmark.
     ArtefactError
         When a file is not what it should be, or of another schema.
     InputError
@@ -231,8 +231,8 @@ def frontier(
             # What is not shipped takes half a minute the first time; what follows reads what this keeps.
             for vendors in dict.fromkeys((selection is not None and selection.vendors, False)):
                 catalog_scale(catalog, own="all" if vendors else "none", step=step)
-        ruler = load_reference(reference, benchmark, catalog=catalog)
-        densities = catalog_densities(catalog, ruler, selection=selection, seed=seed)
+        ref = load_reference(reference, benchmark, catalog=catalog)
+        densities = catalog_densities(catalog, ref, selection=selection, seed=seed)
         notes += densities.notes
         parts.append(_models(densities.headline, training_compute(catalog)))
     rows = [_profile(profile) for profile in profiles]
@@ -305,13 +305,13 @@ def _models(densities: DensityResult, compute: pd.DataFrame) -> _Part:
     import numpy as np
     import pandas as pd
 
-    table, ruler = densities.table, densities.reference
+    table, reference = densities.table, densities.reference
     facts = compute.set_index("model").reindex(table["model"]).reset_index()
     rows = pd.DataFrame(
         {
             "name": [formatting.clean(name, 120) for name in table["model"]],
             "source": "catalog",
-            "scale": _scale(ruler.name, ruler.benchmark),
+            "scale": _scale(reference.name, reference.benchmark),
             **{name: pd.to_numeric(table[name]).to_numpy() for name in ("density", "density_lo", "density_hi")},
             "flops": facts["flops"].to_numpy(),
             "evidence": [f"flops {text}" if text else "" for text in facts["evidence"].fillna("")],
@@ -327,7 +327,7 @@ def _models(densities: DensityResult, compute: pd.DataFrame) -> _Part:
 
 def _scale(reference: str, benchmark: str) -> str:
     return ", ".join(
-        filter(None, (formatting.clean(reference or "ruler not stated", 80), formatting.clean(benchmark, 80)))
+        filter(None, (formatting.clean(reference or "reference not stated", 80), formatting.clean(benchmark, 80)))
     )
 
 

@@ -46,7 +46,7 @@ def test_density_of_a_folder_of_foreign_results(run: Path) -> None:
     assert "other prompts and shots" in " ".join(done.stderr.split())
 
 
-def test_a_run_of_ours_without_the_rulers_tasks_names_what_it_has(tmp_path: Path) -> None:
+def test_a_run_of_ours_without_the_references_tasks_names_what_it_has(tmp_path: Path) -> None:
     finish(tmp_path / "mine", key("toy"))
     done = densing("density", "--results", str(tmp_path / "mine"), "--reference", "olmo-ladder")
     assert done.returncode == 1

@@ -69,14 +69,14 @@ def test_stored_results_pass_a_gate_that_their_interval_decides(tmp_path: Path) 
     rows = {row["quantity"]: row for row in printed(plain.stdout)}
     low, high = rows["loss"]["density_lo"], rows["loss"]["density_hi"]
     assert 0 < low < high
-    # Stock prompts are none of the ruler's, and that stays what a passed gate ends with.
+    # Stock prompts are none of the reference's, and that stays what a passed gate ends with.
     assert densing(*given, "--fail-if", f"density<{low}").returncode == plain.returncode == 3
     undecided = densing(*given, "--fail-if", f"density<{(low + high) / 2}")
     assert undecided.returncode == 4 and "cannot be decided" in undecided.stderr
     assert densing(*given, "--fail-if", f"loss.density<{high * 1.01}").returncode == 4
 
 
-def test_a_ruler_that_combines_nothing_says_which_metrics_there_are() -> None:
+def test_a_reference_that_combines_nothing_says_which_metrics_there_are() -> None:
     """Without a combined row 'density<0.8', as documented, once named a metric that was not there."""
     given = ("density", "--results", folders.DATA / "lm_eval", "-r", "qwen1.5", "--fail-if")
     done = densing(*given, "density<0.8")
@@ -88,7 +88,7 @@ def test_a_ruler_that_combines_nothing_says_which_metrics_there_are() -> None:
 
 
 def test_a_gate_comes_before_an_error_note(tmp_path: Path) -> None:
-    """A score measured otherwise than the ruler is exit code 3; that a condition holds is what a pipeline asked for."""
+    """A score measured otherwise than the reference is exit code 3; a condition that holds comes first."""
     path = tmp_path / "mine.csv"
     header = "model,params,released,benchmark,score,shots,metric,form"
     path.write_text(f"{header}\nMine,3e9,2024-03-01,mmlu,0.6,0,acc,letters\n", encoding="utf-8")
@@ -97,7 +97,7 @@ def test_a_gate_comes_before_an_error_note(tmp_path: Path) -> None:
     assert densing(*given, "--fail-if", "density<100").returncode == 4
 
 
-@pytest.mark.parametrize("given", [(), ("--rulers", "all", "--scores", "SCORES"), ("--skills",)])
+@pytest.mark.parametrize("given", [(), ("--references", "all", "--scores", "SCORES"), ("--skills",)])
 def test_a_gate_is_for_models_of_ones_own(scores: Path, given: tuple[str, ...]) -> None:
     arguments = [scores if part == "SCORES" else part for part in given]
     done = densing("density", *arguments, "--fail-if", "density<1")

@@ -58,7 +58,7 @@ def table(rows: str, header: str = HEADER, name: str = "mine.csv") -> str:
     return name
 
 
-def ruler(draws: int = 20) -> LawFit:
+def reference(draws: int = 20) -> LawFit:
     sizes = [5e8, 2e9, 4e9, 7e9, 3e10, 7e10]
     shares = [0.40, 0.47, 0.55, 0.61, 0.73, 0.77]
     return fit_law(get_law("logistic", floor=0.25), {"params": sizes}, shares, loss="raw", bootstrap=draws)
@@ -141,7 +141,7 @@ def test_rows_that_are_not_used_are_told(densing: Call) -> None:
         in densing("density", "-b", "mmlu", "--scores", twice)[2]
     )
     assert (
-        "of your models are left out: Mine-3B; the ruler needs a score on each of mmlu"
+        "of your models are left out: Mine-3B; the reference needs a score on each of mmlu"
         in densing("density", "-b", "mmlu", "--catalog", twice)[2]
     )
     undated = table("Mine-3B,3e9,,mmlu,0.5\n")
@@ -181,10 +181,10 @@ def test_a_benchmark_is_no_path(densing: Call) -> None:
     assert code == 1 and "unknown benchmark" in err
 
 
-def test_a_ruler_without_draws_and_one_without_scores_are_refused(densing: Call) -> None:
-    Path("bare.json").write_text(ruler(draws=0).to_json(), encoding="utf-8")
+def test_a_reference_without_draws_and_one_without_scores_are_refused(densing: Call) -> None:
+    Path("bare.json").write_text(reference(draws=0).to_json(), encoding="utf-8")
     assert "--bootstrap" in densing("density", "-r", "bare.json", "-b", "mmlu")[2]
-    Path("mine.json").write_text(ruler().to_json(), encoding="utf-8")
+    Path("mine.json").write_text(reference().to_json(), encoding="utf-8")
     for command in (("density",), ("trend",), ("density", "--pool")):
         code, _, err = densing(*command, "-r", "mine.json", "-b", "mmlu")
         assert code == 1 and "mmlu score" in err
@@ -276,14 +276,14 @@ values = st.one_of(
     st.just([]),
     st.just({}),
 )
-DOCUMENT = json.dumps({**json.loads(ruler().to_json()), "meta": {}})
+DOCUMENT = json.dumps({**json.loads(reference().to_json()), "meta": {}})
 DESCRIBED = json.loads(load_reference("qwen1.5", "mmlu").fit.to_json())
 DESCRIBED["draws"] = DESCRIBED["draws"][:20]
 
 
 @fuzz
 @given(st.data())
-def test_any_damaged_ruler_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+def test_any_damaged_reference_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     document = json.loads(data.draw(st.sampled_from([DOCUMENT, json.dumps(DESCRIBED)])))
     place: Any = document
     while True:

@@ -67,12 +67,14 @@ def test_fit_contract(runs: Path) -> None:
     assert low <= 0.28 * (1 + 1e-4) and high >= 0.28 * (1 - 1e-4)
 
 
-def test_fit_writes_a_ruler_that_density_reads(tmp_path: Path, scores: Path) -> None:
+def test_fit_writes_a_reference_that_density_reads(tmp_path: Path, scores: Path) -> None:
     table = tmp_path / "ruler.csv"
     table.write_text("params,score\n5e8,0.40\n2e9,0.47\n4e9,0.55\n7e9,0.61\n3e10,0.73\n7e10,0.77\n", encoding="utf-8")
-    ruler = tmp_path / "ruler.json"
-    densing("fit", str(table), "--law", "logistic", "--floor", "0.25", "--scheme", "parametric", "--out", str(ruler))
-    rows = answer("density", "--reference", str(ruler), "--benchmark", "mmlu", "--scores", str(scores))
+    reference = tmp_path / "reference.json"
+    densing(
+        "fit", str(table), "--law", "logistic", "--floor", "0.25", "--scheme", "parametric", "--out", str(reference)
+    )
+    rows = answer("density", "--reference", str(reference), "--benchmark", "mmlu", "--scores", str(scores))
     mine = next(row for row in rows if row["model"] == "Mine-3B")
     assert mine["status"] == "ok"
     assert mine["density"] == pytest.approx(mine["n_eff"] / 3.1e9)

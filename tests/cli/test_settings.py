@@ -17,8 +17,8 @@ SCORES = ROOT / "examples" / "my_scores.csv"
 MMLU = ("density", "--benchmark", "mmlu", "--scores", SCORES)
 
 
-def ruler(done: str) -> str:
-    """Return the ruler in the title of a table of densities."""
+def reference(done: str) -> str:
+    """Return the reference in the title of a table of densities."""
     return done.splitlines()[0].removeprefix("Density against ").split(",")[0]
 
 
@@ -34,23 +34,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_line_beats_the_environment_beats_the_file_beats_the_default(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ruler(densing(*MMLU, cwd=folder).stdout) == "qwen1.5"
+    assert reference(densing(*MMLU, cwd=folder).stdout) == "qwen1.5"
     (folder / "densing.toml").write_text('[density]\nreference = "qwen2.5"\n')
-    assert ruler(densing(*MMLU, cwd=folder).stdout) == "qwen2.5"
+    assert reference(densing(*MMLU, cwd=folder).stdout) == "qwen2.5"
     monkeypatch.setenv("DENSING_DENSITY_REFERENCE", "llama")
-    assert ruler(densing(*MMLU, cwd=folder).stdout) == "llama"
-    assert ruler(densing(*MMLU, "--reference", "qwen1.5", cwd=folder).stdout) == "qwen1.5"
+    assert reference(densing(*MMLU, cwd=folder).stdout) == "llama"
+    assert reference(densing(*MMLU, "--reference", "qwen1.5", cwd=folder).stdout) == "qwen1.5"
 
 
 def test_pyproject_and_a_folder_above_count_and_densing_toml_is_nearest(folder: Path) -> None:
     deep = folder / "a" / "b"
     deep.mkdir(parents=True)
     (folder / "pyproject.toml").write_text('[tool.densing.density]\nreference = "llama"\n')
-    assert ruler(densing(*MMLU, cwd=deep).stdout) == "llama"
+    assert reference(densing(*MMLU, cwd=deep).stdout) == "llama"
     (folder / "a" / "pyproject.toml").write_text('[project]\nname = "other"\n')
-    assert ruler(densing(*MMLU, cwd=deep).stdout) == "llama", "a project without settings of ours is passed by"
+    assert reference(densing(*MMLU, cwd=deep).stdout) == "llama", "a project without settings of ours is passed by"
     (folder / "densing.toml").write_text('[density]\nreference = "qwen2.5"\n')
-    assert ruler(densing(*MMLU, cwd=deep).stdout) == "qwen2.5"
+    assert reference(densing(*MMLU, cwd=deep).stdout) == "qwen2.5"
 
 
 def test_paths_of_a_file_count_from_its_folder_and_lists_are_lists(folder: Path) -> None:

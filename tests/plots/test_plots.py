@@ -235,8 +235,8 @@ def test_held_out_points_are_marked(study: Any) -> None:
 
 def test_missing_held_out_flags_count_as_fitted(study: Any) -> None:
     points = study.reference.points.assign(held_out=[None, np.nan, False, False, False, False])
-    ruler = SimpleNamespace(**{**vars(study.reference), "points": points})
-    assert not [trace for trace in plots.plot_reference(ruler).data if "held out" in (trace.name or "")]
+    reference = SimpleNamespace(**{**vars(study.reference), "points": points})
+    assert not [trace for trace in plots.plot_reference(reference).data if "held out" in (trace.name or "")]
 
 
 def test_leave_one_out_puts_no_doubling_at_the_edge(study: Any) -> None:

@@ -33,7 +33,7 @@ from densing.report.study import (
     sensitivity_words,
     yours_table,
 )
-from densing.scores.study import Measured, Split
+from densing.scores.study import LocalEvaluation, Split
 from densing.scores.trend import (
     PAPER,
     Backtest,
@@ -73,8 +73,8 @@ def altered(study: Any, **changes: Any) -> Any:
     return SimpleNamespace(**{**vars(study), **changes})
 
 
-def beside_with(study: Any, trend: Any) -> Any:
-    return altered(study, beside=SimpleNamespace(**{**vars(study.beside), "trend": trend}))
+def comparison_with(study: Any, trend: Any) -> Any:
+    return altered(study, comparison=SimpleNamespace(**{**vars(study.comparison), "trend": trend}))
 
 
 def test_hostile_text_stays_text(page: Page, source: str) -> None:
@@ -100,12 +100,12 @@ def test_what_could_not_be_made_is_said_where_it_would_stand(study: Any) -> None
     def missing(part: str) -> Note:
         return Note("part-missing", "warning", f"It could not be made: no {part}, {frames.HOSTILE}", {"part": part})
 
-    lacking = altered(study, beside=None, notes=[missing(part) for part in ("answers", "beside", "tested")])
+    lacking = altered(study, comparison=None, notes=[missing(part) for part in ("answers", "beside", "tested")])
     source = render(lacking)
     for part, section in (("answers", "answers"), ("beside", "beside"), ("tested", "forecast")):
         assert f"no {part}, " in source.split(f'<section id="{section}"')[1].split("</section>")[0]
     assert frames.HOSTILE not in source
-    assert '<section id="beside"' not in render(altered(study, beside=None))
+    assert '<section id="beside"' not in render(altered(study, comparison=None))
 
 
 def test_nothing_is_fetched(page: Page) -> None:
@@ -143,7 +143,7 @@ def test_headline_comes_with_its_caveats(study: Any) -> None:
     assert first.title == f"Capability density doubled every 3.5 months {window} (95 % interval 2.5 to 5.9)"
     assert "44 models of 9 families, released February 2023 to August 2024" in first.lead
     lead, wrong = first.caveats
-    assert "dense, general" in lead and "with another ruler or other models" in lead and "1 warning" in lead
+    assert "dense, general" in lead and "with another reference or other models" in lead and "1 warning" in lead
     assert wrong.startswith("A note with"), "what is wrong with the data stands on the first screen"
     words = " ".join(sentence for _, sentence in check_sentences(study))
     for wanted in ("shuffled", "the long window", "Record-setters"):
@@ -154,7 +154,7 @@ def test_headline_comes_with_its_caveats(study: Any) -> None:
 def test_unbounded_headline_does_not_claim_growth(study: Any) -> None:
     rows = frames.estimates().assign(hi=np.inf)
     open_ended = fixture.FakeTrend(study.density.table, rows, Checks(), 0.006)
-    words = headline(altered(study, trend=open_ended, beside=None))
+    words = headline(altered(study, trend=open_ended, comparison=None))
     window = "between February 2023 and August 2024"
     assert words.title.startswith(
         f"Capability density may have doubled every 3.5 months {window} (95 % interval: at least"
@@ -172,7 +172,7 @@ def test_warnings_of_the_trend_open_the_checks(study: Any) -> None:
 def test_notes_of_other_windows_say_so(study: Any) -> None:
     other = fixture.FakeTrend(study.density.table, frames.estimates(), Checks(), 0.006)
     other.notes = (Note("break", "warning", "the pace changes"), *other.notes)
-    messages = [note.message for note in all_notes(beside_with(study, other))]
+    messages = [note.message for note in all_notes(comparison_with(study, other))]
     assert "The long window: the pace changes" in messages
     assert [message for message in messages if "9 families" in message] == ["9 families; CRV3 wants more."]
     severities = [note.severity for note in all_notes(study)]
@@ -183,7 +183,9 @@ def test_notes_of_other_windows_say_so(study: Any) -> None:
 def test_no_check_is_invented(study: Any) -> None:
     bare = fixture.FakeTrend(study.density.table, frames.estimates(), Checks(), 0.006)
     sentences = check_sentences(
-        altered(study, trend=bare, beside=None, split=Split(), sensitivity=frames.sensitivity().head(0), precision="")
+        altered(
+            study, trend=bare, comparison=None, split=Split(), sensitivity=frames.sensitivity().head(0), precision=""
+        )
     )
     assert [name for name, _ in sentences] == ["Notes", "Models in the headline", "Replication"]
 
@@ -229,8 +231,8 @@ def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(s
         without_groups=(WithoutGroup(group="research suites", families=("A", "B"), n=12, **ends),),
         organisations=ByOrganisation(31, 2.7, 40.0),
     )
-    later = fixture.FakeTrend(study.beside.density.table, frames.estimates(), checks, 0.003)
-    caveats = " ".join(sentence for _, sentence in check_sentences(beside_with(study, later)))
+    later = fixture.FakeTrend(study.comparison.density.table, frames.estimates(), checks, 0.003)
+    caveats = " ".join(sentence for _, sentence in check_sentences(comparison_with(study, later)))
     assert "2023-09-27, has p = 0.015" in caveats and "rejects 7 % of those without a break (size)" in caveats
     assert "With the 31 organisations taken as independent" in caveats and "interval is 2.7 to 40.0 months" in caveats
     assert "Without research suites (A, B) the straight line's doubling time is 6.7 months (3.7 to 32.0)" in caveats
@@ -325,7 +327,7 @@ def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
     empty = altered(
         study,
         apart=None,
-        beside=None,
+        comparison=None,
         placed=None,
         sensitivity=study.sensitivity.head(0),
         long_forecast=None,
@@ -415,7 +417,7 @@ def test_sort_keys_order_as_numbers_do() -> None:
 
 
 def test_a_missing_measurement_says_what_to_install(study: Any) -> None:
-    bare = altered(study, measured=Measured(missing='lm-eval is not installed; pip install "densing[evals]"'))
+    bare = altered(study, measured=LocalEvaluation(missing='lm-eval is not installed; pip install "densing[evals]"'))
     page = render(bare)
     assert "Measured here" in page
     assert "lm-eval is not installed; pip install" in page

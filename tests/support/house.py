@@ -324,10 +324,10 @@ def walks(folder: Path) -> dict[str, Walk]:
 
     (folder / "scores.csv").write_text(SCORES, encoding="utf-8")
     (folder / "trace.json").write_text(json.dumps(EVENTS), encoding="utf-8")
-    ruler = densing.load_reference("qwen1.5", "mmlu")
+    reference = densing.load_reference("qwen1.5", "mmlu")
 
     def score() -> None:
-        densities = densing.table_densities(folder / "scores.csv", ruler)
+        densities = densing.table_densities(folder / "scores.csv", reference)
         densing.estimate_trend(densing.TrendData.from_density(densities), seed=0, permutations=50, bootstrap=50)
 
     def command(arguments: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from densing.efficiency.simulation import Cluster, Device, Link, Split, Transformer, Workload
-from densing.efficiency.systems.plan import Measured, Plan, measure
+from densing.efficiency.systems.plan import Plan, SteadyStep, measure
 from densing.efficiency.systems.registry import get_technique
 
 TOY = Transformer("toy", layers=3, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=512)
@@ -28,5 +28,5 @@ def plan(name: str, work: Workload, on: Cluster, **knobs: Any) -> Plan:
     return get_technique(name).plan(work, on, **knobs)
 
 
-def measured(name: str, work: Workload, on: Cluster, **knobs: Any) -> Measured:
+def measured(name: str, work: Workload, on: Cluster, **knobs: Any) -> SteadyStep:
     return measure(plan(name, work, on, **knobs), on)

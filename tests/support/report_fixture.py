@@ -156,12 +156,12 @@ def compute(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def reference() -> Any:
-    """Return a ruler of six sizes, one of them held out."""
+    """Return a reference of six sizes, one of them held out."""
     sizes = np.array([0.5e9, 1.8e9, 4e9, 7e9, 14e9, 72e9])
     score = FakeFit().predict({"params": sizes}) + np.array([0.01, -0.01, 0.005, 0.0, -0.004, 0.006])
     points = pd.DataFrame(
         {
-            "model": [f"ruler-{s / 1e9:g}B" for s in sizes],
+            "model": [f"reference-{s / 1e9:g}B" for s in sizes],
             "params": sizes,
             "score": score,
             "score_se": 0.006,
@@ -208,7 +208,7 @@ def study() -> Any:
         selection="dense, general, from-scratch or distilled base models with a sourced release date",
         reference=reference(), density=main, apart=apart, skills=skills(main.table),
         trend=FakeTrend(main.table, estimates(), checks(), SLOPE),
-        beside=SimpleNamespace(
+        comparison=SimpleNamespace(
             name="The long window", reference=further, density=later,
             trend=FakeTrend(later.table, slower, Checks(), SLOPE / 2),
         ),

@@ -131,7 +131,7 @@ def sensitivity() -> pd.DataFrame:
 
 
 def replication() -> pd.DataFrame:
-    """Return the paper's method by ruler."""
+    """Return the paper's method by reference."""
     names = ["reference", "benchmark", "window", "n", "doubling_months", "lo", "hi", "covers_paper"]
     rows = [
         ("qwen2.5", "mean", "2023-02 to 2024-09", 41, 3.0, 2.4, 4.2, True),

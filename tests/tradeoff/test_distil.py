@@ -106,14 +106,14 @@ def test_a_rival_of_far_more_tokens_is_not_trained_and_that_is_said(
 def test_a_law_from_another_ladder_must_be_of_the_same_corpus(tmp_path: Path) -> None:
     folder = study(tmp_path / "study", 1.5)
     losses = simulated_ladder(noise=0.002, common=0.002, spread=0.005, seeds=3, seed=9)
-    ruler = write_ladder(tmp_path / "ruler", losses[losses["arm"].eq("plain")], {"plain": ""})
-    shifted = distil_gain(folder, law=ruler, draws=80)
-    assert shifted.gains.spec["law_of"] == str(ruler)
+    reference = write_ladder(tmp_path / "reference", losses[losses["arm"].eq("plain")], {"plain": ""})
+    shifted = distil_gain(folder, law=reference, draws=80)
+    assert shifted.gains.spec["law_of"] == str(reference)
     assert shifted.gains.arms[0].tokens.ratio == pytest.approx(1.5, rel=0.1)
-    about = json.loads((ruler / "ladder.json").read_text())
-    (ruler / "ladder.json").write_text(json.dumps({**about, "corpus_hash": "other"}))
+    about = json.loads((reference / "ladder.json").read_text())
+    (reference / "ladder.json").write_text(json.dumps({**about, "corpus_hash": "other"}))
     with pytest.raises(InputError, match="their losses do not compare"):
-        distil_gain(folder, law=ruler, draws=80)
+        distil_gain(folder, law=reference, draws=80)
 
 
 def test_the_command_refuses_what_cannot_be_taught(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_densities_are_of_held_out_items_on_either_side_of_the_score(tmp_path: P
     assert likely.loc["weak", "score"] < 0.5 < unlikely.loc["weak", "score"]
     assert likely.loc["weak", "n_items"] + unlikely.loc["weak", "n_items"] < 0.4 * 240
     assert set(table["status"]) <= {"ok", "below_floor", "above_ceiling", "extrapolated"}
-    # A protocol other than the ruler's is a doubt of the densities, and no error of the weights.
+    # A protocol other than the reference's is a doubt of the densities, and no error of the weights.
     assert {note.severity for note in result.notes} <= {"info", "warning"}
     unknown = explain_items([explained_run(tmp_path / "toy")], **FEW)
     assert unknown.slices.empty and any(note.code == "slice-without-density" for note in unknown.notes)

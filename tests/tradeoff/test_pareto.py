@@ -98,12 +98,12 @@ def test_what_is_equal_does_not_exclude_itself_and_what_is_twice_is_said() -> No
     assert {"repeated", "namesakes"} <= {note.code for note in again.notes}
 
 
-def test_rulers_and_ladders_are_scales_of_their_own(tmp_path: Path) -> None:
+def test_references_and_ladders_are_scales_of_their_own(tmp_path: Path) -> None:
     gain = written(tmp_path, record(arm("co2:tau=8", 0.8, 36.0)))
     runs = [run("a", 5.0, 1e-9), run("b", 0.1, 9.0, reference="joint"), run("c", 0.2, 9.0, benchmark="gsm8k")]
     result = densing.frontier(cost="device_hours", profiles=runs, gains=[gain])
     assert result.scales == (
-        "ruler not stated, mmlu", "joint, mmlu", "ruler not stated, gsm8k", "ratio to plain, ladder ab12cd34",
+        "reference not stated, mmlu", "joint, mmlu", "reference not stated, gsm8k", "ratio to plain, ladder ab12cd34",
     )  # fmt: skip
     assert result.table["on_frontier"].all(), "each is alone, or cheaper than the baseline"
     other = written(tmp_path, record(arm("co2:tau=8", 0.8, 36.0), digest="f" * 64), "other.json")
@@ -148,7 +148,7 @@ def test_gains_of_this_process_and_of_its_file_say_the_same(tmp_path: Path) -> N
     pd.testing.assert_frame_equal(held.table, arms(tmp_path, arm("a", 0.9, 10.0)).table)
 
 
-def test_a_run_keeps_its_ruler_and_a_file_its_run(tmp_path: Path) -> None:
+def test_a_run_keeps_its_reference_and_a_file_its_run(tmp_path: Path) -> None:
     row = {"model": "mine", "benchmark": "mean", "reference": "joint", "density": 1.5, "density_lo": 1.2,
            "density_hi": 1.9, "status": "ok", "bound": ""}  # fmt: skip
     joined = join([row], device_hours=500.0)
@@ -179,14 +179,14 @@ def test_models_have_the_flops_of_their_tokens() -> None:
     assert (table["status"].eq("no cost") == (~told & table["bound"].eq(""))).all()
     ok = table[table["status"].eq("ok")]
     assert ok["on_frontier"].tolist() == by_hand(ok["density"].tolist(), ok["flops"].tolist())
-    ruler = densing.load_reference("qwen1.5", "mmlu")
-    draws = densing.catalog_densities(catalog, ruler).headline.draws[:, ok.index]
+    reference = densing.load_reference("qwen1.5", "mmlu")
+    draws = densing.catalog_densities(catalog, reference).headline.draws[:, ok.index]
     some = [by_hand(row.tolist(), ok["flops"].tolist()) for row in draws[:40]]
     assert non_dominated(draws[:40], ok["flops"].to_numpy()).tolist() == some
     np.testing.assert_allclose(ok["share"], non_dominated(draws, ok["flops"].to_numpy()).mean(axis=0))
 
 
-def test_the_usual_ruler_is_the_joint_scale(embedded_scale: JointScale) -> None:
+def test_the_usual_reference_is_the_joint_scale(embedded_scale: JointScale) -> None:
     selection = densing.Selection(since="2024-06-01")
     result = densing.frontier(selection=selection)
     assert result.scales == ("joint, mean",) and set(result.table["source"]) == {"catalog"}

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from densing.core import InputError, UnavailableError, formatting, read_json
 from densing.efficiency.simulation import Cluster, Graph, Link, Workload
-from densing.efficiency.systems.plan import Measured, Plans, measure
+from densing.efficiency.systems.plan import Plans, SteadyStep, measure
 from densing.efficiency.timeline import Kind
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Physics:
 
         return simulate(self.graph(graph))
 
-    def measure(self, technique: Plans, workload: Workload, cluster: Cluster, **knobs: Any) -> Measured:
+    def measure(self, technique: Plans, workload: Workload, cluster: Cluster, **knobs: Any) -> SteadyStep:
         """Plan, simulate and measure a technique.
 
         Raises

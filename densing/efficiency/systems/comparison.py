@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError, formatting
 from densing.efficiency.simulation import Convex, Gather, Served, Workload, resized
 from densing.efficiency.systems.host_tables import TableTechnique
-from densing.efficiency.systems.plan import Measured, measure, steady_timeline
+from densing.efficiency.systems.plan import SteadyStep, measure, steady_timeline
 from densing.efficiency.systems.planner import Planned
 from densing.efficiency.systems.registry import BUILT_IN, Technique, get_technique
 from densing.efficiency.systems.splits import remedy
@@ -241,7 +241,7 @@ def compare(
     reference = baseline or techniques[0]
     outcomes = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in names}
     base = outcomes[reference]
-    step = base.step_s if isinstance(base, Measured) else None
+    step = base.step_s if isinstance(base, SteadyStep) else None
     rows = [_row(name, outcomes[name], step, workload, cluster) for name in techniques]
     for at, row in enumerate(rows):
         if remedies and row.status == DOES_NOT_FIT and isinstance(workload, Workload):
@@ -265,7 +265,7 @@ def compare(
         technique: Any = get_technique(row.technique)
         if isinstance(technique, Planned | TableTechnique) and row.status != DOES_NOT_APPLY:
             notes += technique.remarks(workload, cluster, **(knobs or {}).get(row.technique, {}))  # type: ignore[arg-type]
-    if not isinstance(base, Measured):
+    if not isinstance(base, SteadyStep):
         message = f"no speed-ups: the baseline {reference} does not apply here ({base}); choose another baseline"
         notes.append(Note("no-baseline", "warning", message, {"baseline": reference}))
     return Comparison(tuple(rows), reference, tuple(notes))
@@ -281,7 +281,7 @@ def timelines(
     return [(name, steady_timeline(plan, cluster)) for name, plan in plans.items()]
 
 
-def _try(technique: Technique, workload: Any, cluster: Cluster, knobs: Mapping[str, Any]) -> Measured | InputError:
+def _try(technique: Technique, workload: Any, cluster: Cluster, knobs: Mapping[str, Any]) -> SteadyStep | InputError:
     try:
         return measure(technique.plan(workload, cluster, **knobs), cluster)
     except InputError as error:
@@ -293,7 +293,7 @@ def _try(technique: Technique, workload: Any, cluster: Cluster, knobs: Mapping[s
         return InputError(f"its plan broke ({type(error).__name__}: {error}); report it to whoever wrote it")
 
 
-def _row(name: str, outcome: Measured | InputError, base: float | None, workload: Step, cluster: Cluster) -> Row:
+def _row(name: str, outcome: SteadyStep | InputError, base: float | None, workload: Step, cluster: Cluster) -> Row:
     changes_loss = getattr(get_technique(name), "changes_loss", None)
     room = cluster.device.memory or None
     if isinstance(outcome, InputError):

@@ -56,7 +56,7 @@ class Plan:
     stands_for: Mapping[int, int] = field(default_factory=dict)
 
 
-class Measured(Record, frozen=True):
+class SteadyStep(Record, frozen=True):
     """A step of the steady state; see :class:`densing.efficiency.systems.comparison.Row`, and besides:
 
     Parameters
@@ -114,7 +114,7 @@ def _steady(plan: Plan, timeline: Timeline) -> Timeline:
     return msgspec.structs.replace(timeline, ranks=tuple(ranks))
 
 
-def measure(plan: Plan, cluster: Cluster) -> Measured:
+def measure(plan: Plan, cluster: Cluster) -> SteadyStep:
     """Simulate a plan and return what a step of its steady state takes.
 
     Raises
@@ -142,7 +142,7 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
         link: mean([bytes_by.get(link, 0.0) for bytes_by in traffic])
         for link in sorted({link for bytes_by in traffic for link in bytes_by})
     }
-    return Measured(
+    return SteadyStep(
         step_s=max(end - start for start, end in windows) / plan.steps / 1e9,
         exposed_comm_s=mean([part.exposed_comm_ns / 1e9 for part in parts]),
         overlap_ratio=mean([part.overlap_ns / 1e9 for part in parts]) / comm if comm else None,

@@ -2,4 +2,10 @@
 
 import lazy_loader as lazy
 
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
+from densing.core import renamed
+
+_resolve, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
+
+RENAMED = {"Measured": "MeasuredRuns"}
+"""Names of the last version that go with the next one, and what they are called now."""
+__getattr__ = renamed(__name__, _resolve, RENAMED)

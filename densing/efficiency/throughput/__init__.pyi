@@ -19,7 +19,7 @@ from .step import Constants as Constants
 from .step import Parts as Parts
 from .step import step_seconds as step_seconds
 from .table import COLUMNS as COLUMNS
-from .table import Measured as Measured
+from .table import MeasuredRuns as MeasuredRuns
 from .table import Runs as Runs
 from .table import device_names as device_names
 from .table import device_of as device_of

@@ -20,7 +20,7 @@ import pandas as pd
 from densing.core import Array, Card, Note, Readable, Record
 from densing.efficiency.throughput.fit import Frozen, frozen
 from densing.efficiency.throughput.step import step_seconds
-from densing.efficiency.throughput.table import Measured, Runs, read_runs
+from densing.efficiency.throughput.table import MeasuredRuns, Runs, read_runs
 
 FEATURES = ("layers", "hidden", "sequence", "micro_batch", "parts", "dp", "tp", "pp", "cp")
 """What makes configurations similar: distances of logarithms; another device, recomputation, stage of ZeRO or width of
@@ -238,7 +238,7 @@ def check_throughput(
     )
 
 
-def _rows(measured: Measured, predicted: Array, speeds: Array, needed: Array, whose: pd.Series) -> tuple[Row, ...]:
+def _rows(measured: MeasuredRuns, predicted: Array, speeds: Array, needed: Array, whose: pd.Series) -> tuple[Row, ...]:
     runs, about = measured.runs, measured.about
     per_token = runs.flops_per_token / (runs.devices * runs.flops)
     ran = about.status == "ok"
@@ -271,7 +271,7 @@ def _rows(measured: Measured, predicted: Array, speeds: Array, needed: Array, wh
 
 
 def _source(
-    measured: Measured,
+    measured: MeasuredRuns,
     source: str,
     predicted: Array,
     unseen: Array,
@@ -375,7 +375,7 @@ def _repeats(runs: Runs, speeds: Array) -> list[float]:
     return [float(group.max() / group.min()) for _, group in groups if len(group) > 1]
 
 
-def _fits(measured: Measured, needed: Array) -> Fits:
+def _fits(measured: MeasuredRuns, needed: Array) -> Fits:
     from scipy.stats import rankdata
 
     runs = measured.runs
@@ -399,7 +399,7 @@ def _fits(measured: Measured, needed: Array) -> Fits:
     )
 
 
-def _notes(measured: Measured, rows: tuple[Row, ...], whose: pd.Series) -> tuple[Note, ...]:
+def _notes(measured: MeasuredRuns, rows: tuple[Row, ...], whose: pd.Series) -> tuple[Note, ...]:
     notes = [*measured.notes]
     if refused := sum(row.status != "predicted" for row in rows):
         reasons = pd.Series([row.reason for row in rows if row.reason]).value_counts()

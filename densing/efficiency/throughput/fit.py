@@ -20,7 +20,7 @@ import pandas as pd
 from densing.core import Array, InputError, Note, read_json, write_text
 from densing.efficiency.throughput.memory import counted_bytes
 from densing.efficiency.throughput.step import Constants, step_seconds
-from densing.efficiency.throughput.table import FOLDER, Measured, Runs, evidence_of
+from densing.efficiency.throughput.table import FOLDER, MeasuredRuns, Runs, evidence_of
 
 FILE = FOLDER / "constants.json"
 GENERATIONS = ("V100", "A100", "H100")
@@ -46,12 +46,12 @@ SPANS = ("devices", "parameters", "sequence", "tp", "pp", "micro_batch", "virtua
 """What of a configuration is held against what was ever measured."""
 
 
-def fit_constants(measured: Measured, without: str = "") -> dict[str, Constants]:
+def fit_constants(measured: MeasuredRuns, without: str = "") -> dict[str, Constants]:
     """Fit every generation that has rows.
 
     Parameters
     ----------
-    measured : Measured
+    measured : MeasuredRuns
     without : str
         A source that is left out.
 
@@ -77,7 +77,7 @@ def fit_constants(measured: Measured, without: str = "") -> dict[str, Constants]
     }
 
 
-def _fit(measured: Measured, which: Array, prior: Array) -> Array:
+def _fit(measured: MeasuredRuns, which: Array, prior: Array) -> Array:
     from scipy.optimize import least_squares
 
     runs = measured.runs.take(which)
@@ -100,7 +100,7 @@ def _fit(measured: Measured, which: Array, prior: Array) -> Array:
     return np.asarray(values)
 
 
-def freeze(measured: Measured, path: Path = FILE, *, file_hash: str = "") -> None:
+def freeze(measured: MeasuredRuns, path: Path = FILE, *, file_hash: str = "") -> None:
     """Fit all sources, and all but each, and write the constants with what they were fitted to."""
     which = measured.measured
     without = {source: fit_constants(measured, source) for source in dict.fromkeys(measured.about.source[which])}
@@ -125,14 +125,14 @@ def freeze(measured: Measured, path: Path = FILE, *, file_hash: str = "") -> Non
     write_text(path, json.dumps(document, indent=1) + "\n")
 
 
-def unseen_errors(measured: Measured, without: Mapping[str, Mapping[str, Constants]]) -> Array:
+def unseen_errors(measured: MeasuredRuns, without: Mapping[str, Mapping[str, Constants]]) -> Array:
     """Return ln(predicted / measured speed) by constants that had not seen a row's source.
 
     Eager programs are left out: what they wait for is known from one source, and nobody plans for it.
 
     Parameters
     ----------
-    measured : Measured
+    measured : MeasuredRuns
     without : mapping
         By source the constants fitted without it, by generation.
 
@@ -166,7 +166,7 @@ def error_quantiles(errors: Array, sources: pd.Series, levels: Sequence[float] =
     return np.asarray(np.interp(levels, rank, errors[order]))
 
 
-def _unseen(measured: Measured, without: Mapping[str, Mapping[str, Constants]]) -> dict[str, Any]:
+def _unseen(measured: MeasuredRuns, without: Mapping[str, Mapping[str, Constants]]) -> dict[str, Any]:
     """Return quantiles of the errors of sources that were not fitted, of all generations together."""
     errors = unseen_errors(measured, without)
     which = np.isfinite(errors)
@@ -176,7 +176,7 @@ def _unseen(measured: Measured, without: Mapping[str, Mapping[str, Constants]]) 
     return {"rows": int(which.sum()), "log_errors": [float(f"{value:.4f}") for value in quantiles]}
 
 
-def _spans(measured: Measured) -> dict[str, Any]:
+def _spans(measured: MeasuredRuns) -> dict[str, Any]:
     """Return, by generation, what measured rows span; eager programs aside."""
     spans: dict[str, Any] = {}
     for generation in dict.fromkeys(measured.about.generation[measured.measured]):
@@ -191,7 +191,7 @@ def _spans(measured: Measured) -> dict[str, Any]:
     return spans
 
 
-def _fit_memory(measured: Measured) -> tuple[float, float]:
+def _fit_memory(measured: MeasuredRuns) -> tuple[float, float]:
     """Return factor and reserve (bytes) between what is counted and the peaks of eager programs.
 
     Others fill their devices to the brim with what is counted: nothing is added for them.

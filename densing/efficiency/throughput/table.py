@@ -173,7 +173,7 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRuns:
     """A table that was read.
 
     Parameters
@@ -245,7 +245,7 @@ def evidence_of(name: str) -> tuple[str, str]:
     return row["evidence"] or "", row["source"] or ""
 
 
-def read_runs(source: Path | pd.DataFrame | None = None) -> Measured:
+def read_runs(source: Path | pd.DataFrame | None = None) -> MeasuredRuns:
     """Read a table of training runs.
 
     Parameters
@@ -320,7 +320,7 @@ class _Reader:
         distinct = {text: _first(file, text) for text in self.text(column).unique()}
         return pd.DataFrame([distinct[text] for text in self.text(column)], index=self.cells.index)
 
-    def read(self) -> Measured:
+    def read(self) -> MeasuredRuns:
         """Return the table."""
         layers, hidden, sequence, devices = (self.number(name) for name in ("layers", "hidden", "seq", "gpus"))
         self.refuse(layers > MOST_LAYERS, f"layers: more than {MOST_LAYERS:,}")
@@ -355,7 +355,7 @@ class _Reader:
             ),
             "memory_gb": self.number("mem_gb_said", low=0, whole=False),
         })  # fmt: skip
-        return Measured(about.assign(reason=self.reason).reset_index(drop=True), runs, self.name)
+        return MeasuredRuns(about.assign(reason=self.reason).reset_index(drop=True), runs, self.name)
 
     def model(self, layers: Array, hidden: Array) -> dict[str, Array]:
         """Return the model's shape."""

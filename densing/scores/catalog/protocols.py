@@ -212,7 +212,7 @@ def evaluator_protocol(catalog: Catalog, evaluator: str, benchmark: str) -> Prot
     return _completed(own.over(document))
 
 
-def compare(measured: Protocol, ruler: Protocol) -> dict[str, str]:
+def compare(measured: Protocol, reference: Protocol) -> dict[str, str]:
     """Return per part of two protocols whether they are ``same``, ``differs`` or ``unknown``.
 
     Examples
@@ -222,7 +222,7 @@ def compare(measured: Protocol, ruler: Protocol) -> dict[str, str]:
     """
     verdicts = {}
     for name in ("shots", "form", "metric", "normalisation", "cot"):
-        one, other = getattr(measured, name), getattr(ruler, name)
+        one, other = getattr(measured, name), getattr(reference, name)
         if not (_known(one) and _known(other)):
             verdicts[name] = UNKNOWN
         elif name == "metric":
@@ -243,22 +243,22 @@ def verdict(verdicts: Mapping[Any, str]) -> str:
     return worst(verdicts.values())
 
 
-def explain(measured: Protocol, ruler: Protocol) -> str:
+def explain(measured: Protocol, reference: Protocol) -> str:
     """Return in words what differs and what is unknown; empty where all is the same.
 
     Examples
     --------
     >>> explain(stated("acc", shots=0, form="letters"), stated("acc", shots=5, form="letters"))
-    'shots 0, ruler 5'
+    'shots 0, reference 5'
     >>> explain(stated("acc", shots=5), stated("acc", shots=5, form="letters"))
-    'form unknown, ruler letters; cot unknown, ruler no'
+    'form unknown, reference letters; cot unknown, reference no'
     """
-    parts = compare(measured, ruler)
-    for protocol, remark in ((measured, "not stated"), (ruler, "ruler's not stored")):
+    parts = compare(measured, reference)
+    for protocol, remark in ((measured, "not stated"), (reference, "reference's not stored")):
         if not any(_known(getattr(protocol, name)) for name in parts):
             return remark
     return "; ".join(
-        f"{name} {_word(getattr(measured, name))}, ruler {_word(getattr(ruler, name))}"
+        f"{name} {_word(getattr(measured, name))}, reference {_word(getattr(reference, name))}"
         for state in (DIFFERS, UNKNOWN)
         for name in parts
         if parts[name] == state

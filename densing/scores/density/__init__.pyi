@@ -1,4 +1,4 @@
-from .abilities import ruler_by_families as ruler_by_families
+from .abilities import reference_by_families as reference_by_families
 from .callback import DensityCallback as DensityCallback
 from .checkpoints import by_step as by_step
 from .checkpoints import checkpoint as checkpoint
@@ -13,8 +13,8 @@ from .inversion import Scatter as Scatter
 from .inversion import estimate_density as estimate_density
 from .inversion import model_scatter as model_scatter
 from .ranks import Ranking as Ranking
-from .ranks import RulerComparison as RulerComparison
-from .ranks import compare_rulers as compare_rulers
+from .ranks import ReferenceComparison as ReferenceComparison
+from .ranks import compare_references as compare_references
 from .ranks import rank as rank
 from .runs import RUN_GUARD as RUN_GUARD
 from .runs import RunDensities as RunDensities

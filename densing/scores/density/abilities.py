@@ -29,7 +29,7 @@ from densing.scores.density.inversion import (
     sizes_of,
     without,
 )
-from densing.scores.references import JOINT, JointRuler, joint_ruler
+from densing.scores.references import JOINT, JointReference, joint_reference
 
 if TYPE_CHECKING:
     from densing.scores.joint import Cells
@@ -41,7 +41,7 @@ FEW_CELLS = 3
 
 def joint_densities(
     catalog: Catalog,
-    ruler: JointRuler,
+    reference: JointReference,
     *,
     selection: Selection | None = None,
     denominator: str = "total",
@@ -54,8 +54,8 @@ def joint_densities(
     Parameters
     ----------
     catalog : Catalog
-        The one that the ruler's scale was fitted to.
-    ruler : JointRuler
+        The one that the reference's scale was fitted to.
+    reference : JointReference
     selection, denominator, guard, level, seed
         As in :func:`densing.scores.density.catalog_densities`.
 
@@ -81,11 +81,11 @@ def joint_densities(
 
     check_options(denominator, guard)
     if selection is not None and selection.vendors:
-        # Another set of cells is another scale, with a ruler of its own.
+        # Another set of cells is another scale, with a reference of its own.
         scale = catalog_scale(catalog, own="all")
-        ruler = joint_ruler(catalog, ruler.benchmark, scale=scale, seed=seed)
-    scale = place_makers_own(ruler.scale, catalog, seed=seed)
-    basket = GENERAL if ruler.benchmark == "mean" else ruler.benchmark
+        reference = joint_reference(catalog, reference.benchmark, scale=scale, seed=seed)
+    scale = place_makers_own(reference.scale, catalog, seed=seed)
+    basket = GENERAL if reference.benchmark == "mean" else reference.benchmark
     abilities, draws = scale.abilities(basket, level), scale.ability(basket)
     models = catalog.models.set_index("model").reindex(abilities["model"])
     labels = strata(catalog, selection).set_index("model")["stratum"]
@@ -118,7 +118,7 @@ def joint_densities(
         }
     )
     sized = rows["n_params"].gt(0)
-    notes = list(ruler.notes)
+    notes = list(reference.notes)
     if not sized.any():
         raise InputError(f"none of the {len(rows)} models on the joint scale has a size in params_{denominator}_b")
     if not sized.all():
@@ -133,12 +133,14 @@ def joint_densities(
         notes.append(Note("few-cells", "info", message, {"models": few}))
     log_n = np.log(rows["n_params"].to_numpy(dtype=float))
     ability = draws[:, rows["position"].to_numpy()]
-    low, high = ruler.fit.domain["params"]
+    low, high = reference.fit.domain["params"]
     limits = np.log([low / guard, high * guard] if np.isfinite(guard) else UNGUARDED)
-    level_draws, slope = ruler.fit.draws[:, :1], ruler.fit.draws[:, 1:]
+    level_draws, slope = reference.fit.draws[:, :1], reference.fit.draws[:, 1:]
     middle = rows["score"].to_numpy(dtype=float)
-    point = (middle - ruler.fit.theta[0]) / ruler.fit.theta[1]
-    shift = ruler.scatter[:, None] * normals(len(draws), seed, ("scatter", JOINT), rows["model"].astype(str).tolist())
+    point = (middle - reference.fit.theta[0]) / reference.fit.theta[1]
+    shift = reference.scatter[:, None] * normals(
+        len(draws), seed, ("scatter", JOINT), rows["model"].astype(str).tolist()
+    )
     values = Readings(
         point=np.clip(point, *limits),
         status=np.where((point < limits[0]) | (point > limits[1]), "extrapolated", "ok"),
@@ -149,7 +151,7 @@ def joint_densities(
         scattered=True,
     )
     shifts = size_shifts(rows, len(draws), seed)
-    table = fill_table(rows.drop(columns="position"), ruler, denominator, values, level, shifts)
+    table = fill_table(rows.drop(columns="position"), reference, denominator, values, level, shifts)
     table = table.assign(cells=rows["cells"].to_numpy(), traits=rows["traits"].to_numpy())
     options = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
     return DensityResult(
@@ -158,7 +160,7 @@ def joint_densities(
         values.law_draws - log_n,
         over_sizes(values.model_draws, limits, shifts) - log_n,
         limits[None, :] - log_n[:, None],
-        ruler,
+        reference,
         options,
         (*notes, *catalog.notes),
     )
@@ -179,7 +181,7 @@ def _behind(catalog: Catalog, cells: Cells) -> pd.DataFrame:
     )
 
 
-def ruler_by_families(
+def reference_by_families(
     catalog: Catalog,
     densities: DensityResult,
     *,
@@ -188,14 +190,14 @@ def ruler_by_families(
     resamples: int = 10,
     seed: int = 0,
 ) -> pd.DataFrame:
-    r"""Say what the ruler adds to the spread of densities, with fewer families than it has and with more.
+    r"""Say what the reference adds to the spread of densities, with fewer families than it has and with more.
 
-    The slope of ability in ln N is known from families, the level from one anchor: only the first part of the ruler's
-    variance falls with the number of families F,
+    The slope of ability in ln N is known from families, the level from one anchor: only the first part of the
+    reference's variance falls with the number of families F,
 
     .. math:: \operatorname{var}_m(F) = a_m + b_m / F
 
-    for every model m. Rulers are made from random parts of the families (the anchor is always among them), and the
+    for every model m. References are made from random parts of the families (the anchor is always among them), and the
     line through their variances is continued to more.
 
     Source: own; the variance of a mean over F clusters falls as 1/F.
@@ -203,35 +205,38 @@ def ruler_by_families(
     Parameters
     ----------
     catalog : Catalog
-        The one that the ruler's scale was fitted to.
+        The one that the reference's scale was fitted to.
     densities : DensityResult
-        On a joint ruler.
+        On a joint reference.
     parts, further : sequence of float
-        Shares of the families that rulers are made from, and multiples of them that are projected.
+        Shares of the families that references are made from, and multiples of them that are projected.
     resamples : int
-        Rulers for each share below 1.
+        References for each share below 1.
     seed : int
 
     Returns
     -------
     pandas.DataFrame
-        ``families, projected, sd`` (of ln density, by the ruler), ``share_measured`` and ``share_recipe`` (the ruler's
-        part of the variance of a measured density, and of a recipe's): means over the models inside the ruler.
+        ``families, projected, sd`` (of ln density, by the reference), ``share_measured`` and ``share_recipe`` (the
+        reference's part of the variance of a measured density, and of a recipe's): means over the models inside the
+        reference.
 
     Raises
     ------
     InputError
-        For densities on another ruler.
+        For densities on another reference.
 
     See Also
     --------
     joint_densities
     """
-    ruler = densities.reference
-    if not isinstance(ruler, JointRuler):
-        raise InputError(f"ruler {ruler.name} is one family: how its error falls with families asks for a joint ruler")
-    family = np.unique(ruler.points["family"].to_numpy(dtype=str))
-    others = family[family != ruler.anchor]
+    reference = densities.reference
+    if not isinstance(reference, JointReference):
+        raise InputError(
+            f"reference {reference.name} is one family: how its error falls with families asks for a joint reference"
+        )
+    family = np.unique(reference.points["family"].to_numpy(dtype=str))
+    others = family[family != reference.anchor]
     inside = densities.table["bound"].eq("").to_numpy()
     score, log_n = (densities.table.loc[inside, name].to_numpy(dtype=float) for name in ("score", "n_params"))
     limits = densities.log_limits[inside] + np.log(log_n)[:, None]
@@ -241,10 +246,10 @@ def ruler_by_families(
     )
 
     def variance(kept: Array) -> Array:
-        """Return the variance of each ln density by a ruler of the anchor and these families."""
+        """Return the variance of each ln density by a reference of the anchor and these families."""
         left_out = np.setdiff1d(others, kept)
         models = catalog.models.assign(family=catalog.models["family"].mask(catalog.models["family"].isin(left_out)))
-        part = joint_ruler(replace(catalog, models=models), ruler.benchmark, scale=ruler.scale, seed=seed)
+        part = joint_reference(replace(catalog, models=models), reference.benchmark, scale=reference.scale, seed=seed)
         read = (score - part.fit.draws[:, :1]) / part.fit.draws[:, 1:]
         return np.asarray(np.clip(read, limits[:, 0], limits[:, 1]).var(axis=0))
 
@@ -265,15 +270,15 @@ def ruler_by_families(
     more = np.array([round(factor * len(family)) for factor in further])
     # A line through three noisy points may fall below zero, which a variance does not.
     projected = np.maximum(level, 0) + np.maximum(slope, 0) / more[:, None]
-    by_ruler = np.concatenate([rows, projected])
-    measured, recipe = by_ruler + ability, by_ruler + ability + scatter
+    by_reference = np.concatenate([rows, projected])
+    measured, recipe = by_reference + ability, by_reference + ability + scatter
     return pd.DataFrame(
         {
             "families": [*counts, *more],
             "projected": [False] * len(counts) + [True] * len(more),
-            "sd": np.sqrt(by_ruler.mean(axis=1)),
-            "share_measured": (by_ruler / measured).mean(axis=1),
-            "share_recipe": (by_ruler / recipe).mean(axis=1),
+            "sd": np.sqrt(by_reference.mean(axis=1)),
+            "share_measured": (by_reference / measured).mean(axis=1),
+            "share_recipe": (by_reference / recipe).mean(axis=1),
         }
     )
 
@@ -301,7 +306,7 @@ def held_densities(result: DensityResult, models: Collection[str]) -> DensityRes
         and no density; where all scores lie at one end of their tests it is ``at ceiling`` or ``at floor``.
         The notes tell links, benchmarks and scores of these models, and which of them have no row.
     """
-    if not isinstance(result.reference, JointRuler):
+    if not isinstance(result.reference, JointReference):
         return result
     from densing.scores.joint import evaluator_links
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from densing.core import DensingError
-from densing.scores.density.runs import RunDensities, ruler_benchmarks
+from densing.scores.density.runs import RunDensities, reference_benchmarks
 from densing.scores.density.tracking import checkpoint_densities, to_log
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ class DensityCallback(TrainerCallback):  # type: ignore[misc]
     trainer : transformers.Trainer
         The one that it is added to.
     reference : str
-        The ruler, as for :func:`checkpoint_densities`.
+        The reference, as for :func:`checkpoint_densities`.
     at_evaluation : callable, optional
         Takes the model, returns scores as for :func:`checkpoint_densities`, or None to log nothing this time. By
-        default scores are the metrics of the evaluation named as the ruler's benchmarks (``eval_mmlu``), as
+        default scores are the metrics of the evaluation named as the reference's benchmarks (``eval_mmlu``), as
         ``compute_metrics`` returns them.
     at_save : callable, optional
         The same at each checkpoint, of whose folder it takes the path; on the process that writes logs only.
@@ -79,8 +79,8 @@ class DensityCallback(TrainerCallback):  # type: ignore[misc]
         self.reference, self.name = reference, name
         self.options: dict[str, Any] = {"benchmark": benchmark, "non_embedding": non_embedding, "level": level}
         self.params = trainer.model if params is None else params
-        # A ruler that is not there is said before training begins.
-        self.benchmarks = ruler_benchmarks(reference, benchmark)
+        # A reference that is not there is said before training begins.
+        self.benchmarks = reference_benchmarks(reference, benchmark)
         self.densities: dict[int, RunDensities] = {}
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **kwargs: Any) -> None:

@@ -55,9 +55,9 @@ def combined_densities(
     catalog : Catalog
         Models and scores.
     mean : Reference
-        The family's ruler on the mean score, which names the benchmarks.
+        The family's reference on the mean score, which names the benchmarks.
     parts : list of Reference
-        The family's rulers, one per benchmark.
+        The family's references, one per benchmark.
     selection, denominator, guard, level, seed
         As in :func:`densing.scores.density.catalog_densities`.
 
@@ -79,8 +79,8 @@ def combined_densities(
     Examples
     --------
     >>> import densing
-    >>> rulers = [densing.load_reference("qwen1.5", name) for name in densing.load_reference("qwen1.5").benchmarks]
-    >>> combined = densing.combined_densities(densing.load_catalog(), densing.load_reference("qwen1.5"), rulers)
+    >>> references = [densing.load_reference("qwen1.5", name) for name in densing.load_reference("qwen1.5").benchmarks]
+    >>> combined = densing.combined_densities(densing.load_catalog(), densing.load_reference("qwen1.5"), references)
     >>> len(combined.headline) >= 50
     True
     """
@@ -90,14 +90,14 @@ def combined_densities(
 
 
 def combine_results(results: Sequence[DensityResult], mean: Reference) -> DensityResult:
-    """Return the geometric mean of densities that were read on several rulers of one family.
+    """Return the geometric mean of densities that were read on several references of one family.
 
     Parameters
     ----------
     results : sequence of DensityResult
         One per benchmark, made with the same guard, level and seed.
     mean : Reference
-        The ruler that the result is filed under.
+        The reference that the result is filed under.
 
     Returns
     -------
@@ -177,7 +177,7 @@ def combine_results(results: Sequence[DensityResult], mean: Reference) -> Densit
     if not keep.all():
         dropped = models[~keep].tolist()
         message = (
-            "left out, because above the ruler on one benchmark and below it on another: "
+            "left out, because above the reference on one benchmark and below it on another: "
             f"{formatting.listed(dropped, 20)}"
         )
         notes.append(Note("bounds-both-ways", "info", message, {"models": dropped}))

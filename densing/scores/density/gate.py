@@ -48,8 +48,8 @@ def check_densities(table: pd.DataFrame, conditions: Iterable[str]) -> dict[str,
     Raises
     ------
     InputError, UnknownNameError
-        When a condition cannot be read, or names what no model has: ``density`` of several benchmarks that the ruler
-        does not combine, for one.
+        When a condition cannot be read, or names what no model has: ``density`` of several benchmarks that the
+        reference does not combine, for one.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def check_densities(table: pd.DataFrame, conditions: Iterable[str]) -> dict[str,
         if comparison.metric not in metrics and single:
             raise InputError(
                 f"--fail-if: no {comparison.metric} of all benchmarks together: a ladder combines whatever was "
-                "measured, another ruler only all the benchmarks of its mean. Name one of them: "
+                "measured, another reference only all the benchmarks of its mean. Name one of them: "
                 f"{', '.join(single[:SHOWN])}{', ...' if len(single) > SHOWN else ''}"
             )
     return {
@@ -86,7 +86,7 @@ def check_densities(table: pd.DataFrame, conditions: Iterable[str]) -> dict[str,
 
 
 def notes_on(result: RunDensities, conditions: Iterable[str]) -> tuple[Note, ...]:
-    """Return the notes on what conditions read: those on rulers that none of them reads are left out.
+    """Return the notes on what conditions read: those on references that none of them reads are left out.
 
     A combined density stands on its own curve, and is no worse for a single benchmark whose curve does not fit.
 

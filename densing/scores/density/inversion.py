@@ -7,12 +7,12 @@ set and reference tokens agree.
 A reference model of size N does not score f(N): one recipe's models lie beside their curve by more than the sampling of
 items explains. A score therefore stands for a range of reference sizes even when it and the curve are known exactly. In
 the language of calibration, reading a size off one new score needs the variance of a new observation, not only that of
-the curve. How far models scatter around a ruler is learnt from the ruler's own members (:class:`Scatter`).
+the curve. How far models scatter around a reference is learnt from the reference's own members (:class:`Scatter`).
 
 So a density has two intervals. The *measured* one (``density_lo``, ``density_hi``) answers how well the effective size
-of this model on this curve is known: it holds the error of its ability and that of the ruler. The one of its *recipe*
-(``density_lo_recipe``, ``density_hi_recipe``) holds the scatter on top: where another model of the same making may lie.
-It is for comparing and predicting recipes, not for reading a model.
+of this model on this curve is known: it holds the error of its ability and that of the reference. The one of its
+*recipe* (``density_lo_recipe``, ``density_hi_recipe``) holds the scatter on top: where another model of the same making
+may lie. It is for comparing and predicting recipes, not for reading a model.
 """
 
 from __future__ import annotations
@@ -101,12 +101,13 @@ class DensityResult(Readable):
     law_draws : array, shape (R, n)
         ln density per draw of the reference law alone, at the reported score.
     model_draws : array, shape (R, n)
-        ln density per draw with the scatter of models around the ruler on top: of the recipe, quantiles in
-        ``density_lo_recipe`` and ``density_hi_recipe``; the same as ``draws`` where the ruler cannot tell its scatter.
+        ln density per draw with the scatter of models around the reference on top: of the recipe, quantiles in
+        ``density_lo_recipe`` and ``density_hi_recipe``; the same as ``draws`` where the reference cannot tell its
+        scatter.
     log_limits : array, shape (n, 2)
         ln density at the two ends of the guard: where a row is censored.
     reference : Reference
-        The ruler.
+        The reference.
     options : mapping
         Denominator, guard, level, seed.
     notes : tuple of Note
@@ -159,12 +160,12 @@ class DensityResult(Readable):
 
     @property
     def shares(self) -> pd.Series:
-        """Mean parts of the variance of a recipe's ln density, by :data:`SOURCES`, over models inside the ruler."""
+        """Mean parts of the variance of a recipe's ln density, by :data:`SOURCES`, over models inside the reference."""
         inside = self.table[self.table["bound"].eq("")]
         return pd.Series({name: inside[f"share_{name}"].astype(float).mean() for name in SOURCES}, name="share")
 
     def sentences(self) -> list[str]:
-        """Return a sentence per model, made to be copied: density, interval, ruler, what not to compare it with."""
+        """Return a sentence per model, made to be copied: density, interval, reference, what not to compare it with."""
         return density_sentences(self.table, float(self.options.get("level", 0.95)))
 
     @property
@@ -173,23 +174,23 @@ class DensityResult(Readable):
         shares = self.shares
         if shares.isna().any():
             return ""
-        scatter, ruler, ability = (formatting.percentage(shares[name]) for name in ("scatter", "ruler", "ability"))
+        scatter, reference, ability = (formatting.percentage(shares[name]) for name in ("scatter", "ruler", "ability"))
         return (
-            f"Of the variance of a recipe's density {scatter} is how far models of one making scatter, {ruler} the "
-            f"ruler, {ability} the model's own ability (mean over the models inside the ruler); density_lo and "
+            f"Of the variance of a recipe's density {scatter} is how far models of one making scatter, {reference} the "
+            f"reference, {ability} the model's own ability (mean over the models inside the reference); density_lo and "
             "density_hi hold the last two."
         )
 
     def card(self) -> Card:
         """Return what is shown: status counts and who measured, then the models."""
         columns = ["model", "released", "n_params", "score", "n_eff", "density", "density_lo", "density_hi", "status"]
-        ruler = self.reference
+        reference = self.reference
         status = ", ".join(f"{count} {name}" for name, count in self.table["status"].value_counts().items())
-        facts = {"status": status or "no model", "ruler measured by": ruler.evaluator}
+        facts = {"status": status or "no model", "reference measured by": reference.evaluator}
         interval = sorted(self.table["interval"].dropna().unique()) if "interval" in self.table else []
         if interval:
             facts["interval"] = ", ".join(interval)
-        title = f"Densities of {formatting.plural(len(self), 'model')} on {ruler.name}, {ruler.benchmark}"
+        title = f"Densities of {formatting.plural(len(self), 'model')} on {reference.name}, {reference.benchmark}"
         return Card(title, facts, self.table[columns], self.notes)
 
 
@@ -213,7 +214,7 @@ def estimate_density(
         (``params_total``, ``params_active``, ``params_non_embedding``; counts). Where ``params_lo`` and ``params_hi``
         say between which sizes a model lies, its density is known no better. Other columns are carried along.
     reference : Reference
-        The ruler, see :func:`densing.scores.references.load_reference`.
+        The reference, see :func:`densing.scores.references.load_reference`.
     denominator : {"total", "active", "non_embedding"}
         Which parameter count divides.
     guard : float
@@ -230,9 +231,9 @@ def estimate_density(
     DensityResult
         A row per model that has a size; status ``ok``, ``extrapolated``, ``below_floor`` or ``above_ceiling``.
         ``density_lo`` and ``density_hi`` are measured: they hold the curve's error, the score's noise and how far the
-        size was rounded. ``density_lo_recipe`` and ``density_hi_recipe`` hold the scatter of models around the ruler
-        too (:class:`Scatter`); NaN where the ruler cannot tell it, and ``interval`` says so. ``share_ability``,
-        ``share_ruler`` and ``share_scatter`` are their parts of a recipe's variance.
+        size was rounded. ``density_lo_recipe`` and ``density_hi_recipe`` hold the scatter of models around the
+        reference too (:class:`Scatter`); NaN where the reference cannot tell it, and ``interval`` says so.
+        ``share_ability``, ``share_ruler`` and ``share_scatter`` are their parts of a recipe's variance.
 
     Raises
     ------
@@ -349,19 +350,19 @@ class Readings:
 def read_scores(reference: Reference, rows: pd.DataFrame, guard: float, seed: int, scatter: Scatter | None) -> Readings:
     """Invert the law at every score, and at its draws.
 
-    The noise of a score belongs to model and benchmark, the draws of the law to the ruler: the same score read on two
-    rulers carries the same noise, two models on one ruler the same law, and nothing else is shared.
+    The noise of a score belongs to model and benchmark, the draws of the law to the reference: the same score read on
+    two references carries the same noise, two models on one reference the same law, and nothing else is shared.
 
     Parameters
     ----------
     reference : Reference
-        The ruler.
+        The reference.
     rows : pandas.DataFrame
         ``model, score, score_se``.
     guard, seed
         As for :func:`estimate_density`.
     scatter : Scatter or None
-        Of models around the ruler.
+        Of models around the reference.
     """
     law, given, names = reference.fit.law, reference.given, tuple(sorted(reference.benchmarks))
     low, high = reference.fit.domain["params"]
@@ -436,7 +437,7 @@ def sizes_of(models: pd.DataFrame, denominator: str) -> pd.DataFrame:
 def size_shifts(sized: pd.DataFrame, count: int, seed: int) -> Array:
     """Draw ln of the true size over ``n_params``, shape (count, n): sizes even between ``params_lo`` and ``params_hi``.
 
-    0 where these are not known. A model has one stream, so that its size is the same on every benchmark and ruler.
+    0 where these are not known. A model has one stream, so that its size is the same on every benchmark and reference.
     """
     shifts = np.zeros((count, len(sized)))
     if "params_lo" in sized.columns and "params_hi" in sized.columns:
@@ -499,12 +500,12 @@ def fill_table(
 
 
 def variance_shares(law_draws: Array, draws: Array, model_draws: Array, scattered: bool) -> dict[str, Array]:
-    """Return what ability, ruler and scatter have of the variance of ln density, as columns; NaN where unknown.
+    """Return what ability, reference and scatter have of the variance of ln density, as columns; NaN where unknown.
 
     The parts are independent, and each kind of draws adds one: the law, the score, the scatter.
     """
-    ruler, measured, recipe = (part.var(axis=0) for part in (law_draws, draws, model_draws))
-    parts = np.stack([np.maximum(measured - ruler, 0), ruler, np.maximum(recipe - measured, 0)])
+    reference, measured, recipe = (part.var(axis=0) for part in (law_draws, draws, model_draws))
+    parts = np.stack([np.maximum(measured - reference, 0), reference, np.maximum(recipe - measured, 0)])
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = parts / parts.sum(axis=0) if scattered else np.full(parts.shape, np.nan)
     return {f"share_{name}": row for name, row in zip(SOURCES, shares, strict=True)}
@@ -512,7 +513,7 @@ def variance_shares(law_draws: Array, draws: Array, model_draws: Array, scattere
 
 @dataclass(frozen=True)
 class Scatter:
-    """Spread of models around a ruler.
+    """Spread of models around a reference.
 
     Parameters
     ----------
@@ -523,7 +524,7 @@ class Scatter:
     freedom : float
         Degrees of freedom behind ``total``; few of them widen the draws as Student's t.
     relative : bool
-        Whether residuals are of logarithms (rulers that read losses).
+        Whether residuals are of logarithms (references that read losses).
     stream : tuple of str
         Names the draws of the variance.
     common : float
@@ -580,12 +581,12 @@ def normals(count: int, seed: int, names: tuple[str, ...], models: Sequence[str]
 
 
 def model_scatter(reference: Reference) -> Scatter | None:
-    """Estimate the scatter of models around a ruler from its members' residuals.
+    """Estimate the scatter of models around a reference from its members' residuals.
 
     Parameters
     ----------
     reference : Reference
-        The ruler; its points' ``score_se`` say how much of the residuals the sampling of items explains (0, where
+        The reference; its points' ``score_se`` say how much of the residuals the sampling of items explains (0, where
         unknown, leaves all of them to the scatter).
 
     Returns
@@ -637,7 +638,7 @@ def joint_scatter(references: Sequence[Reference]) -> list[Scatter | None]:
     Parameters
     ----------
     references : sequence of Reference
-        Rulers of one family, one per benchmark.
+        References of one family, one per benchmark.
 
     Returns
     -------
@@ -651,8 +652,8 @@ def joint_scatter(references: Sequence[Reference]) -> list[Scatter | None]:
     Llama-2 lies above a curve through Llama-1 and Llama-2 on every benchmark, so its members' residuals go together:
 
     >>> from densing.scores.references import load_reference
-    >>> rulers = [load_reference("llama", name) for name in ("mmlu", "hellaswag", "arc_challenge")]
-    >>> round(joint_scatter(rulers)[0].common, 1)
+    >>> references = [load_reference("llama", name) for name in ("mmlu", "hellaswag", "arc_challenge")]
+    >>> round(joint_scatter(references)[0].common, 1)
     0.6
     """
     single = [model_scatter(reference) for reference in references]
@@ -661,8 +662,10 @@ def joint_scatter(references: Sequence[Reference]) -> list[Scatter | None]:
     for pair in combinations(known, 2):
         # Standardised, so that the squares of each sum to its degrees of freedom over the members.
         first, second = (
-            pd.Series(ruler.fit.residuals / np.sqrt(own.total or 1.0), index=_members(ruler)["model"].astype(str))
-            for ruler, own in pair
+            pd.Series(
+                reference.fit.residuals / np.sqrt(own.total or 1.0), index=_members(reference)["model"].astype(str)
+            )
+            for reference, own in pair
         )
         freedom = len(first.index.intersection(second.index)) - len(pair[0][0].fit.theta)
         if first.index.is_unique and second.index.is_unique and freedom > 0:

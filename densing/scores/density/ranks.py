@@ -1,7 +1,7 @@
-"""Ranks of models by density: where models stand among others on one ruler, and which ranks hold on several.
+"""Ranks of models by density: where models stand among others on one reference, and which ranks hold on several.
 
-The value of a density on one ruler says nothing about its value on another; ranks travel between rulers as far as the
-rank correlation says.
+The value of a density on one reference says nothing about its value on another; ranks travel between references as far
+as the rank correlation says.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ COLUMNS = [
     "protocol",
     "protocol_detail",
 ]
-# Below this many models on both rulers a rank correlation says nothing.
+# Below this many models on both references a rank correlation says nothing.
 MIN_COMMON = 3
 
 
 @dataclass(frozen=True, repr=False)
 class Ranking(Readable):
-    """Places of models among others on one ruler.
+    """Places of models among others on one reference.
 
     Parameters
     ----------
@@ -112,11 +112,10 @@ class Ranking(Readable):
         return both.iloc[order[max(at - count, 0) : at + count + 1]].reset_index(drop=True)
 
     def card(self) -> Card:
-        """Return what is shown: the places, and on which ruler they hold."""
-        ruler = self.others.reference
-        title = (
-            f"{formatting.plural(len(self.table), 'model')} among {len(self.others)} on {ruler.name}, {ruler.benchmark}"
-        )
+        """Return what is shown: the places, and on which reference they hold."""
+        reference = self.others.reference
+        models = formatting.plural(len(self.table), "model")
+        title = f"{models} among {len(self.others)} on {reference.name}, {reference.benchmark}"
         return Card(title, table=self.table, notes=self.notes)
 
 
@@ -128,9 +127,9 @@ def rank(
     level: float = 0.95,
     seed: int = 0,
 ) -> Ranking:
-    """Place models among others, all on one ruler.
+    """Place models among others, all on one reference.
 
-    Each draw of the ruler's law and of the scores' noise gives every model a measured density, and so a place; the
+    Each draw of the reference's law and of the scores' noise gives every model a measured density, and so a place; the
     interval of a place is that of its draws. It places these models, not their recipes. A density known only as a
     limit may lie anywhere beyond it: the interval of its place reaches as far.
 
@@ -142,7 +141,7 @@ def rank(
         Whom they are placed among; the embedded catalog by default. Models of the same name are left out, and those
         that were measured again (``known_as``).
     reference : Reference or str
-        The ruler, where ``my`` and ``among`` do not bring one.
+        The reference, where ``my`` and ``among`` do not bring one.
     level : float
         Coverage of the intervals; of densities, too, where tables are read here.
     seed : int
@@ -154,14 +153,14 @@ def rank(
     Raises
     ------
     InputError
-        When the two were measured with different rulers, or nobody is left to be placed among.
+        When the two were measured with different references, or nobody is left to be placed among.
 
     Examples
     --------
     >>> import densing
-    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
+    >>> reference = densing.load_reference("qwen1.5", "mmlu")
     >>> mine = [{"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.6}]
-    >>> ranking = densing.rank(mine, reference=ruler)
+    >>> ranking = densing.rank(mine, reference=reference)
     >>> place = ranking.table.iloc[0]
     >>> bool(place["percentile_lo"] <= place["percentile"] <= place["percentile_hi"])
     True
@@ -170,18 +169,20 @@ def rank(
 
     See Also
     --------
-    table_densities, compare_rulers
+    table_densities, compare_references
     """
     brought = next((part.reference for part in (my, among) if isinstance(part, DensityResult)), None)
     whom = among if isinstance(among, Catalog) else None
-    ruler = brought or (load_reference(reference, catalog=whom) if isinstance(reference, str) else reference)
-    mine = my if isinstance(my, DensityResult) else table_densities(my, ruler, level=level, seed=seed)
+    reference = brought or reference
+    if isinstance(reference, str):
+        reference = load_reference(reference, catalog=whom)
+    mine = my if isinstance(my, DensityResult) else table_densities(my, reference, level=level, seed=seed)
     if not isinstance(among, DensityResult):
-        among = catalog_densities(among or load_catalog(), ruler, level=level, seed=seed)
+        among = catalog_densities(among or load_catalog(), reference, level=level, seed=seed)
     if (mine.reference.name, mine.reference.benchmark) != (among.reference.name, among.reference.benchmark):
         raise InputError(
-            f"densities on different rulers cannot be ranked: {mine.reference.name}, {mine.reference.benchmark} and "
-            f"{among.reference.name}, {among.reference.benchmark}; measure both on one"
+            f"densities on different references cannot be ranked: {mine.reference.name}, {mine.reference.benchmark} "
+            f"and {among.reference.name}, {among.reference.benchmark}; measure both on one"
         )
     measured = {*mine.table["model"], *mine.table.get("known_as", pd.Series(dtype=object)).dropna()}
     others = among.subset((~among.table["model"].isin(measured)).to_numpy())
@@ -218,31 +219,31 @@ def _ends(densities: DensityResult) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True, repr=False)
-class RulerComparison(Readable):
-    """Densities of the same models on several rulers.
+class ReferenceComparison(Readable):
+    """Densities of the same models on several references.
 
     Parameters
     ----------
     table : pandas.DataFrame
-        A row per model and ruler that reads it, columns :data:`COLUMNS`. ``rank`` 1 is the densest of the ``ranked``
-        models that have a value on that ruler; a bound has no rank.
+        A row per model and reference that reads it, columns :data:`COLUMNS`. ``rank`` 1 is the densest of the
+        ``ranked`` models that have a value on that reference; a bound has no rank.
     correlation : pandas.DataFrame
-        A row per pair of rulers: ``first, second, models`` (with a value on both), ``spearman`` (NaN below three
+        A row per pair of references: ``first, second, models`` (with a value on both), ``spearman`` (NaN below three
         models), ``median_ratio`` (of the first's densities to the second's) and ``disjoint`` (models whose two
-        intervals do not meet: those of their recipes, as two rulers are two recipes).
+        intervals do not meet: those of their recipes, as two references are two recipes).
     results : mapping of str to DensityResult
-        What each ruler says, with draws.
+        What each reference says, with draws.
     notes : tuple of Note
-        What to keep in mind, and which rulers were left out, and why.
+        What to keep in mind, and which references were left out, and why.
 
     See Also
     --------
-    compare_rulers
+    compare_references
 
     Examples
     --------
     >>> import densing
-    >>> comparison = densing.compare_rulers(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
+    >>> comparison = densing.compare_references(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
     >>> list(comparison.results)
     ['qwen1.5', 'llama']
     """
@@ -253,14 +254,14 @@ class RulerComparison(Readable):
     notes: tuple[Note, ...] = ()
 
     def wide(self, column: str = "density") -> pd.DataFrame:
-        """Return one column of the table with a row per model and a column per ruler, models in order of release."""
+        """Return one column of the table, a row per model in order of release and a column per reference."""
         models = self.table.drop_duplicates("model").set_index("model")
         pivoted = self.table.pivot_table(index="model", columns="reference", values=column, aggfunc="first")
         ordered = models.sort_values(["released", "model"]).index
         return pivoted.reindex(index=ordered, columns=[name for name in self.results if name in pivoted])
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return what each ruler rests on, as plain data."""
+        """Return what each reference rests on, as plain data."""
         return [
             {
                 "reference": name,
@@ -273,24 +274,24 @@ class RulerComparison(Readable):
         ]
 
     def card(self) -> Card:
-        """Return what is shown: a density per model and ruler, and how far their ranks agree."""
+        """Return what is shown: a density per model and reference, and how far their ranks agree."""
         pairs = self.correlation.itertuples()
         facts = {f"ranks on {pair.first} and {pair.second}": f"Spearman {pair.spearman:.3f}" for pair in pairs}
         title = f"Densities of {formatting.plural(self.table['model'].nunique(), 'model')} on {', '.join(self.results)}"
         return Card(title, facts, self.wide().reset_index(), self.notes)
 
 
-def compare_rulers(
+def compare_references(
     models: Catalog | TableLike,
     references: Sequence[str] | None = None,
     benchmark: str = "mean",
     *,
     tokens: float | None = None,
     **options: Any,
-) -> RulerComparison:
-    """Read the same models on several rulers.
+) -> ReferenceComparison:
+    """Read the same models on several references.
 
-    Density is relative to a reference family: its value on one ruler says nothing about its value on another, where
+    Density is relative to a reference family: its value on one reference says nothing about its value on another, where
     other reference models, benchmarks and evaluators stand behind it. Ranks travel as far as the rank correlation says.
 
     Parameters
@@ -300,27 +301,27 @@ def compare_rulers(
     references : sequence of str, optional
         Families, or paths of JSON fits; every family that can be fitted by default.
     benchmark : str
-        Benchmark id, ``mean`` or a skill; each ruler's own mean where it is one.
+        Benchmark id, ``mean`` or a skill; each reference's own mean where it is one.
     tokens : float, optional
-        D0 of the two-step rulers among them.
+        D0 of the two-step references among them.
     **options
         Of :func:`densing.scores.density.catalog_densities` or :func:`densing.scores.density.table_densities`.
 
     Returns
     -------
-    RulerComparison
+    ReferenceComparison
 
     Raises
     ------
     UnknownNameError
         For a reference that does not exist.
     InputError
-        When no ruler reads any of the models.
+        When no reference reads any of the models.
 
     Examples
     --------
     >>> import densing
-    >>> comparison = densing.compare_rulers(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
+    >>> comparison = densing.compare_references(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
     >>> comparison.wide("density").columns.tolist()
     ['qwen1.5', 'llama']
     >>> bool(comparison.correlation["spearman"].item() > 0.9)
@@ -335,26 +336,26 @@ def compare_rulers(
     notes: list[Note] = []
     for name in references if references is not None else usual:
         try:
-            ruler = load_reference(name, benchmark, catalog=models if isinstance(models, Catalog) else None)
-            ruler = ruler.at_tokens(tokens if "tokens" in ruler.given else None)
-            if worst(ruler.notes) == "error":
-                raise InputError(next(note.message for note in ruler.notes if note.severity == "error"))
+            reference = load_reference(name, benchmark, catalog=models if isinstance(models, Catalog) else None)
+            reference = reference.at_tokens(tokens if "tokens" in reference.given else None)
+            if worst(reference.notes) == "error":
+                raise InputError(next(note.message for note in reference.notes if note.severity == "error"))
             if isinstance(models, Catalog):
-                result = catalog_densities(models, ruler, **options)
+                result = catalog_densities(models, reference, **options)
             else:
-                result = table_densities(models, ruler, **options)
+                result = table_densities(models, reference, **options)
             if references is None and isinstance(models, Catalog) and result.table["protocol"].eq("differs").all():
                 detail = str(result.table["protocol_detail"].mode().iloc[0])
-                raise InputError(f"every score of the catalog was measured otherwise than the ruler ({detail})")
+                raise InputError(f"every score of the catalog was measured otherwise than the reference ({detail})")
             results[name] = result
         except DensingError as error:
             unknown = isinstance(error, UnknownNameError) and not name.endswith(".json") and name not in family_names()
             if unknown and references is not None:
                 raise
-            notes.append(Note("ruler-left-out", "info", f"ruler {name} is left out: {error}", {"reference": name}))
+            notes.append(Note("ruler-left-out", "info", f"reference {name} is left out: {error}", {"reference": name}))
     if not results:
         reasons = "; ".join(note.message for note in notes)
-        raise InputError(f"no ruler reads these models on {benchmark!r}: {reasons}")
+        raise InputError(f"no reference reads these models on {benchmark!r}: {reasons}")
     parts = []
     for name, result in results.items():
         valued = result.table["density"].where(result.table["bound"].eq(""))
@@ -366,7 +367,7 @@ def compare_rulers(
         first, second = (part[part["bound"].eq("")].set_index("model") for part in pair)
         common = first.index.intersection(second.index)
         first, second = first.loc[common], second.loc[common]
-        # Where a ruler cannot tell its scatter, what was measured is all there is.
+        # Where a reference cannot tell its scatter, what was measured is all there is.
         (low, high), (other_low, other_high) = (
             [part[f"density_{end}_recipe"].fillna(part[f"density_{end}"]) for end in ("lo", "hi")]
             for part in (first, second)
@@ -384,7 +385,7 @@ def compare_rulers(
             }
         )
     names = ["first", "second", "models", "spearman", "median_ratio", "disjoint"]
-    return RulerComparison(
+    return ReferenceComparison(
         pd.concat(parts, ignore_index=True),
         pd.DataFrame(pairs, columns=names),
         results,

@@ -26,11 +26,11 @@ from densing.scores.references import (
     get_family,
     ladder_reference,
     load_reference,
-    loss_ruler,
+    loss_reference,
 )
 
-# What is read as loss (bits per byte of the gold answer) and as score; of several the one that the ruler was measured
-# with comes first, then in this order.
+# What is read as loss (bits per byte of the gold answer) and as score; of several the one that the reference was
+# measured with comes first, then in this order.
 METRICS = {
     "loss": ("bits_per_byte", "gold_bits_per_byte"),
     "score": ("accuracy", "acc_norm", "acc", "exact_match", "pass@1", "em", "score", "naive_average"),
@@ -49,9 +49,10 @@ class RunDensities(Readable):
     table : pandas.DataFrame
         A row per model, task and quantity, ``combined`` rows last; the columns of a density table, with ``quantity``
         (loss or score; ``score`` holds the loss in bits per byte where it is loss), ``benchmarks``, ``n_items`` and
-        ``protocol`` (whether it was measured as the ruler was: same, differs or unknown; ``protocol_detail`` in words).
+        ``protocol`` (whether it was measured as the reference was: same, differs or unknown; ``protocol_detail`` in
+        words).
     results : tuple of DensityResult
-        The same rows with their draws, one result per ruler.
+        The same rows with their draws, one result per reference.
     notes : tuple of Note
         What to keep in mind.
 
@@ -77,12 +78,12 @@ class RunDensities(Readable):
     notes: tuple[Note, ...] = ()
 
     def sentences(self) -> list[str]:
-        """Return a sentence per model, made to be copied: density, interval, ruler, what not to compare it with."""
+        """Return a sentence per model, made to be copied: density, interval, reference, what not to compare it with."""
         level = next((float(result.options["level"]) for result in self.results), 0.95)
         return density_sentences(self.table, level)
 
     def card(self) -> Card:
-        """Return what is shown: each model's density on each ruler."""
+        """Return what is shown: each model's density on each reference."""
         columns = ["model", "benchmark", "quantity", "score", "n_eff", "density", "protocol", "density_lo",
                    "density_hi", "status"]  # fmt: skip
         count = self.table["model"].nunique()
@@ -101,7 +102,7 @@ def run_densities(
     level: float = 0.95,
     seed: int = 0,
 ) -> RunDensities:
-    """Read measured losses and scores on a reference's rulers.
+    """Read measured losses and scores on a reference, one benchmark after the other.
 
     Parameters
     ----------
@@ -119,7 +120,7 @@ def run_densities(
     tokens : float, optional
         D0 of a two-step reference.
     denominator : str, optional
-        Which parameters divide; by default those that the ruler counts (non-embedding for ladders).
+        Which parameters divide; by default those that the reference counts (non-embedding for ladders).
     guard, level, seed
         As in :func:`densing.scores.density.estimate_density`.
 
@@ -136,8 +137,8 @@ def run_densities(
 
     Notes
     -----
-    Source: arXiv 2412.04315, Eqs. 1 and 4. The measured interval joins the ruler's draws with the sampling error of the
-    items; the columns ``_recipe`` hold the scatter of models around the ruler too.
+    Source: arXiv 2412.04315, Eqs. 1 and 4. The measured interval joins the reference's draws with the sampling error of
+    the items; the columns ``_recipe`` hold the scatter of models around the reference too.
 
     See Also
     --------
@@ -171,18 +172,18 @@ def run_densities(
     sizes = models.drop_duplicates("model")
     parts = []
     for (name, quantity), group in rows.groupby(["benchmark", "quantity"], sort=False):
-        ruler = load_reference(reference, str(name), tokens=tokens)
-        if (result := _read(group, sizes, ruler, str(quantity), estimate)) is not None:
+        ref = load_reference(reference, str(name), tokens=tokens)
+        if (result := _read(group, sizes, ref, str(quantity), estimate)) is not None:
             parts.append(result)
     # One benchmark has nothing to be combined with.
     for quantity in METRICS if benchmark is None else ():
         chosen = rows[rows["quantity"].eq(quantity)]
         for benchmarks, group in _same_tasks(chosen).items():
-            mean_ruler = _mean_ruler(reference, benchmarks, tokens)
-            if mean_ruler is None:
+            mean_reference = _mean_reference(reference, benchmarks, tokens)
+            if mean_reference is None:
                 continue
-            inside = chosen["model"].isin(group) & chosen["benchmark"].isin(mean_ruler.benchmarks)
-            if (result := _read(_means(chosen[inside]), sizes, mean_ruler, quantity, estimate)) is not None:
+            inside = chosen["model"].isin(group) & chosen["benchmark"].isin(mean_reference.benchmarks)
+            if (result := _read(_means(chosen[inside]), sizes, mean_reference, quantity, estimate)) is not None:
                 parts.append(dataclasses.replace(result, table=result.table.assign(benchmark=COMBINED)))
     if not parts:
         names = ", ".join(sorted(set(rows["model"].astype(str)))[:5])
@@ -201,7 +202,7 @@ def run_densities(
         *notes,
         *_not_used(measurements, set(table["source"].astype(str)), reference, benchmark),
         *protocol_notes(table if single.empty else single, parts[0].reference),
-        *_ruler_notes(table, models, parts[0].reference),
+        *_reference_notes(table, models, parts[0].reference),
         *(note for part in parts for note in part.notes),
     )
     unique = {note.message: note for note in every}
@@ -209,7 +210,7 @@ def run_densities(
 
 
 def default_denominator(reference: str) -> str:
-    """Return which parameters divide on a reference: those that its ruler counts.
+    """Return which parameters divide on a reference: those that it counts.
 
     Ladders count without embeddings, and a fit of one's own is taken to count as they do.
 
@@ -223,34 +224,37 @@ def default_denominator(reference: str) -> str:
 
 
 def read_on(
-    ruler: Reference, measurements: pd.DataFrame, models: pd.DataFrame, *, denominator: str, guard: float, seed: int
+    reference: Reference, measurements: pd.DataFrame, models: pd.DataFrame, *, denominator: str, guard: float, seed: int
 ) -> DensityResult | None:
-    """Return the densities of measured scores on one ruler on a mean; None where no model has all of its benchmarks.
+    """Return the densities of measured scores on a reference for a mean; None where no model has all of its benchmarks.
 
     Parameters
     ----------
-    ruler : Reference
-        A ruler on the mean of several benchmarks.
+    reference : Reference
+        A reference on the mean of several benchmarks.
     measurements, models, denominator, guard, seed
         As for :func:`run_densities`.
     """
-    scores = measurements[measurements["benchmark"].isin(ruler.benchmarks)]
-    scores = _first_metric(scores, "score", dict.fromkeys(ruler.benchmarks, ruler))
+    scores = measurements[measurements["benchmark"].isin(reference.benchmarks)]
+    scores = _first_metric(scores, "score", dict.fromkeys(reference.benchmarks, reference))
     complete = [
-        name for names, group in _same_tasks(scores).items() if set(names) == set(ruler.benchmarks) for name in group
+        name
+        for names, group in _same_tasks(scores).items()
+        if set(names) == set(reference.benchmarks)
+        for name in group
     ]
     if not complete:
         return None
     estimate = partial(estimate_density, denominator=denominator, guard=guard, seed=seed)
     means = _means(scores[scores["model"].isin(complete)])
-    return _read(means, models.drop_duplicates("model"), ruler, "score", estimate)
+    return _read(means, models.drop_duplicates("model"), reference, "score", estimate)
 
 
 def _readable(
     measurements: pd.DataFrame, reference: str, only: str | None, tokens: float | None
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Return one loss and one score per model and benchmark, named after the reference's benchmarks."""
-    known = ruler_benchmarks(reference, only)
+    known = reference_benchmarks(reference, only)
     names = measurements["benchmark"].fillna("").astype(str)
     values = measurements.assign(benchmark=names.where(names.ne(""), measurements["task"].astype(str)))
     finite = np.isfinite(pd.to_numeric(values["value"], errors="coerce"))
@@ -266,8 +270,8 @@ def _readable(
         for row in rows[outside].to_dict("records")
     ]
     rows = rows[~outside]
-    rulers = {name: load_reference(reference, str(name), tokens=tokens) for name in rows["benchmark"].unique()}
-    chosen = pd.concat([_first_metric(rows, quantity, rulers) for quantity in METRICS], ignore_index=True)
+    references = {name: load_reference(reference, str(name), tokens=tokens) for name in rows["benchmark"].unique()}
+    chosen = pd.concat([_first_metric(rows, quantity, references) for quantity in METRICS], ignore_index=True)
     if chosen.empty:
         tasks = ", ".join(sorted(measurements["task"].astype(str).unique())[:8]) or "nothing"
         reason = f"; {notes[0].message}" if notes else ""
@@ -280,7 +284,7 @@ def _readable(
 
 def _not_used(measurements: pd.DataFrame, used: set[str], reference: str, only: str | None) -> list[Note]:
     """Name the tasks that were measured and have no part in a density, and why."""
-    known = ruler_benchmarks(reference, only)
+    known = reference_benchmarks(reference, only)
     tasks = measurements["task"].astype(str)
     names = measurements["benchmark"].fillna("").astype(str)
     readable = names.where(names.ne(""), tasks).isin(known)
@@ -302,8 +306,8 @@ def _not_used(measurements: pd.DataFrame, used: set[str], reference: str, only: 
     return notes
 
 
-def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:
-    """Return the single benchmarks that a reference, or a user's fit, has a ruler for.
+def reference_benchmarks(reference: str, only: str | None = None) -> list[str]:
+    """Return the single benchmarks that a reference, or a user's fit, covers.
 
     Raises
     ------
@@ -321,15 +325,17 @@ def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:
     return known if only is None else [only]
 
 
-def _first_metric(rows: pd.DataFrame, quantity: str, rulers: Mapping[str, Reference]) -> pd.DataFrame:
-    """Return one row per model and benchmark, with how it was measured beside the ruler.
+def _first_metric(rows: pd.DataFrame, quantity: str, references: Mapping[str, Reference]) -> pd.DataFrame:
+    """Return one row per model and benchmark, with how it was measured beside the reference.
 
-    The suite's own task comes before a stock task of the same benchmark, then what differs least from the ruler's
+    The suite's own task comes before a stock task of the same benchmark, then what differs least from the reference's
     protocol, then the order of :data:`METRICS`.
     """
     metrics = METRICS[quantity]
     candidates = rows[rows["metric"].isin(metrics)]
-    protocols = [_beside(row, quantity, rulers[str(row["benchmark"])]) for row in candidates.to_dict("records")]
+    protocols = [
+        _protocol_comparison(row, quantity, references[str(row["benchmark"])]) for row in candidates.to_dict("records")
+    ]
     ordered = candidates.assign(
         quantity=quantity,
         protocol=[protocol for protocol, _, _ in protocols],
@@ -344,27 +350,27 @@ def _first_metric(rows: pd.DataFrame, quantity: str, rulers: Mapping[str, Refere
     return best.drop_duplicates(["model", "benchmark"]).drop(columns=["_differs", "_rank", "_stock"]).sort_index()
 
 
-def _beside(row: Mapping[str, Any], quantity: str, ruler: Reference) -> tuple[str, str, int]:
+def _protocol_comparison(row: Mapping[str, Any], quantity: str, reference: Reference) -> tuple[str, str, int]:
     """Return the verdict on a row's protocol, what differs or is unknown in words, and how many parts differ."""
     benchmark = str(row["benchmark"])
     suite = next((name for name, prefix in SUITES.items() if str(row["task"]).startswith(prefix)), "")
     document = known_protocol(suite, f"loss:{benchmark}" if quantity == "loss" else benchmark)
     texts = {name: str(row[name]) for name in ("form", "cot") if isinstance(row.get(name), str)}
     own = stated(str(row["metric"]), shots=row.get("n_shot"), **texts).over(document)
-    of_losses = quantity == "loss" and isinstance(ruler.fit.law, TwoStep)
-    reference = (loss_ruler(ruler) if of_losses else ruler).protocol(benchmark)
-    parts = compare(own, reference)
-    return verdict(parts), explain(own, reference), list(parts.values()).count(DIFFERS)
+    of_losses = quantity == "loss" and isinstance(reference.fit.law, TwoStep)
+    expected = (loss_reference(reference) if of_losses else reference).protocol(benchmark)
+    parts = compare(own, expected)
+    return verdict(parts), explain(own, expected), list(parts.values()).count(DIFFERS)
 
 
 def _read(
-    group: pd.DataFrame, sizes: pd.DataFrame, ruler: Reference, quantity: str, estimate: partial[DensityResult]
+    group: pd.DataFrame, sizes: pd.DataFrame, reference: Reference, quantity: str, estimate: partial[DensityResult]
 ) -> DensityResult | None:
     if quantity == "loss":
-        if not isinstance(ruler.fit.law, TwoStep):
+        if not isinstance(reference.fit.law, TwoStep):
             return None
-        ruler = loss_ruler(ruler)
-    ruler = ruler.beside()
+        reference = loss_reference(reference)
+    reference = reference.without_protocol_notes()
     scores = pd.DataFrame(
         {
             "model": group["model"].to_numpy(),
@@ -376,12 +382,12 @@ def _read(
         }
     ).merge(sizes, on="model", how="left")
     try:
-        result = estimate(scores, ruler)
+        result = estimate(scores, reference)
     except InputError:
         return None
     items = dict(zip(group["model"], group["n_items"], strict=True))
     table = result.table.assign(
-        quantity=quantity, n_items=result.table["model"].map(items), benchmarks="+".join(ruler.benchmarks)
+        quantity=quantity, n_items=result.table["model"].map(items), benchmarks="+".join(reference.benchmarks)
     )
     return dataclasses.replace(result, table=table)
 
@@ -394,16 +400,16 @@ def _same_tasks(rows: pd.DataFrame) -> dict[tuple[str, ...], list[str]]:
     return groups
 
 
-def _mean_ruler(reference: str, names: tuple[str, ...], tokens: float | None) -> Reference | None:
+def _mean_reference(reference: str, names: tuple[str, ...], tokens: float | None) -> Reference | None:
     if reference.endswith(".json") or len(names) < 2:
         return None
     if get_family(reference).kind == "two-step":
         return ladder_reference(reference, names, tokens=tokens)
     try:
-        ruler = load_reference(reference, "mean")
+        mean = load_reference(reference, "mean")
     except UnavailableError:
         return None
-    return ruler if set(ruler.benchmarks) <= set(names) else None
+    return mean if set(mean.benchmarks) <= set(names) else None
 
 
 def _means(rows: pd.DataFrame) -> pd.DataFrame:
@@ -445,7 +451,7 @@ def _measurement_notes(chosen: pd.DataFrame, rows: pd.DataFrame, reference: str)
             notes.append(Note("other-prompts", "warning", message, {"tasks": stock}))
     unknown = sorted(set(chosen.loc[chosen["stderr"].isna(), "task"].astype(str)))
     if unknown:
-        message = f"{', '.join(unknown)} have no standard error; their intervals hold the ruler's uncertainty only"
+        message = f"{', '.join(unknown)} have no standard error; their intervals hold the reference's uncertainty only"
         notes.append(Note("no-sampling-error", "warning", message, {"tasks": unknown}))
     if "filter" not in rows:
         return notes
@@ -465,27 +471,27 @@ def _measurement_notes(chosen: pd.DataFrame, rows: pd.DataFrame, reference: str)
     return notes
 
 
-def _ruler_notes(table: pd.DataFrame, models: pd.DataFrame, ruler: Reference) -> list[Note]:
-    """Say what sets a model apart from the ruler: quantisation, tokens other than its D0, a size far from its own."""
+def _reference_notes(table: pd.DataFrame, models: pd.DataFrame, reference: Reference) -> list[Note]:
+    """Say what sets a model apart from the reference: quantisation, other tokens than D0, a size far off."""
     notes = []
     for row in models.to_dict("records"):
         name = str(row["model"])
         if caveats := str(row.get("caveats") or ""):
             notes.append(Note("measured-model", "info", f"model {name}: {caveats}", {"model": name}))
-        tokens, at = row.get("tokens"), ruler.given.get("tokens")
+        tokens, at = row.get("tokens"), reference.given.get("tokens")
         if tokens and at and np.isfinite(float(tokens)) and not 0.99 < float(tokens) / at < 1.01:
             message = (
-                f"model {name} was trained on {float(tokens):.3g} tokens; the ruler is read at D0 = {at:.3g}, "
+                f"model {name} was trained on {float(tokens):.3g} tokens; the reference is read at D0 = {at:.3g}, "
                 "and what more tokens bring counts as density (arXiv 2412.04315, Eq. 4); --tokens reads it elsewhere"
             )
             notes.append(Note("training-tokens", "info", message, {"model": name}))
-    low, high = ruler.fit.domain["params"]
+    low, high = reference.fit.domain["params"]
     outside = table["n_eff"].lt(low / DEFAULT_GUARD) | table["n_eff"].gt(high * DEFAULT_GUARD)
     beyond = sorted(set(table.loc[outside & table["status"].eq("ok"), "model"]))
     if beyond:
         message = (
             f"of {', '.join(beyond)} some effective sizes lie more than {DEFAULT_GUARD:g} times beyond the sizes that "
-            f"{ruler.name} was fitted on ({low:.3g} to {high:.3g}); --guard {DEFAULT_GUARD:g} gives bounds there "
+            f"{reference.name} was fitted on ({low:.3g} to {high:.3g}); --guard {DEFAULT_GUARD:g} gives bounds there "
             "instead"
         )
         notes.append(Note("far-from-ruler", "warning", message, {"models": beyond}))

@@ -1,4 +1,4 @@
-"""One sentence per model, made to be copied: its density, how sure, on which ruler, what not to compare it with."""
+"""One sentence per model, made to be copied: its density, how sure, on which reference, what not to compare it with."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from densing.core import formatting
 COMBINED = "combined"
 """The benchmark of a row that stands for all that were measured."""
 HOW_TO_READ = (
-    "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`).\n"
-    "density_lo and density_hi are measured: they hold the error of the model's ability and of the ruler. Those that "
-    "end in _recipe hold how far models of one making scatter too: for comparing or predicting recipes.\n"
-    "≤ and ≥ stand before the interval's end where the ruler gives no more than a limit."
+    "Densities are relative to {reference}. Across references, compare ranks only (`densing density --references "
+    "all`).\ndensity_lo and density_hi are measured: they hold the error of the model's ability and of the reference. "
+    "Those that end in _recipe hold how far models of one making scatter too: for comparing or predicting recipes.\n"
+    "≤ and ≥ stand before the interval's end where the reference gives no more than a limit."
 )
-"""What the columns of a table of densities say; ``reference`` is the ruler's name."""
+"""What the columns of a table of densities say; ``reference`` names the reference."""
 _OVER = {"active": "active parameters", "non_embedding": "parameters without embeddings"}
 
 
@@ -37,18 +37,17 @@ def density_sentence(row: Mapping[str, Any], level: float = 0.95) -> str:
     >>> row = {"model": "Mine-7B", "density": 1.29, "density_lo": 1.0, "density_hi": 1.66, "bound": "", "status": "ok",
     ...        "reference": "qwen1.5", "benchmark": "mmlu", "denominator": "total", "protocol": "same"}
     >>> print(density_sentence(row))
-    Mine-7B has density 1.3 (95 % interval of the measurement 1.0 to 1.7) on the ruler qwen1.5, benchmark mmlu; it must
-    not be compared with densities on another ruler or benchmark.
+    Mine-7B has density 1.3 (95 % interval of the measurement 1.0 to 1.7) on the reference qwen1.5, benchmark mmlu; it
+    must not be compared with densities on another reference or benchmark.
     >>> limit = {**row, "bound": "upper", "density_lo": 0, "density_hi": 0.049, "status": "below_floor"}
-    >>> print(density_sentence({**limit, "protocol": "differs", "protocol_detail": "shots 0, ruler 5"}))
-    Mine-7B has density at most 0.049 (score at or below the floor) on the ruler qwen1.5, benchmark mmlu; it must not be
-    compared with densities on another ruler or benchmark, nor with others on this one: it was measured otherwise (shots
-    0, ruler 5).
+    >>> print(density_sentence({**limit, "protocol": "differs", "protocol_detail": "shots 0, reference 5"}))
+    Mine-7B has density at most 0.049 (score at or below the floor) on the reference qwen1.5, benchmark mmlu; it must
+    not be compared with densities on another reference or benchmark, nor with others on this one: it was measured
+    otherwise (shots 0, reference 5).
     """
     over = _OVER.get(str(row.get("denominator")), "")
-    where = (
-        f"on the ruler {formatting.clean(row.get('reference'), 80)}, {_score(row)}{f', over {over}' if over else ''}"
-    )
+    where = f"on the reference {formatting.clean(row.get('reference'), 80)}, {_score(row)}"
+    where += f", over {over}" if over else ""
     name = formatting.clean(row["model"], 120)
     return f"{name} has density {_value(row, level)} {where}; it must not be compared {_not(row)}."
 
@@ -101,7 +100,7 @@ def _score(row: Mapping[str, Any]) -> str:
 
 
 def _not(row: Mapping[str, Any]) -> str:
-    others = "with densities on another ruler or benchmark"
+    others = "with densities on another reference or benchmark"
     detail = formatting.clean(row.get("protocol_detail"), 200)
     if row.get("protocol") == "differs":
         return f"{others}, nor with others on this one: it was measured otherwise ({detail})"

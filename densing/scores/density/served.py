@@ -33,17 +33,17 @@ def served_densities(
     reference : str
         A family, or the path of a JSON fit.
     quantity : {"loss", "score"}
-        What is read on the reference's ruler, over all tasks that were measured.
+        What is read on the reference, over all tasks that were measured.
     guard, level, seed
         As in :func:`run_densities`.
 
     Returns
     -------
     pandas.DataFrame
-        With the further columns ``n_eff``, ``density`` (n_eff per kept parameter, counted as the ruler counts: without
-        embeddings for ladders), their ends ``_lo`` and ``_hi``, ``status``, ``bound`` (upper: no more
-        than that can be said, which holds of all three), and ``n_eff_per_byte``: n_eff over
-        ``weight_bytes``, which are all that the variant needs, embeddings included.
+        With the further columns ``n_eff``, ``density`` (n_eff per kept parameter, counted as the reference counts:
+        without embeddings for ladders), their ends ``_lo`` and ``_hi``, ``status``, ``bound`` (upper: no more than that
+        can be said, which holds of all three), and ``n_eff_per_byte``: n_eff over ``weight_bytes``, which are all that
+        the variant needs, embeddings included.
 
     Raises
     ------

@@ -2,9 +2,9 @@
 
 Why not the usual interval at every item: whoever stops at a moment of his choosing picks those at which the mean
 happens to please, and 95 % become about 66. Why not an interval that is valid at all moments: it costs 2.4 times the
-items. Here the looks are few and planned. Stopping at a width looks at the variance and at the slope of the ruler, and
-hardly at the side on which the mean errs, so what it costs is small; stopping because the density is out of the ruler's
-range looks at the mean, and that is what the early looks spend error for (:func:`alpha_spent`).
+items. Here the looks are few and planned. Stopping at a width looks at the variance and at the slope of the reference,
+and hardly at the side on which the mean errs, so what it costs is small; stopping because the density is out of the
+reference's range looks at the mean, and that is what the early looks spend error for (:func:`alpha_spent`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from scipy.special import ndtr, stdtrit
 
 from densing.core import InputError
 from densing.scores.density.inversion import DEFAULT_GUARD
-from densing.scores.density.runs import RUN_GUARD, ruler_benchmarks
-from densing.scores.references import Reference, ladder_reference, load_reference, loss_ruler
+from densing.scores.density.runs import RUN_GUARD, reference_benchmarks
+from densing.scores.references import Reference, ladder_reference, load_reference, loss_reference
 
 POPULATION, SET = "population", "set"
 MINIMUM = 100
@@ -35,7 +35,7 @@ LOOKS = (0.4, 0.8)
 # And at most at so many times the items of the look before: a plan made on few items can ask for far too many.
 GROWTH = 4
 # Factor on the last look's interval: stopped by its own width, one without it holds the truth in 93.3 % (losses of the
-# suite, ± 0.2), because spread and mean of skewed losses err together and the ruler's slope is read at the mean.
+# suite, ± 0.2), because spread and mean of skewed losses err together and the reference's slope is read at the mean.
 WIDER = 1.04
 # What the last look asks for beyond the plan, so that noise in the spreads does not call for one more.
 EXCESS = 1.02
@@ -195,7 +195,7 @@ class Decision:
     stop : bool
         Whether to stop.
     reason : {"more", "narrow", "bound", "unreachable", "exhausted"}
-        ``bound``: the whole interval lies beyond the ruler's guard, so that the density is one-sided and more items
+        ``bound``: the whole interval lies beyond the reference's guard, so that the density is one-sided and more items
         would not change it. ``unreachable``: the full set would not give the target; the interval is within a tenth of
         what it would give.
     met : bool
@@ -203,9 +203,9 @@ class Decision:
     items : int
         Items drawn, over all tasks.
     mean, mean_lo, mean_hi : float
-        Mean over tasks, in the ruler's unit, with its interval.
+        Mean over tasks, in the reference's unit, with its interval.
     log_size, lo, hi : float
-        The same through the inverse of the ruler: ln effective parameters.
+        The same through the inverse of the reference: ln effective parameters.
     half_width : float
         (hi - lo) / 2; also that of ln density, since a model's size is known.
     full_half_width : float
@@ -247,7 +247,7 @@ class _Interval:
 
     @property
     def half_width(self) -> float:
-        """Half the width in ln effective parameters; infinite where the ruler ends."""
+        """Half the width in ln effective parameters; infinite where the reference ends."""
         _, low, high = self.log_size
         return (high - low) / 2 if math.isfinite(low) and math.isfinite(high) else math.inf
 
@@ -259,13 +259,15 @@ class StoppingRule:
     Items are drawn in random order without replacement. After ``first`` of each task the rule plans how many of each
     it will take, more from those that vary more (Neyman's allocation), and looks again at 40 % and 80 % of the planned
     information, each time planning anew, and at the end; where the plan fell short, again. The intervals of all looks
-    together keep the level (:func:`critical_value`). The interval of the mean goes through the inverse of the ruler's
-    curve, end by end, without linearisation. The curve's own uncertainty is not in it: no number of items reduces that.
+    together keep the level (:func:`critical_value`). The interval of the mean goes through the inverse of the
+    reference's curve, end by end, without linearisation. The curve's own uncertainty is not in it: no number of items
+    reduces that.
 
     Parameters
     ----------
     reference : Reference
-        The ruler on the mean over the tasks: of losses (:func:`densing.scores.references.loss_ruler`) or of scores.
+        The reference on the mean over the tasks: of losses (:func:`densing.scores.references.loss_reference`) or of
+        scores.
     sizes : mapping of int
         Items in the full set of each task.
     target : float
@@ -281,17 +283,18 @@ class StoppingRule:
     minimum : int
         Items before the first look, at least 20 of each task: a spread estimated from fewer misleads.
     guard : float
-        An interval wholly outside ``[N_min / guard, guard * N_max]`` of the ruler is a bound.
+        An interval wholly outside ``[N_min / guard, guard * N_max]`` of the reference is a bound.
 
     Raises
     ------
     InputError
-        For a target that is not positive, an unknown ``covers``, or tasks that are not those of the ruler.
+        For a target that is not positive, an unknown ``covers``, or tasks that are not those of the reference.
 
     Examples
     --------
-    >>> from densing.scores.references import load_reference, loss_ruler
-    >>> rule = StoppingRule(loss_ruler(load_reference("olmo-ladder", "hellaswag")), {"hellaswag": 10042}, target=0.5)
+    >>> from densing.scores.references import load_reference, loss_reference
+    >>> losses_of = loss_reference(load_reference("olmo-ladder", "hellaswag"))
+    >>> rule = StoppingRule(losses_of, {"hellaswag": 10042}, target=0.5)
     >>> losses = np.random.default_rng(0).gamma(16, 0.05, size=10042)
     >>> counts, decision = rule.first, None
     >>> while decision is None or not decision.stop:
@@ -317,8 +320,8 @@ class StoppingRule:
             raise InputError(f"covers {self.covers!r} is neither {POPULATION!r} nor {SET!r}")
         if len(self.sizes) != len(self.reference.benchmarks):
             raise InputError(
-                f"{len(self.sizes)} tasks ({', '.join(self.sizes)}) against a ruler on the mean over "
-                f"{', '.join(self.reference.benchmarks)}; fit the ruler on the tasks that are measured"
+                f"{len(self.sizes)} tasks ({', '.join(self.sizes)}) against a reference on the mean over "
+                f"{', '.join(self.reference.benchmarks)}; fit the reference on the tasks that are measured"
             )
 
     @property
@@ -397,9 +400,9 @@ class StoppingRule:
     def describe(self) -> dict[str, Any]:
         """Return the rule as plain data, for the settings of an evaluation."""
         about = self.reference.describe()
-        ruler = {name: about[name] for name in ("reference", "benchmarks", "law", "given", "data_hash")}
+        reference = {name: about[name] for name in ("reference", "benchmarks", "law", "given", "data_hash")}
         rule = {name: getattr(self, name) for name in ("target", "level", "covers", "minimum", "guard")}
-        return {"rule": VERSION, **rule, "tasks": dict(self.sizes), "ruler": ruler}
+        return {"rule": VERSION, **rule, "tasks": dict(self.sizes), "ruler": reference}
 
     def _variance(self, samples: list[Sample]) -> float:
         return sum(task.variance(self.covers == POPULATION) for task in samples) / len(samples) ** 2
@@ -439,7 +442,7 @@ class StoppingRule:
         if now.half_width <= aim:
             return variance
         mean, _, high = now.mean
-        # The width grows with the margin, without end where the ruler ends.
+        # The width grows with the margin, without end where the reference ends.
         margin = brentq(lambda m: min(self._through(mean, m).half_width, 2 * aim) - aim, 0.0, high - mean, rtol=1e-4)
         return variance * (float(margin) / (high - mean)) ** 2
 
@@ -464,12 +467,12 @@ class StoppingRule:
     def _message(self, reason: str, items: int, now: _Interval, full: float) -> str:
         size, low, high = (math.exp(value) if value < math.inf else math.inf for value in now.log_size)
         reached = (
-            f"effective parameters {size:.3g} ({low:.3g} to {high:.3g}) by the items alone, on a ruler taken as exact: "
-            f"ln density ± {now.half_width:.3g} after {items} items (asked: {self.target:g}"
+            f"effective parameters {size:.3g} ({low:.3g} to {high:.3g}) by the items alone, on a reference taken as "
+            f"exact: ln density ± {now.half_width:.3g} after {items} items (asked: {self.target:g}"
         )
         reached += {NARROW: ", met)", MORE: ")"}.get(reason, ", not met)")
         if reason == BOUND:
-            return f"{reached}: outside the ruler's range at every end of the interval; the density is a bound"
+            return f"{reached}: outside the reference's range at every end of the interval; the density is a bound"
         if reason == EXHAUSTED:
             return f"{reached}: no items are left"
         if reason == UNREACHABLE:
@@ -490,14 +493,14 @@ def rule_for(
     tokens: float | None = None,
     **options: Any,
 ) -> StoppingRule:
-    """Return the rule for a set of tasks: on the ruler that ``run_densities`` reads them with.
+    """Return the rule for a set of tasks: on the reference that ``run_densities`` reads them with.
 
     Parameters
     ----------
     reference : str
         A family, or the path of a JSON fit.
     benchmarks : mapping of str
-        Benchmark id of each task; tasks of benchmarks that the reference has no ruler for do not enter.
+        Benchmark id of each task; tasks whose benchmark the reference does not cover are left out.
     sizes : mapping of int
         Items in the full set of each task.
     quantity : {"loss", "score"}
@@ -510,25 +513,25 @@ def rule_for(
     Raises
     ------
     InputError
-        When the reference has a ruler for none of the tasks, or none on the mean over them.
+        When the reference covers none of the tasks, or has no fit on the mean over them.
 
     Examples
     --------
     >>> rule_for("olmo-ladder", {"mine": "piqa", "other": "sciq"}, {"mine": 1838, "other": 1000}).sizes
     {'mine': 1838}
     """
-    known = ruler_benchmarks(reference)
+    known = reference_benchmarks(reference)
     used = {task: name for task, name in benchmarks.items() if name in known}
     if not used:
         names = ", ".join(sorted({name or task for task, name in benchmarks.items()}))
-        raise InputError(f"reference {reference} has no ruler for {names}; it has {', '.join(known)}")
+        raise InputError(f"reference {reference} does not cover {names}; it covers {', '.join(known)}")
     members = tuple(sorted(used.values()))
     if len(members) == 1:
-        ruler = load_reference(reference, members[0], tokens=tokens)
+        ref = load_reference(reference, members[0], tokens=tokens)
     else:
-        ruler = ladder_reference(reference, members, tokens=tokens)
+        ref = ladder_reference(reference, members, tokens=tokens)
     return StoppingRule(
-        loss_ruler(ruler) if quantity == "loss" else ruler,
+        loss_reference(ref) if quantity == "loss" else ref,
         {task: sizes[task] for task in used},
         **{"guard": RUN_GUARD, **options},
     )

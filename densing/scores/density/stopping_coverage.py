@@ -1,7 +1,7 @@
-"""What ``--until-ci`` keeps of its promise, and what it costs: simulated models on the suite's own rulers.
+"""What ``--until-ci`` keeps of its promise, and what it costs: simulated models on the suite's own references.
 
 Every world has the eight tasks of the suite ``olmo-ladder`` with their sizes, and a model whose mean loss (or score) on
-each task is what that task's ruler says at its effective size. Losses are lognormal; right answers follow a
+each task is what that task's reference says at its effective size. Losses are lognormal; right answers follow a
 two-parameter logistic model with a guessing floor. ``python -m densing.scores.density.stopping_coverage`` prints the
 table.
 """
@@ -25,7 +25,7 @@ from scipy.special import expit, ndtri
 from densing.core import Array
 from densing.scores.density.runs import RUN_GUARD
 from densing.scores.density.stopping import POPULATION, SET, Decision, StoppingRule
-from densing.scores.references import Reference, ladder_reference, load_reference, loss_ruler
+from densing.scores.references import Reference, ladder_reference, load_reference, loss_reference
 
 Items = dict[str, Array]
 
@@ -73,7 +73,7 @@ class World:
     ----------
     name : str
     n_eff : float
-        Effective parameters that its losses and scores have on every task's ruler.
+        Effective parameters that its losses and scores have on every task's reference.
     quantity : {"loss", "score"}
         What the rule reads.
     target : float
@@ -107,19 +107,19 @@ class World:
         return {task: math.ceil(size / self.shrink) for task, size in SIZES.items()}
 
     @cached_property
-    def ruler(self) -> Reference:
-        """The ruler on the mean over the tasks."""
-        return _ruler(tuple(SIZES), self.quantity)
+    def reference(self) -> Reference:
+        """The reference on the mean over the tasks."""
+        return _reference(tuple(SIZES), self.quantity)
 
     @cached_property
     def means(self) -> dict[str, float]:
         """Mean loss or score of the population of each task."""
         means = {}
         for task in SIZES:
-            ruler = _ruler((task,), self.quantity)
-            x = {"params": self.n_eff, **ruler.given}
+            reference = _reference((task,), self.quantity)
+            x = {"params": self.n_eff, **reference.given}
             arrays = {name: np.array([value]) for name, value in x.items()}
-            means[task] = float(ruler.fit.law.predict(ruler.fit.theta, arrays)[0])
+            means[task] = float(reference.fit.law.predict(reference.fit.theta, arrays)[0])
         return means
 
     @cached_property
@@ -136,9 +136,9 @@ class World:
 
     def log_size(self, mean: Any) -> Any:
         """Return ln effective parameters of a mean over the tasks."""
-        law, theta = self.ruler.fit.law, self.ruler.fit.theta
+        law, theta = self.reference.fit.law, self.reference.fit.theta
         with np.errstate(divide="ignore"):
-            return np.log(np.asarray(law.invert(theta, mean, **self.ruler.given)[0], dtype=float))
+            return np.log(np.asarray(law.invert(theta, mean, **self.reference.given)[0], dtype=float))
 
     def draw(self, rng: np.random.Generator) -> tuple[Items, float]:
         """Return the full sets in random order, and ln effective parameters that the interval should hold."""
@@ -200,11 +200,11 @@ def _subjects(rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 @lru_cache
-def _ruler(tasks: tuple[str, ...], quantity: str) -> Reference:
-    """Return the suite's ruler on a task, or on the mean over several."""
+def _reference(tasks: tuple[str, ...], quantity: str) -> Reference:
+    """Return the suite's reference on a task, or on the mean over several."""
     single = len(tasks) == 1
-    ruler = load_reference("olmo-ladder", tasks[0]) if single else ladder_reference("olmo-ladder", tasks)
-    return loss_ruler(ruler) if quantity == "loss" else ruler
+    reference = load_reference("olmo-ladder", tasks[0]) if single else ladder_reference("olmo-ladder", tasks)
+    return loss_reference(reference) if quantity == "loss" else reference
 
 
 @lru_cache
@@ -275,7 +275,7 @@ class Outcome:
 def simulate(world: World, runs: int, seed: int = 0) -> Outcome:
     """Follow the rule on so many simulated evaluations."""
     outcome = Outcome(runs)
-    rule = StoppingRule(world.ruler, world.sizes, target=world.target, covers=world.covers, guard=RUN_GUARD)
+    rule = StoppingRule(world.reference, world.sizes, target=world.target, covers=world.covers, guard=RUN_GUARD)
     for rng in np.random.default_rng(seed).spawn(runs):
         sets, truth = world.draw(rng)
         decisions = follow(rule, sets)

@@ -1,4 +1,4 @@
-"""The models whose density is asked for: catalog rows, or a user's own table, read on one ruler or skill by skill."""
+"""Densities of the catalog's models or of a user's table, on one reference or skill by skill."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from densing.scores.density.inversion import (
 from densing.scores.references import (
     JOINT,
     SKILLS,
-    JointRuler,
+    JointReference,
     Reference,
     available_benchmarks,
-    joint_ruler,
+    joint_reference,
     load_reference,
     target_scores,
 )
@@ -83,7 +83,7 @@ def catalog_densities(
     catalog : Catalog
         Embedded, or with a user's rows merged. Rows of evaluator ``user`` count as measured the way the reference was.
     reference : Reference or str
-        The ruler, or the name of one, which is then read on the mean score.
+        The reference, or the name of one, which is then read on the mean score.
     selection : Selection, optional
         What counts as headline; models outside it stay in the table with the reason in ``stratum``.
     pool : bool
@@ -109,15 +109,15 @@ def catalog_densities(
     Examples
     --------
     >>> import densing
-    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
-    >>> densities = densing.catalog_densities(densing.load_catalog(), ruler)
+    >>> reference = densing.load_reference("qwen1.5", "mmlu")
+    >>> densities = densing.catalog_densities(densing.load_catalog(), reference)
     >>> sorted(densities.table["status"].unique())
     ['below_floor', 'extrapolated', 'ok']
     """
     options: dict[str, Any] = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
     if isinstance(reference, str):
         reference = load_reference(reference, catalog=catalog)
-    if isinstance(reference, JointRuler):
+    if isinstance(reference, JointReference):
         if pool:
             raise InputError("the joint scale reads every evaluator already: leave pooling out")
         result = joint_densities(catalog, reference, selection=selection, **options)
@@ -128,7 +128,7 @@ def catalog_densities(
             notes += more
         result = _densities(adopted, catalog, reference, selection, notes, **options)
     of_user = set(catalog.scores.loc[_from_user(catalog.scores), "model"])
-    if of_user and isinstance(reference, JointRuler):
+    if of_user and isinstance(reference, JointReference):
         result = held_densities(result, of_user)
     return dataclasses.replace(result, notes=(*result.notes, *_apart(result, of_user)))
 
@@ -231,8 +231,8 @@ def table_densities(
     table : path, DataFrame or records
         Columns ``model, params, released, benchmark, score`` (and any other catalog column).
     reference : Reference or str
-        The ruler, or the name of one, which is then read on the mean score; for a mean every one of its benchmarks must
-        be in the table.
+        The reference, or the name of one, which is then read on the mean score; for a mean every one of its benchmarks
+        must be in the table.
     denominator, guard, level, seed
         As in :func:`densing.scores.density.estimate_density`.
 
@@ -255,16 +255,16 @@ def table_densities(
     """
     if isinstance(reference, str):
         reference = load_reference(reference)
-    if isinstance(reference, JointRuler):
+    if isinstance(reference, JointReference):
         from densing.scores.joint import joint_cells, place
 
         # A user's models stand on the scale beside all others: it is fitted anew with their scores.
         parts = read_extra(table)
-        own = joint_ruler(merge(load_catalog(), parts), reference.benchmark, seed=seed)
+        own = joint_reference(merge(load_catalog(), parts), reference.benchmark, seed=seed)
         # There a known model ties the user's evaluator to the others. Its row is the user's measurement alone: read off
         # that scale under a name of its own, beside the catalog's.
-        beside, names = own_measurements(parts)
-        merged = merge(load_catalog(), beside)
+        renamed, names = own_measurements(parts)
+        merged = merge(load_catalog(), renamed)
         cells = joint_cells(merged)
         apart = cells.table["model"].isin(names) & cells.table["benchmark"].isin(own.scale.benchmarks)
         if apart.any():
@@ -355,11 +355,11 @@ def skill_densities(
 def skill_results(catalog: Catalog, reference: str, **options: Any) -> dict[str, DensityResult]:
     """Return the densities of each skill with their draws and notes; arguments as for :func:`skill_densities`."""
     if reference == JOINT:
-        rulers: dict[str, Reference] = {skill: joint_ruler(catalog, skill) for skill in SKILLS}
+        references: dict[str, Reference] = {skill: joint_reference(catalog, skill) for skill in SKILLS}
     else:
         shipped = [] if reference.endswith(".json") else available_benchmarks(reference)
-        rulers = {skill: load_reference(reference, skill) for skill in SKILLS if skill in shipped}
-    return {skill: catalog_densities(catalog, ruler, **options) for skill, ruler in rulers.items()}
+        references = {skill: load_reference(reference, skill) for skill in SKILLS if skill in shipped}
+    return {skill: catalog_densities(catalog, ref, **options) for skill, ref in references.items()}
 
 
 def skill_table(results: Mapping[str, DensityResult]) -> pd.DataFrame:
@@ -381,7 +381,7 @@ def _densities(
     notes: list[Note],
     **options: Any,
 ) -> DensityResult:
-    """Read adopted scores on the ruler, with what the catalog says of their models; options of estimate_density."""
+    """Read adopted scores on the reference, with what the catalog says of their models; options of estimate_density."""
     if len(catalog.models) > MAX_MODELS:
         raise InputError(
             f"{len(catalog.models)} models are more than the {MAX_MODELS} that fit in memory; split the table"
@@ -396,7 +396,7 @@ def _densities(
             )
     scores = target_scores(adopted, reference.evaluator, reference.benchmarks)
     scores = scores.merge(_protocols(adopted, scores, reference), on="model", how="left")
-    # Rows that stand in for the ruler's evaluator were measured by somebody else.
+    # Rows that stand in for the reference's evaluator were measured by somebody else.
     stands_in = adopted.scores.get("measured_by", pd.Series(None, adopted.scores.index)).notna()
     read = adopted.scores.assign(own=own_figures(adopted) & ~stands_in)
     read = read[read["benchmark"].isin(reference.benchmarks)].merge(scores[["model", "evaluator"]])
@@ -422,13 +422,13 @@ def _densities(
             f"({', '.join(reference.benchmarks)})"
         )
     rows = rows.sort_values(["released", "model"], ignore_index=True)
-    result = estimate_density(rows, reference.beside(), **options)
+    result = estimate_density(rows, reference.without_protocol_notes(), **options)
     notes = [*notes, *protocol_notes(result.table, reference)]
-    # The user's models that have a score the ruler wants, and yet no density.
+    # The user's models that have a score the reference wants, and yet no density.
     own = _from_user(catalog.scores) & catalog.scores["benchmark"].isin(reference.benchmarks)
     if unread := sorted(set(catalog.scores.loc[own, "model"]) - set(rows["model"])):
         message = (
-            f"of your models are left out: {formatting.listed(unread, 20)}; the ruler needs a score on each of "
+            f"of your models are left out: {formatting.listed(unread, 20)}; the reference needs a score on each of "
             f"{', '.join(reference.benchmarks)}, measured by 'user'"
         )
         notes.append(Note("not-read", "warning", message, {"models": unread}))
@@ -438,7 +438,9 @@ def _densities(
         shown = formatting.listed(
             (f"{name} ({formatting.plural(count, 'score')})" for name, count in unused.items()), 20
         )
-        message = f"of your scores are not used, because this ruler reads {', '.join(reference.benchmarks)}: {shown}"
+        message = (
+            f"of your scores are not used, because this reference reads {', '.join(reference.benchmarks)}: {shown}"
+        )
         notes.append(Note("scores-not-used", "info", message, {"benchmarks": unused}))
     return dataclasses.replace(result, notes=(*result.notes, *notes, *catalog.notes))
 
@@ -450,7 +452,7 @@ def _from_user(scores: pd.DataFrame) -> pd.Series:
 
 
 def _protocols(adopted: Catalog, chosen: pd.DataFrame, reference: Reference) -> pd.DataFrame:
-    """Return per model how its scores were measured beside the ruler: ``model, protocol, protocol_detail``."""
+    """Return per model how its scores were measured beside the reference: ``model, protocol, protocol_detail``."""
     rows = adopted.scores[adopted.scores["benchmark"].isin(reference.benchmarks)]
     if len(reference.benchmarks) == 1:
         rows = rows.merge(chosen[["model", "evaluator"]], on=["model", "evaluator"])
@@ -468,11 +470,11 @@ def _protocols(adopted: Catalog, chosen: pd.DataFrame, reference: Reference) -> 
         evaluator, benchmark, metric, shots, form = key
         document = known_protocol(evaluator, benchmark)
         own = stated(metric or "", shots=shots, form=form or document.form, cot=document.cot)
-        ruler = reference.protocol(benchmark)
-        parts = compare_protocols(own, ruler)
+        expected = reference.protocol(benchmark)
+        parts = compare_protocols(own, expected)
         # What neither of two values of one evaluator's series states is the same for both.
         same_series = evaluator == reference.evaluator != USER and not is_ladder and DIFFERS not in parts.values()
-        verdicts[key] = (SAME, "") if same_series else (verdict(parts), explain(own, ruler))
+        verdicts[key] = (SAME, "") if same_series else (verdict(parts), explain(own, expected))
     protocols = [verdicts[key] for key in keys]
     several = len(reference.benchmarks) > 1
     table = pd.DataFrame(
@@ -514,11 +516,14 @@ def protocol_notes(table: pd.DataFrame, reference: Reference) -> list[Note]:
     table : pandas.DataFrame
         ``model, benchmark, protocol, protocol_detail``.
     reference : Reference
-        The ruler that they were read on.
+        The reference that they were read on.
     """
     remedies = {
-        DIFFERS: ("error", "differs from the ruler's: densities must not be compared; measure as the ruler was"),
-        UNKNOWN: ("warning", "is not known whole, so it may differ from the ruler's; state shots, metric and form"),
+        DIFFERS: (
+            "error",
+            "differs from the reference's: densities must not be compared; measure as the reference was",
+        ),
+        UNKNOWN: ("warning", "is not known whole, so it may differ from the reference's; state shots, metric and form"),
     }
     notes = []
     for protocol, (severity, consequence) in remedies.items():
@@ -540,14 +545,14 @@ def _adopt(catalog: Catalog, reference: Reference, every: bool) -> tuple[Catalog
     With ``every``, all rows are the user's, whatever evaluator they name.
     """
     scores = catalog.scores
-    on_ruler = scores["benchmark"].isin(reference.benchmarks)
+    on_reference = scores["benchmark"].isin(reference.benchmarks)
     foreign = scores["evaluator"].ne(reference.evaluator) if every else scores["evaluator"].eq(USER)
-    if not (on_ruler & foreign).any():
+    if not (on_reference & foreign).any():
         return catalog, []
     rank = scores["evaluator"].map({reference.evaluator: 0, USER: 1}).fillna(2)
-    ordered = scores.assign(_rank=rank)[on_ruler & (foreign | rank.eq(0))]
+    ordered = scores.assign(_rank=rank)[on_reference & (foreign | rank.eq(0))]
     first = ordered.sort_values(["_rank", "evaluator"]).drop_duplicates(["model", "benchmark"])
-    known = scores[on_ruler & rank.eq(0)]
+    known = scores[on_reference & rank.eq(0)]
     series = dict(zip(known["benchmark"], known["series"], strict=True))
     adopted = first.assign(
         evaluator=reference.evaluator,
@@ -557,14 +562,14 @@ def _adopt(catalog: Catalog, reference: Reference, every: bool) -> tuple[Catalog
     notes = []
     if every and len(ordered) > len(first):
         notes.append(_second_evaluators(first, ordered.drop(index=first.index)))
-    if not every and not (beside := ordered[ordered["evaluator"].eq(USER) & ~ordered.index.isin(first.index)]).empty:
-        notes.append(_measured_already(first, beside, reference))
+    if not every and not (second := ordered[ordered["evaluator"].eq(USER) & ~ordered.index.isin(first.index)]).empty:
+        notes.append(_measured_already(first, second, reference))
     joined = pd.concat([scores.drop(index=ordered.index), adopted], ignore_index=True)
     return dataclasses.replace(catalog, scores=joined), notes
 
 
 def _measured_already(used: pd.DataFrame, own: pd.DataFrame, reference: Reference) -> Note:
-    """Say which scores of a user stand beside one of the ruler's own evaluator, so that a model counts once."""
+    """Say which scores of a user stand beside one of the reference's own evaluator, so that a model counts once."""
     cell = ["model", "benchmark"]
     pairs = own.merge(used[[*cell, "score"]], on=cell, suffixes=("", "_used"))
     pairs = pairs.assign(gap=pairs["score"] - pairs["score_used"])
@@ -574,7 +579,7 @@ def _measured_already(used: pd.DataFrame, own: pd.DataFrame, reference: Referenc
         NAMED,
     )
     message = (
-        f"your {formatting.plural(len(pairs), 'score')} of models that the ruler's own evaluator measured "
+        f"your {formatting.plural(len(pairs), 'score')} of models that the reference's own evaluator measured "
         f"({reference.evaluator}) {'is' if len(pairs) == 1 else 'are'} not read, so that none counts twice: {shown}; "
         "--scores gives the densities of yours"
     )
@@ -629,16 +634,16 @@ def _pool(catalog: Catalog, reference: Reference) -> tuple[Catalog, list[Note]]:
     if len(reference.benchmarks) != 1:
         raise InputError(f"pooling evaluators works on one benchmark, not on {reference.benchmark!r}; name one")
     scores = catalog.scores
-    on_ruler = scores["benchmark"].eq(reference.benchmarks[0])
-    measured = scores[on_ruler & scores["evaluator"].eq(reference.evaluator)]
+    on_reference = scores["benchmark"].eq(reference.benchmarks[0])
+    measured = scores[on_reference & scores["evaluator"].eq(reference.evaluator)]
     if measured.empty:
         raise InputError(
             f"pooling: the catalog has no {reference.benchmark} score by {reference.evaluator!r} to pool with"
         )
     own = measured.iloc[0]
     usable = ~(has_flag(scores["flags"], WRONG) | has_flag(scores["flags"], OTHER_PROTOCOL))
-    pooled = on_ruler & usable & scores["shots"].eq(own["shots"]) & scores["series"].ne(own["series"])
-    message = f"{int(pooled.sum())} {reference.benchmarks[0]} scores of other evaluators are read on the same ruler"
+    pooled = on_reference & usable & scores["shots"].eq(own["shots"]) & scores["series"].ne(own["series"])
+    message = f"{int(pooled.sum())} {reference.benchmarks[0]} scores of other evaluators are read on the same reference"
     notes = [Note("pooled-evaluators", "warning", message, {"rows": int(pooled.sum())})]
     joined = scores.assign(series=scores["series"].where(~pooled, own["series"]))
     return dataclasses.replace(catalog, scores=joined), notes

@@ -1,6 +1,6 @@
 """Density beside the loss of a training run: from the scores of a checkpoint to what an experiment tracker holds.
 
-:func:`checkpoint_densities` reads scores on a ruler, :func:`to_log` says what of the result is logged, and the
+:func:`checkpoint_densities` reads scores on a reference, :func:`to_log` says what of the result is logged, and the
 functions behind it hand that to Weights & Biases, MLflow and TensorBoard. What the Trainer of transformers logs comes
 from the same two (:mod:`densing.scores.density.callback`).
 """
@@ -48,11 +48,11 @@ def checkpoint_densities(
         The share of right answers by benchmark, ``{"mmlu": 0.41}``, or the share with the number of items,
         ``{"mmlu": (0.41, 14042)}``; without it the benchmark's known number counts. Or what
         ``lm_eval.simple_evaluate`` returned, or the path of results as for :func:`densing.read_results`: these say
-        how they were measured, so that the protocol can be compared with the ruler's.
+        how they were measured, so that the protocol can be compared with the reference's.
     params : number or torch.nn.Module
         All parameters, a count; or the model itself, whose parameters are counted.
     reference : str
-        The ruler: a family, or the path of a JSON fit.
+        The reference: a family, or the path of a JSON fit.
     non_embedding : float, optional
         Parameters without embeddings, which ladders (``olmo-ladder``) count; of a model itself they are known.
     model : str
@@ -65,12 +65,12 @@ def checkpoint_densities(
     Returns
     -------
     RunDensities
-        A row per benchmark, and where the ruler has one a row for all of them.
+        A row per benchmark, and where the reference has one a row for all of them.
 
     Raises
     ------
     InputError
-        When a score is no share, a count no count, or no benchmark is one of the ruler's.
+        When a score is no share, a count no count, or no benchmark is one of the reference's.
 
     Notes
     -----
@@ -154,12 +154,12 @@ def to_log(result: Result) -> tuple[dict[str, float], dict[str, str]]:
     Returns
     -------
     numbers : dict of str to float
-        By ``density/RULER/BENCHMARK/`` and ``density``, ``density_lo``, ``density_hi`` (its interval) or ``n_eff`` (the
-        effective parameters). Where the ruler gives no more than a limit the density is that limit, as in figures, and
-        the end that is not known is left out. A density by loss is under ``BENCHMARK.loss``.
+        By ``density/REFERENCE/BENCHMARK/`` and ``density``, ``density_lo``, ``density_hi`` (its interval) or ``n_eff``
+        (the effective parameters). Where the reference gives no more than a limit the density is that limit, as in
+        figures, and the end that is not known is left out. A density by loss is under ``BENCHMARK.loss``.
     texts : dict of str to str
-        By ``density/RULER/BENCHMARK`` the sentence to quote: name, density, interval, ruler, and what it must not be
-        compared with.
+        By ``density/REFERENCE/BENCHMARK`` the sentence to quote: name, density, interval, reference, and what it must
+        not be compared with.
 
     Raises
     ------

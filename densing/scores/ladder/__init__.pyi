@@ -25,7 +25,7 @@ from .fits import fit_tasks as fit_tasks
 from .fits import fit_validation as fit_validation
 from .fits import measured_table as measured_table
 from .fits import own_run as own_run
-from .fits import ruler as ruler
+from .fits import task_reference as task_reference
 from .fits import validation_table as validation_table
 from .folder import describe_ladder as describe_ladder
 from .folder import read_exports as read_exports

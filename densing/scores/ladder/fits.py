@@ -1,7 +1,7 @@
 """The laws of a ladder: loss in size and tokens, score in loss, how well each holds, and what they say of targets.
 
 From the table of what was measured (a row per exported model and task) to the fits of each task, and from these to
-rulers and to targets whose density the law says beforehand: does the measured one agree?
+references and to targets whose density the law says beforehand: does the measured one agree?
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class TaskFit:
     two_step : LawFit or None
         Score in (N, D) by way of the loss; None where nothing was scored.
     points : pandas.DataFrame
-        What a ruler shows: ``model, params, tokens, bits_per_byte, score, score_se, held_out``.
+        What a reference shows: ``model, params, tokens, bits_per_byte, score, score_se, held_out``.
     quality : pandas.DataFrame
         A row per law: ``law, r2, rollout_mean, rollout_worst``.
     notes : tuple of Note
@@ -381,19 +381,19 @@ def _chance_notes(task: str, accuracy: Sequence[float] | pd.Series, items: int) 
     share = float(np.mean(np.asarray(accuracy, dtype=float) <= limit))
     if share <= 0.5:
         return []
-    text = f"task {task}: {share:.0%} of the models answer no better than chance; its ruler says nothing about them"
+    text = f"task {task}: {share:.0%} of the models answer no better than chance; its reference says nothing about them"
     return [Note("at-chance", "warning", text, {"share": share, "chance": chance, "items": items})]
 
 
-def ruler(fitted: TaskFit, tokens: float, title: str) -> LawFit:
-    """Return the two-step fit with the description that makes its JSON a ruler for ``--reference``.
+def task_reference(fitted: TaskFit, tokens: float, title: str) -> LawFit:
+    """Return the two-step fit with the description that makes its JSON a reference for ``--reference``.
 
     Parameters
     ----------
     fitted : TaskFit
         A task with scores.
     tokens : float
-        D0: the training tokens at which the ruler is read.
+        D0: the training tokens at which the reference is read.
     title : str
         One line for people.
 
@@ -403,7 +403,7 @@ def ruler(fitted: TaskFit, tokens: float, title: str) -> LawFit:
         When the task has no scores.
     """
     if fitted.two_step is None:
-        raise InputError(f"task {fitted.task}: has losses only; a ruler needs scores")
+        raise InputError(f"task {fitted.task}: has losses only; a reference needs scores")
     about = {
         "name": "ladder",
         "title": title,
@@ -453,7 +453,7 @@ class LadderFit:
         return float(max(export["tokens"] for export in self.exports if own_run(export)))
 
     def write(self, out: Path) -> list[str]:
-        """Write one JSON file per task (a ruler where there are scores) and ``measured.csv``; return the JSON files."""
+        """Write a JSON file per task (a reference if it has scores) and ``measured.csv``; return the JSON files."""
         if self.measured is not None:
             write_csv(self.measured, out / "measured.csv")
         if self.behaviour is not None:
@@ -463,7 +463,7 @@ class LadderFit:
         title = f"ladder of preset {self.preset} ({sizes[0]:,} to {sizes[-1]:,} parameters, {len(own)} models)"
         files = []
         for task in self.tasks:
-            fit = task.losses["chinchilla"] if task.two_step is None else ruler(task, self.tokens, title)
+            fit = task.losses["chinchilla"] if task.two_step is None else task_reference(task, self.tokens, title)
             path = out / f"{task.task}.json"
             write_text(path, fit.to_json() + "\n")
             files.append(str(path))

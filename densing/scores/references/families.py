@@ -1,4 +1,4 @@
-"""The reference families: which models and whose scores make a ruler, and which scores may be read on it.
+"""The reference families: which models and whose scores define each, and which scores may be read on it.
 
 A one-step family is a set of catalog models of one recipe at several sizes; its scores come from one evaluator, the
 first in the list that measured enough of them, and its targets are read from the same comparability series. Of the
@@ -41,7 +41,7 @@ class Family:
     models : tuple of str
         Catalog names of the members (empty for ladders with their own table).
     evaluators : tuple of str
-        Preferred order; a ruler uses one.
+        Preferred order; a reference uses one.
     about : str
         Sizes, tokens, and what to know before using it.
     """
@@ -174,14 +174,14 @@ def refuse_unpublished(family: Family) -> None:
     if family.kind == "described":
         raise UnavailableError(
             f"reference {family.name!r} is described but has no published losses. {family.about} Supply them: "
-            "`densing fit TABLE --law two-step --out ruler.json` on a table with columns params,tokens,loss,score, "
-            "then `--reference ruler.json`."
+            "`densing fit TABLE --law two-step --out reference.json` on a table with columns params,tokens,loss,score, "
+            "then `--reference reference.json`."
         )
 
 
 @dataclass(frozen=True)
 class Members:
-    """The points of a ruler.
+    """The points of a reference.
 
     Parameters
     ----------
@@ -201,8 +201,8 @@ class Members:
     floor: float
 
 
-def ruler_members(catalog: Catalog, family: Family, benchmark: str) -> Members:
-    """Collect the points of a ruler from the catalog.
+def reference_members(catalog: Catalog, family: Family, benchmark: str) -> Members:
+    """Collect the points of a reference from the catalog.
 
     Parameters
     ----------
@@ -272,9 +272,9 @@ def group_members(catalog: Catalog, family: Family, group: str = "mean") -> tupl
 
 
 def target_scores(catalog: Catalog, evaluator: str, benchmarks: tuple[str, ...]) -> pd.DataFrame:
-    """Return one score per model that may be read on a ruler of this evaluator and these benchmarks.
+    """Return one score per model that may be read on a reference of this evaluator and these benchmarks.
 
-    A single benchmark takes every evaluator of the ruler's comparability series; a mean stays within the evaluator.
+    A single benchmark takes every evaluator of the reference's comparability series; a mean stays within the evaluator.
 
     Returns
     -------
@@ -292,7 +292,7 @@ def target_scores(catalog: Catalog, evaluator: str, benchmarks: tuple[str, ...])
 
 
 def ladder_members(catalog: Catalog, ladder: Ladder, benchmark: str) -> tuple[str, tuple[str, ...]]:
-    """Return the evaluator (empty where the catalog has none) and the tasks of a ladder's ruler.
+    """Return the evaluator (empty where the catalog has none) and the tasks of a ladder's reference.
 
     Raises
     ------

@@ -80,11 +80,11 @@ class Ladder:
     file : str
         Its table, see :data:`LADDER`.
     tasks : tuple of str
-        Tasks that make a ruler.
+        Tasks that make a reference.
     mean : tuple of str
-        Tasks of the ruler on the mean.
+        Tasks of the reference on the mean.
     tokens : float
-        D0 at which the ruler is read unless asked otherwise, tokens.
+        D0 at which the reference is read unless asked otherwise, tokens.
     scheme : {"parametric", "cluster"}
         Draws of the loss law: Gaussian with Student width for runs that are independent of each other, resampled runs
         where one run yields several points.

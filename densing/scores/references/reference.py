@@ -1,6 +1,6 @@
-"""A ruler: one reference family, one benchmark (or the mean of several), one fitted law.
+"""A reference: one family of models, one benchmark (or the mean of several), one fitted law.
 
-What a fit says of itself as a ruler stands in its ``meta["reference"]``, described by :class:`Description`.
+What a fit says of itself as a reference stands in its ``meta["reference"]``, described by :class:`Description`.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Reference(Readable):
     Examples
     --------
     >>> import densing
-    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
-    >>> ruler.evaluator, len(ruler.points), ruler.fit.status
+    >>> reference = densing.load_reference("qwen1.5", "mmlu")
+    >>> reference.evaluator, len(reference.points), reference.fit.status
     ('obsscaling', 8, 'converged')
     """
 
@@ -72,12 +72,12 @@ class Reference(Readable):
         """Return how a benchmark was measured on the family; all parts unknown where nothing is stored."""
         return self.protocols.get(benchmark, Protocol())
 
-    def beside(self) -> Reference:
-        """Return the ruler without what its notes say of the catalog's protocol: for scores compared one by one."""
+    def without_protocol_notes(self) -> Reference:
+        """Return the reference without what its notes say of the catalog's protocol: for scores compared one by one."""
         return replace(self, notes=tuple(note for note in self.notes if note.code != "protocol-differs"))
 
     def at_tokens(self, tokens: float | None) -> Reference:
-        """Return the ruler read at another D0; itself for None.
+        """Return the reference read at another D0; itself for None.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class Reference(Readable):
         return replace(self, given={**self.given, "tokens": float(tokens)})
 
     def describe(self) -> dict[str, Any]:
-        """Return the ruler's identity as plain data."""
+        """Return the reference's identity as plain data."""
         low, high = self.fit.domain["params"]
         return {
             "reference": self.name,
@@ -122,12 +122,12 @@ class Reference(Readable):
             "measured by": self.evaluator,
             "fit": self.fit.status,
         }
-        return Card(f"Ruler {self.name}, {self.benchmark}: {self.title}", facts, self.points, self.notes)
+        return Card(f"Reference {self.name}, {self.benchmark}: {self.title}", facts, self.points, self.notes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a ruler's fit carries of it in ``meta["reference"]``, key by key in this order.
+    """What a reference's fit carries of it in ``meta["reference"]``, key by key in this order.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class Description:
 
 
 def from_fit(fit: LawFit) -> Reference:
-    """Rebuild a ruler from a fit that carries its description in ``meta["reference"]``.
+    """Rebuild a reference from a fit that carries its description in ``meta["reference"]``.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def from_fit(fit: LawFit) -> Reference:
         raise ArtefactError(f"$.meta.reference: points or given do not belong to law {fit.law.name}")
     if not about.benchmarks:
         raise ArtefactError("$.meta.reference.benchmarks names no benchmark")
-    # Where several rulers speak, a note on a curve says which.
+    # Where several references speak, a note on a curve says which.
     own = (replace(note, message=f"{about.name}, {about.benchmark}: {note.message}") for note in fit.notes)
     return Reference(
         name=about.name,
@@ -186,14 +186,14 @@ def from_fit(fit: LawFit) -> Reference:
 
 
 def from_table_fit(fit: LawFit, name: str, benchmark: str) -> Reference:
-    """Make a ruler of a fit to a user's own table.
+    """Make a reference of a fit to a user's own table.
 
     Parameters
     ----------
     fit : LawFit
         Score in parameters (and tokens).
     name : str
-        Name of the ruler in results.
+        Name of the reference in results.
     benchmark : str
         The benchmark that the scores belong to.
     """
@@ -224,29 +224,30 @@ def from_table_fit(fit: LawFit, name: str, benchmark: str) -> Reference:
     )
 
 
-def loss_ruler(reference: Reference) -> Reference:
-    """Return the first step of a two-step ruler: what reads effective parameters off a loss instead of a score.
+def loss_reference(reference: Reference) -> Reference:
+    """Return the first step of a two-step reference: what reads effective parameters off a loss instead of a score.
 
     Parameters
     ----------
     reference : Reference
-        A ruler whose law is :class:`densing.scores.laws.TwoStep`.
+        A reference whose law is :class:`densing.scores.laws.TwoStep`.
 
     Returns
     -------
     Reference
-        The same runs and draws, law L(N, D); its points' ``score`` is the loss in bits per byte (NaN where the ruler's
-        points do not tell it). Protocols are those of the loss, known for the ladders that the package ships.
+        The same runs and draws, law L(N, D); its points' ``score`` is the loss in bits per byte (NaN where the
+        reference's points do not tell it). Protocols are those of the loss, known for the ladders that the package
+        ships.
 
     Raises
     ------
     InputError
-        When the ruler has no loss step.
+        When the reference has no loss step.
 
     Examples
     --------
     >>> from densing.scores.references import load_reference
-    >>> loss_ruler(load_reference("olmo-ladder", "piqa")).fit.law.output
+    >>> loss_reference(load_reference("olmo-ladder", "piqa")).fit.law.output
     'loss'
     """
     fit, law = reference.fit, reference.fit.law

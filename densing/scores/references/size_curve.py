@@ -1,14 +1,15 @@
-r"""The joint scale as a ruler: how ability grows with size within families, and the level of one of them.
+r"""The joint scale as a reference: how ability grows with size within families, and the level of one of them.
 
 .. math:: \theta_{fi} = \alpha_f + b \ln N_{fi} + e_{fi}
 
 The slope b comes from every family of several sizes, each with a level of its own: what is common to recipes is how
-much more size buys, not where they begin. The level of the ruler is that of one well-measured family, the anchor;
+much more size buys, not where they begin. The level of the reference is that of one well-measured family, the anchor;
 density 1 is its recipe.
 
-The anchor also decides how far the ruler reaches. Beyond its sizes the level is not measured: it is carried there by
-the slope alone, and a family that is smaller than the anchor cannot vouch for it, since its own level was taken out. So
-the guard counts from the anchor's smallest and largest size, as for every other ruler, and what lies beyond is a limit.
+The anchor also decides how far the reference reaches. Beyond its sizes the level is not measured: it is carried there
+by the slope alone, and a family that is smaller than the anchor cannot vouch for it, since its own level was taken out.
+So the guard counts from the anchor's smallest and largest size, as for every other reference, and what lies beyond is a
+limit.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from densing.scores.laws import get_law
 from densing.scores.references.reference import Reference
 
 if TYPE_CHECKING:
-    # The joint scale loads for half a second, and most rulers do without.
+    # The joint scale loads for half a second, and most references do without.
     from densing.scores.joint import Cells, JointScale
 
 JOINT = "joint"
@@ -46,8 +47,8 @@ RECENT = pd.Timestamp("2024-01-01")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class JointRuler(Reference):
-    """A ruler on the joint scale: abilities of all models come with it, as draws.
+class JointReference(Reference):
+    """A reference on the joint scale: abilities of all models come with it, as draws.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class JointRuler(Reference):
 
     See Also
     --------
-    joint_ruler
+    joint_reference
     """
 
     scale: JointScale
@@ -70,7 +71,7 @@ class JointRuler(Reference):
         return str(self.fit.options["anchor"])
 
 
-def joint_ruler(
+def joint_reference(
     catalog: Catalog,
     basket: str = "mean",
     *,
@@ -78,8 +79,8 @@ def joint_ruler(
     reach: str = "anchor",
     slope: str = "within",
     seed: int = 0,
-) -> JointRuler:
-    """Return the joint ruler on a basket: the line of ability in ln N, its draws, and the scale behind it.
+) -> JointReference:
+    """Return the joint reference on a basket: the line of ability in ln N, its draws, and the scale behind it.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ def joint_ruler(
 
     Returns
     -------
-    JointRuler
+    JointReference
         ``fit`` is the line with a draw per draw of the scale, families resampled with each; ``points`` are the members,
         moved to the anchor's level.
 
@@ -227,7 +228,7 @@ def joint_ruler(
             "loosely known"
         )
         notes.append(Note("few-families", "warning", message, {"families": family[counted].tolist()}))
-    return JointRuler(
+    return JointReference(
         name=JOINT,
         title=f"joint scale of {len(scale)} models, level of {anchor}",
         benchmark=basket,

@@ -1,8 +1,8 @@
 """The same question under other choices: the multiverse, the paper's own estimator, its split at ChatGPT.
 
-The multiverse varies ruler, benchmark, window, denominator and dates; the sensitivity varies, one at a time, what the
-headline of the joint scale rests on; the replication reads the paper's estimator off the multiverse; the split is the
-paper's own, on MMLU, with models from before ChatGPT.
+The multiverse varies reference, benchmark, window, denominator and dates; the sensitivity varies, one at a time, what
+the headline of the joint scale rests on; the replication reads the paper's estimator off the multiverse; the split is
+the paper's own, on MMLU, with models from before ChatGPT.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from densing.scores.references import (
     JOINT,
     RECENT,
     SKILLS,
-    JointRuler,
+    JointReference,
     Reference,
     available_benchmarks,
     family_names,
     fits_folder,
-    joint_ruler,
+    joint_reference,
     load_reference,
 )
 from densing.scores.trend import (
@@ -119,7 +119,7 @@ class Spec:
 
 
 def specs(catalog: Catalog, *, joint: bool = False) -> Iterator[Spec]:
-    """Yield the combinations: every shipped ruler and window; other denominators and dates for the means and MMLU.
+    """Yield the combinations: every shipped reference and window; other denominators and dates for the means and MMLU.
 
     ``joint`` adds the joint scale, its mean and its skills: it is fitted to the catalog, so it is asked for.
     """
@@ -171,7 +171,7 @@ def multiverse(
     selection : Selection, optional
         Which models every combination uses; whether their dates must be sourced is varied.
     guard, tokens
-        As in :func:`densing.scores.density.estimate_density` and, for two-step rulers, :func:`load_reference`.
+        As in :func:`densing.scores.density.estimate_density` and, for two-step references, :func:`load_reference`.
     asked : tuple of str or None
         First and last release date of the window ``asked``.
     seed : int
@@ -203,14 +203,14 @@ def multiverse(
                 verified = replace(selection or Selection(), verified_only=spec.dates == "sourced")
                 densities[key] = None
                 try:
-                    ruler = load_reference(spec.reference, spec.benchmark, catalog=catalog)
-                    ruler = ruler.at_tokens(tokens if "tokens" in ruler.given else None)
+                    reference = load_reference(spec.reference, spec.benchmark, catalog=catalog)
+                    reference = reference.at_tokens(tokens if "tokens" in reference.given else None)
                     models = catalog_densities(
-                        catalog, ruler, selection=verified, denominator=spec.denominator, guard=guard, seed=seed
+                        catalog, reference, selection=verified, denominator=spec.denominator, guard=guard, seed=seed
                     )
-                    densities[key] = None if worst(ruler.notes) == "error" else models.headline
+                    densities[key] = None if worst(reference.notes) == "error" else models.headline
                 except DensingError:
-                    pass  # no such ruler, or no model that it reads: one combination less
+                    pass  # no such reference, or no model that it reads: one combination less
             result = densities[key]
             if result is not None and not (spec.window == "long" and _adds_nothing(result)):
                 rows.extend(_rows(spec, result, windows[spec.window], spec == headline, seed))
@@ -307,15 +307,15 @@ def sensitivity(
     -------
     pandas.DataFrame
         Columns :data:`SENSITIVITY_COLUMNS`: what was chosen otherwise, doubling times with their intervals, models and
-        families, the last release; the headline's own row first. Empty where the densities are of another ruler, and
-        without the choices under which nothing could be estimated.
+        families, the last release; the headline's own row first. Empty where the densities are of another reference,
+        and without the choices under which nothing could be estimated.
 
     See Also
     --------
     multiverse
     """
-    ruler, usual, table = everyone.reference, selection or Selection(), everyone.table
-    if not isinstance(ruler, JointRuler):
+    reference, usual, table = everyone.reference, selection or Selection(), everyone.table
+    if not isinstance(reference, JointReference):
         return pd.DataFrame(columns=SENSITIVITY_COLUMNS)
     pace: Estimate = estimate or (lambda data: _both_means(data, seed))
     guard, headline = float(everyone.options["guard"]), table["stratum"].eq("headline")
@@ -325,8 +325,8 @@ def sensitivity(
     def only(mask: pd.Series) -> TrendData:
         return TrendData.from_density(everyone.subset((headline & mask).to_numpy(dtype=bool)))
 
-    def other(scale: JointScale = ruler.scale, guard: float = guard, **options: str) -> TrendData:
-        own = joint_ruler(catalog, ruler.benchmark, scale=scale, seed=ruler.fit.options["seed"], **options)
+    def other(scale: JointScale = reference.scale, guard: float = guard, **options: str) -> TrendData:
+        own = joint_reference(catalog, reference.benchmark, scale=scale, seed=reference.fit.options["seed"], **options)
         # The scale is given: none is to be fitted with vendors' figures on the way.
         chosen = {"selection": replace(usual, vendors=False), **everyone.options, "guard": guard}
         return TrendData.from_density(catalog_densities(catalog, own, **chosen).headline)
@@ -334,12 +334,14 @@ def sensitivity(
     def sizes(low: float, high: float) -> str:
         return f"{formatting.size(low)} to {formatting.size(high)}"
 
-    anchor, recent = sizes(*ruler.fit.domain["params"]), f"slope since {RECENT.year}"
+    anchor, recent = sizes(*reference.fit.domain["params"]), f"slope since {RECENT.year}"
     choices: list[tuple[str, str, Callable[[], TrendData]]] = [("headline", "the headline", lambda: only(headline))]
     if refit and not usual.vendors:
         choices.append(("scores", "makers' own scores in", lambda: other(catalog_scale(catalog, own="harness"))))
     if np.isfinite(guard):
-        members = sizes(float(ruler.points["params"].min()) / guard, float(ruler.points["params"].max()) * guard)
+        members = sizes(
+            float(reference.points["params"].min()) / guard, float(reference.points["params"].max()) * guard
+        )
         choices.append(("range", f"range {members}", lambda: other(reach="members")))
     if guard != 1:
         choices.append(("range", f"range {anchor}", lambda: other(guard=1.0)))
@@ -388,7 +390,7 @@ def early(released: pd.Series, mask: pd.Series) -> pd.Series:
 
 
 def replication(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the paper's estimator in its window, by ruler and benchmark, beside the paper's 3.3 months.
+    """Return the paper's estimator in its window, by reference and benchmark, beside the paper's 3.3 months.
 
     Parameters
     ----------
@@ -436,7 +438,7 @@ class Split:
     window : tuple of str, optional
         First and last release date.
     reference, benchmark : str, optional
-        The ruler.
+        The reference.
     """
 
     stated: StatedBreak | None = None
@@ -500,7 +502,7 @@ class Pace:
 def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap: int = 499) -> Split:
     """Estimate the pace before and after ChatGPT and test the difference.
 
-    Models of 2020 to 2022 were scored by other evaluators than the ruler and their dates are often from general
+    Models of 2020 to 2022 were scored by other evaluators than the reference and their dates are often from general
     knowledge, so this analysis, unlike the headline, pools five-shot MMLU scores of all evaluators and takes
     unverified dates.
 
@@ -509,7 +511,7 @@ def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap:
     catalog : Catalog
         Models and scores.
     reference : str
-        A one-step family with an MMLU ruler.
+        A one-step family with an MMLU reference.
     seed : int
         Seed of bootstrap and intervals.
     bootstrap : int
@@ -520,11 +522,11 @@ def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap:
     Source: arXiv 2412.04315v2, Fig. 4: A about 0.0048 per day before, about 0.0073 after.
     """
     try:
-        ruler = load_reference(reference, SPLIT_BENCHMARK, catalog=catalog)
-        if reason := unfit(ruler, SPLIT_BENCHMARK):
+        ref = load_reference(reference, SPLIT_BENCHMARK, catalog=catalog)
+        if reason := unfit(ref, SPLIT_BENCHMARK):
             return Split(reason=reason)
         selection = Selection(verified_only=False)
-        densities = catalog_densities(catalog, ruler, selection=selection, pool=True, seed=seed)
+        densities = catalog_densities(catalog, ref, selection=selection, pool=True, seed=seed)
         data = TrendData.from_density(densities.headline).window(*SPLIT_WINDOW)
         tests = breakpoint_test(data, bootstrap=bootstrap, seed=seed)
         stated, shocks = tests.stated, estimate_shocks(data)
@@ -547,11 +549,11 @@ def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap:
     )
 
 
-def unfit(ruler: Reference, benchmark: str) -> str:
-    """Return why a ruler must not be used to read a benchmark's scores; empty when it may."""
-    if ruler.benchmark != benchmark:
-        return f"reference {ruler.name} was fitted on {ruler.benchmark}, not on {benchmark}"
-    return next((note.message for note in ruler.notes if note.severity == "error"), "")
+def unfit(reference: Reference, benchmark: str) -> str:
+    """Return why a reference must not be used to read a benchmark's scores; empty when it may."""
+    if reference.benchmark != benchmark:
+        return f"reference {reference.name} was fitted on {reference.benchmark}, not on {benchmark}"
+    return next((note.message for note in reference.notes if note.severity == "error"), "")
 
 
 def _side(data: TrendData, seed: int) -> SplitSide:

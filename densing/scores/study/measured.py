@@ -31,7 +31,7 @@ from densing.scores.references import load_reference
 if TYPE_CHECKING:
     from densing.scores.evals import Progress
 
-RULER = "olmo-ladder"
+REFERENCE = "olmo-ladder"
 MODEL = "smollm2-135m"
 # The ladder's tasks but MMLU, whose examples differ by subject: half of the time for an eighth of the items.
 TASKS = ("arc_challenge", "arc_easy", "csqa", "hellaswag", "openbookqa", "piqa", "socialiqa")
@@ -41,7 +41,7 @@ BATCH = "4"
 
 
 @dataclass(frozen=True)
-class Measured:
+class LocalEvaluation:
     """What was measured here and what it says, or why nothing was.
 
     Parameters
@@ -51,9 +51,9 @@ class Measured:
     measurements, models : pandas.DataFrame
         What lm-eval measured, and on what.
     among : DensityResult, optional
-        The catalog's models on the same ladder's mean ruler, every parameter counted.
+        The catalog's models on the same ladder's mean reference, every parameter counted.
     placed : DensityResult, optional
-        The measured models on that ruler.
+        The measured models on that reference.
     missing : str
         Why nothing was measured, with the remedy.
     notes : tuple of Note
@@ -85,8 +85,8 @@ def place_measured(
     released: dict[str, str] | None = None,
     tokens: float | None = None,
     seed: int = 0,
-) -> Measured:
-    """Read a run on the OLMo ladder and set it beside the catalog's models on the same ruler.
+) -> LocalEvaluation:
+    """Read a run on the OLMo ladder and set it beside the catalog's models on the same reference.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def place_measured(
 
     Returns
     -------
-    Measured
+    LocalEvaluation
         Among the catalog's models every parameter counts on both sides, because few of them state a count
         without embeddings.
 
@@ -110,15 +110,15 @@ def place_measured(
     InputError
         When nothing that was measured can be read on the ladder.
     """
-    densities = run_densities(measurements, models, RULER, tokens=tokens, seed=seed)
-    ruler = load_reference(RULER, "mean", tokens=tokens)
-    among = catalog_densities(catalog, ruler, denominator="total", guard=RUN_GUARD, seed=seed)
-    placed = read_on(ruler, measurements, models, denominator="total", guard=RUN_GUARD, seed=seed)
+    densities = run_densities(measurements, models, REFERENCE, tokens=tokens, seed=seed)
+    reference = load_reference(REFERENCE, "mean", tokens=tokens)
+    among = catalog_densities(catalog, reference, denominator="total", guard=RUN_GUARD, seed=seed)
+    placed = read_on(reference, measurements, models, denominator="total", guard=RUN_GUARD, seed=seed)
     if placed is None:
-        return Measured(densities, measurements, models, notes=densities.notes)
+        return LocalEvaluation(densities, measurements, models, notes=densities.notes)
     dates = pd.to_datetime(placed.table["model"].map(released or {}))
     placed = replace(placed, table=placed.table.assign(released=dates, stratum="measured here"))
-    return Measured(densities, measurements, models, among, placed, notes=(*densities.notes, *ruler.notes))
+    return LocalEvaluation(densities, measurements, models, among, placed, notes=(*densities.notes, *reference.notes))
 
 
 def measure_bundled(
@@ -128,7 +128,7 @@ def measure_bundled(
     fast: bool = False,
     tokens: float | None = None,
     progress: Callable[[Progress], object] = lambda progress: None,
-) -> Measured:
+) -> LocalEvaluation:
     """Evaluate the bundled model, or read its results in the folder, and place it.
 
     Parameters
@@ -146,7 +146,7 @@ def measure_bundled(
 
     Returns
     -------
-    Measured
+    LocalEvaluation
         Without densities and with the reason where a part is not installed or the evaluation fails: the main job
         goes on.
     """
@@ -170,13 +170,13 @@ def measure_bundled(
             measurements, run.models, catalog, released={MODEL: MODELS[MODEL].released}, tokens=tokens
         )
     except DensingError as error:
-        return Measured(missing=f"no model was evaluated: {error}")
+        return LocalEvaluation(missing=f"no model was evaluated: {error}")
 
 
 @contextmanager
-def measured_beside(
+def background_evaluation(
     folder: Path, catalog: Catalog, *, fast: bool = False, tokens: float | None = None
-) -> Iterator[Callable[[Callable[[Progress], object]], Measured]]:
+) -> Iterator[Callable[[Callable[[Progress], object]], LocalEvaluation]]:
     """Do :func:`measure_bundled` in a process of its own, while this one goes on with the study.
 
     Parameters
@@ -192,12 +192,18 @@ def measured_beside(
     """
     with beside(partial(_measure, folder, catalog, tokens), fast) as ended:
 
-        def wait(progress: Callable[[Progress], object]) -> Measured:
+        def wait(progress: Callable[[Progress], object]) -> LocalEvaluation:
             done = ended(lambda fast, state: progress(state))
-            return Measured(missing=f"no model was evaluated: {done.reason}") if done.row is None else done.row["found"]
+            return (
+                LocalEvaluation(missing=f"no model was evaluated: {done.reason}")
+                if done.row is None
+                else done.row["found"]
+            )
 
         yield wait
 
 
-def _measure(folder: Path, catalog: Catalog, tokens: float | None, fast: bool, tell: Tell) -> dict[str, Measured]:
+def _measure(
+    folder: Path, catalog: Catalog, tokens: float | None, fast: bool, tell: Tell
+) -> dict[str, LocalEvaluation]:
     return {"found": measure_bundled(folder, catalog, fast=fast, tokens=tokens, progress=tell)}

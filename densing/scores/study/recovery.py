@@ -26,7 +26,7 @@ from densing.core import Array, Card, InputError, Note, Readable, formatting, na
 from densing.scores.catalog import Catalog, Selection, binomial_variance
 from densing.scores.density import DensityResult, catalog_densities
 from densing.scores.joint import Cells, JointScale, fit_joint, joint_cells
-from densing.scores.references import SKILLS, joint_ruler
+from densing.scores.references import SKILLS, joint_reference
 from densing.scores.trend import DAYS_PER_MONTH, HEADLINE, TrendData
 
 SINCE = "2023-02-24"
@@ -65,7 +65,7 @@ class Recovery(Readable):
         ``months`` (the world's doubling time), ``known`` (what the headline's estimator gives for the same models when
         densities are known without error: what of the difference is which models there are), ``estimate, lo, hi``
         from the simulated scores, ``held`` (whether the interval holds ``months``), ``models``, ``densities`` (share of
-        their 95 % intervals, around the ruler's level, that hold the truth).
+        their 95 % intervals, around the reference's level, that hold the truth).
     notes : tuple of Note
 
     See Also
@@ -153,7 +153,7 @@ def recover_trend(
             step(label, (world + share) / worlds)
 
         scale = fit(simulated, seed=seed + world, step=within)
-        result = catalog_densities(catalog, joint_ruler(catalog, scale=scale), selection=Selection()).headline
+        result = catalog_densities(catalog, joint_reference(catalog, scale=scale), selection=Selection()).headline
         measured = result.table["traits"].eq(result.table["traits"].max()).to_numpy(dtype=bool)
         groups = {"all": np.ones(len(measured), dtype=bool), "measured on all skills": measured}
         for group, mask in groups.items():
@@ -213,11 +213,11 @@ def _compared(result: DensityResult, truth: pd.Series, months: float) -> dict[st
     estimate = HEADLINE.fit(data)
     known = HEADLINE.fit(data.replace(log_density=true, censor=np.zeros(len(true), dtype=np.int8), **BARE))
     low, high = estimate.doubling_interval
-    # A level that is common to all models is the ruler's choice of density 1.
+    # A level that is common to all models is the reference's choice of density 1.
     inside = np.nan
     if data.draws is not None:
         ends = data.limits
-        # A model off the ruler is known by a limit: its interval is not one of a value.
+        # A model off the reference is known by a limit: its interval is not one of a value.
         seen = data.observed & (data.draws > ends[:, 0] + 1e-9).any(axis=0)
         draws = data.draws[:, seen] - data.draws[:, seen].mean(axis=1, keepdims=True)
         lower, upper = np.quantile(draws, [0.025, 0.975], axis=0)

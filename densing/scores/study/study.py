@@ -1,9 +1,10 @@
-"""The main job: catalog, ruler, densities, doubling time, checks, forecast, and where the figures come from."""
+"""The main job: catalog, reference, densities, doubling time, checks, forecast, and where the figures come from."""
 
 from __future__ import annotations
 
 import math
 import platform
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +18,7 @@ import densing
 from densing.core import Card, DensingError, FitError, Note, Readable, TableLike, cached, formatting, once
 from densing.scores.catalog import Catalog, Selection, load_catalog, load_recall, training_compute
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
-from densing.scores.references import JOINT, JointRuler, Reference, available_benchmarks, load_reference
+from densing.scores.references import JOINT, JointReference, Reference, available_benchmarks, load_reference
 from densing.scores.study.alternatives import (
     KEPT,
     PAPER_WINDOW,
@@ -31,7 +32,7 @@ from densing.scores.study.alternatives import (
     unfit,
     window_name,
 )
-from densing.scores.study.measured import Measured
+from densing.scores.study.measured import LocalEvaluation
 from densing.scores.study.shipped import shipped_backtest, shipped_vintages
 from densing.scores.study.user_models import Placed, place_scores
 from densing.scores.study.vintages import COLUMNS as VINTAGES
@@ -69,7 +70,7 @@ WIDE = 2.0
 RECENT_MONTHS = 6.0
 OUTSIDE = "outside the window"
 PARTS = {
-    "beside": "Another ruler and window beside the headline",
+    "beside": "The comparison with another reference and window",
     "answers": "Questions and answers",
     "tested": "The forecast that won its test",
 }
@@ -89,7 +90,8 @@ class StudyOptions:
     Parameters
     ----------
     reference, benchmark : str
-        The headline's ruler; by default the joint scale, on knowledge, reasoning, mathematics and code in equal parts.
+        The headline's reference; by default the joint scale, on knowledge, reasoning, mathematics and code in equal
+        parts.
     since, until : str, optional
         Window of release dates; from Llama-1 to the newest scored model by default.
     selection : Selection
@@ -99,7 +101,7 @@ class StudyOptions:
     guard : float
         See :func:`densing.scores.density.estimate_density`.
     tokens : float, optional
-        D0 of a two-step ruler.
+        D0 of a two-step reference.
     seed : int
         Seed of everything random.
     today : str, optional
@@ -185,13 +187,13 @@ class WinningForecast:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Another ruler over another window, beside the headline.
+class ComparisonTrend:
+    """Another reference over another window, beside the headline.
 
     Parameters
     ----------
     name : str
-        "The paper's window" beside the joint scale; "The long window" beside a ruler whose scores end earlier.
+        "The paper's window" beside the joint scale; "The long window" beside a reference whose scores end earlier.
     reference : Reference
     density : DensityResult
         The models of the window.
@@ -215,26 +217,26 @@ class Study(Readable):
     selection : str
         Which models the headline uses, as a phrase.
     reference : Reference
-        The headline's ruler.
+        The headline's reference.
     density : DensityResult
         The headline's models in its window.
     trend : TrendResult
         The headline's doubling time.
-    beside : Beside, optional
-        Beside the joint scale, the paper's window on a ruler of one family; beside such a ruler, the longest window
-        that a joined series of its scores allows.
+    comparison : ComparisonTrend, optional
+        Beside the joint scale, the paper's window on a reference of one family; beside such a reference, the longest
+        window that a joined series of its scores allows.
     apart : DensityResult, optional
         Models outside the selection, with the reason in ``stratum``.
     skills : pandas.DataFrame
         One density per model and skill.
     multiverse : pandas.DataFrame
-        Every other reasonable choice of ruler, benchmark, window, denominator and dates.
+        Every other reasonable choice of reference, benchmark, window, denominator and dates.
     sensitivity : pandas.DataFrame
-        The headline with other models of the same joint scale; empty on other rulers.
+        The headline with other models of the same joint scale; empty on other references.
     split : Split
         The pace before and after ChatGPT.
     replication : pandas.DataFrame
-        The paper's own estimator in its own window, by ruler and benchmark.
+        The paper's own estimator in its own window, by reference and benchmark.
     forecast : pandas.DataFrame
         The headline's frontier carried forward as far as back-tests go, as densities: ``date, mid, lo50, hi50, lo90,
         hi90``; dates that have passed are left out.
@@ -253,18 +255,18 @@ class Study(Readable):
     notes : tuple of Note
         What to keep in mind. Of a part that could not be made (``beside``, ``answers``, ``tested``) one with code
         ``part-missing`` says why; its details name the ``part``.
-    measured : Measured, optional
+    measured : LocalEvaluation, optional
         A model evaluated here, or why none was.
     placed : Placed, optional
-        A user's models on the headline's ruler; the headline is estimated without them.
+        A user's models on the headline's reference; the headline is estimated without them.
     answers : Answers, optional
         Of :func:`densing.scores.trend.answer_questions`, on the joint scale.
     tested : WinningForecast, optional
-        The forecast that won its test; None on other rulers, and where too little is known for any.
+        The forecast that won its test; None on other references, and where too little is known for any.
     recall : str
-        What to know of facts before a doubling time of other skills is quoted; empty on other rulers.
+        What to know of facts before a doubling time of other skills is quoted; empty on other references.
     vintages : pandas.DataFrame
-        What the headline would have said at earlier dates, see :func:`vintages`; empty on other rulers, windows and
+        What the headline would have said at earlier dates, see :func:`vintages`; empty on other references, windows and
         catalogs.
     compute : pandas.DataFrame
         FLOPs of the training of every model of the catalog, see :func:`densing.scores.catalog.training_compute`.
@@ -291,7 +293,7 @@ class Study(Readable):
     reference: Reference
     density: DensityResult
     trend: TrendResult
-    beside: Beside | None
+    comparison: ComparisonTrend | None
     apart: DensityResult | None
     skills: pd.DataFrame
     multiverse: pd.DataFrame
@@ -308,7 +310,7 @@ class Study(Readable):
     versions: Mapping[str, str]
     hashes: Mapping[str, str]
     notes: tuple[Note, ...] = ()
-    measured: Measured | None = None
+    measured: LocalEvaluation | None = None
     placed: Placed | None = None
     answers: Answers | None = None
     tested: WinningForecast | None = None
@@ -316,13 +318,19 @@ class Study(Readable):
     vintages: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=VINTAGES))
 
     def card(self) -> Card:
-        """Return what is shown: the headline with its ruler, selection and estimators."""
+        """Return what is shown: the headline with its reference, selection and estimators."""
         card = self.trend.card()
-        ruler = f"{self.reference.name}, {self.reference.benchmark}"
-        facts = {**card.facts, "ruler": ruler, "selection": self.selection}
-        if self.beside is not None:
-            facts[self.beside.name.lower()] = self.beside.trend.text
+        reference = f"{self.reference.name}, {self.reference.benchmark}"
+        facts = {**card.facts, "reference": reference, "selection": self.selection}
+        if self.comparison is not None:
+            facts[self.comparison.name.lower()] = self.comparison.trend.text
         return Card(card.title, facts, card.table, self.notes)
+
+    @property
+    def beside(self) -> ComparisonTrend | None:
+        """The former name of ``comparison``; it warns and goes with the next version."""
+        warnings.warn("Study.beside is now Study.comparison", DeprecationWarning, stacklevel=2)
+        return self.comparison
 
     def _repr_html_(self) -> str:
         return self.trend._repr_html_()
@@ -345,7 +353,7 @@ def run_study(
     catalog: Catalog | None = None,
     options: StudyOptions | None = None,
     *,
-    measured: Measured | None = None,
+    measured: LocalEvaluation | None = None,
     scores: TableLike | None = None,
     step: Step = lambda label, share: None,
 ) -> Study:
@@ -356,8 +364,8 @@ def run_study(
     catalog : Catalog, optional
         The embedded one by default.
     options : StudyOptions, optional
-        Ruler, window, selection.
-    measured : Measured, optional
+        Reference, window, selection.
+    measured : LocalEvaluation, optional
         A model evaluated here, see :func:`densing.scores.study.place_measured`.
     scores : path, DataFrame or records, optional
         A user's own models to place among the catalog's, see :func:`densing.scores.study.place_scores`; they do not
@@ -372,7 +380,7 @@ def run_study(
     Raises
     ------
     DensingError
-        When the ruler does not exist, the window holds too few models for a trend, or ``scores`` cannot be placed.
+        When the reference does not exist, the window holds too few models for a trend, or ``scores`` cannot be placed.
 
     See Also
     --------
@@ -380,7 +388,7 @@ def run_study(
 
     Examples
     --------
-    The embedded catalog, ``run_study()``, takes a minute; six models of one's own, on one ruler, seconds:
+    The embedded catalog, ``run_study()``, takes a minute; six models of one's own, on one reference, seconds:
 
     >>> import densing
     >>> scores = [{"model": f"mine-{n}", "family": f"mine, line {n % 3}", "params": 1e9, "score": 0.3 + 0.02 * n,
@@ -394,27 +402,27 @@ def run_study(
     options = options or StudyOptions()
     today = pd.Timestamp(options.today) if options.today is not None else pd.Timestamp.today().normalize()
     step("reference", 0.0)
-    ruler = load_reference(options.reference, options.benchmark, tokens=options.tokens, catalog=catalog)
+    reference = load_reference(options.reference, options.benchmark, tokens=options.tokens, catalog=catalog)
     shared: dict[str, Any] = {
         "selection": options.selection,
         "denominator": options.denominator,
         "guard": options.guard,
         "seed": options.seed,
     }
-    everyone = _within(catalog_densities(catalog, ruler, **shared), options.since, options.until)
+    everyone = _within(catalog_densities(catalog, reference, **shared), options.since, options.until)
     density = everyone.headline
     apart = everyone.subset(everyone.table["stratum"].ne("headline").to_numpy(dtype=bool))
     # A user's table is read early: what is wrong in it is said before the long part.
     placing = {name: value for name, value in shared.items() if name != "selection"}
-    placed = None if scores is None else place_scores(scores, catalog, ruler, density, **placing)
+    placed = None if scores is None else place_scores(scores, catalog, reference, density, **placing)
     step("trend", 0.05)
     trend = estimate_trend(TrendData.from_density(density), seed=options.seed, keep=True)
     missing: list[Note] = []
     step("beside it", 0.1)
-    beside = _part("beside", lambda: _beside(catalog, options), missing)
+    comparison = _part("beside", lambda: _comparison(catalog, options), missing)
     step("skills", 0.15)
     skills = skill_densities(catalog, options.reference, **shared)
-    joint = isinstance(ruler, JointRuler)
+    joint = isinstance(reference, JointReference)
     span = (options.since, options.until)
     sensitive = sensitivity(
         catalog, everyone, window=span, selection=options.selection, refit=True, seed=options.seed, keep=True
@@ -433,8 +441,8 @@ def run_study(
         step=lambda label, share: step(label, 0.2 + 0.75 * share),
     )
     step("forecast", 0.97)
-    further = beside is not None and beside.trend.data.released.max() > trend.data.released.max()
-    latest = beside.trend if beside is not None and further else trend
+    further = comparison is not None and comparison.trend.data.released.max() > trend.data.released.max()
+    latest = comparison.trend if comparison is not None and further else trend
     # What the headline's own forecast said for dates that have passed, and what came where later models tell.
     last = pd.Timestamp(trend.data.released.max()).normalize()
     end = last + pd.Timedelta(days=HORIZON_MONTHS * DAYS_PER_MONTH)
@@ -446,8 +454,8 @@ def run_study(
         earlier = backtest(latest.data, seed=options.seed)
     except DensingError as error:
         earlier = Backtest(n=0, why=str(error))
-    results = [everyone, *([beside.density] if beside is not None else [])]
-    rulers = [ruler, *([beside.reference] if beside is not None else [])]
+    results = [everyone, *([comparison.density] if comparison is not None else [])]
+    references = [reference, *([comparison.reference] if comparison is not None else [])]
     answers = _part("answers", lambda: answer_questions(catalog, keep=True), missing) if joint else None
     recall = _recall(trend) if joint else ""
     tested = _part("tested", lambda: _tested(catalog, options, step), missing) if joint else None
@@ -456,10 +464,10 @@ def run_study(
     return Study(
         options={**asdict(options), "selection": options.selection.describe(), "today": str(today.date())},
         selection=options.selection.describe(),
-        reference=ruler,
+        reference=reference,
         density=density,
         trend=trend,
-        beside=beside,
+        comparison=comparison,
         apart=apart if len(apart) else None,
         skills=skills,
         multiverse=universe,
@@ -471,10 +479,10 @@ def run_study(
         past_forecast=past,
         backtest=earlier,
         corollaries=corollaries(trend),
-        provenance=provenance(catalog, results, rulers),
+        provenance=provenance(catalog, results, references),
         compute=training_compute(catalog),
         versions=versions(),
-        hashes={"catalog": catalog.digest, "reference": ruler.fit.data_hash},
+        hashes={"catalog": catalog.digest, "reference": reference.fit.data_hash},
         notes=tuple(once((*density.notes, *trend.notes, *missing))),
         measured=measured,
         placed=placed,
@@ -506,21 +514,21 @@ def _within(result: DensityResult, since: str | None, until: str | None) -> Dens
     return replace(result, table=table)
 
 
-def _beside(catalog: Catalog, options: StudyOptions) -> Beside | None:
-    """The other ruler and window: of the paper beside the joint scale, of the longest series beside another ruler."""
+def _comparison(catalog: Catalog, options: StudyOptions) -> ComparisonTrend | None:
+    """The other reference and window: the paper's beside the joint scale, else those of the longest series."""
     joint = options.reference == JOINT
     name, family = ("The paper's window", PAPER_REFERENCE) if joint else ("The long window", options.reference)
     benchmark, window = ("mean", PAPER_WINDOW) if joint else (LONG_BENCHMARK, (PAPER_WINDOW[0], None))
     if benchmark not in available_benchmarks(family):
         return None
-    ruler = load_reference(family, benchmark, tokens=None if joint else options.tokens, catalog=catalog)
+    reference = load_reference(family, benchmark, tokens=None if joint else options.tokens, catalog=catalog)
     if (family, benchmark, *window) == (options.reference, options.benchmark, options.since, options.until):
         return None
-    if reason := unfit(ruler, benchmark):
+    if reason := unfit(reference, benchmark):
         raise FitError(reason)
     result = catalog_densities(
         catalog,
-        ruler,
+        reference,
         selection=options.selection,
         denominator=options.denominator,
         guard=options.guard,
@@ -528,7 +536,7 @@ def _beside(catalog: Catalog, options: StudyOptions) -> Beside | None:
     )
     result = _within(result, *window).headline
     trend = estimate_trend(TrendData.from_density(result), seed=options.seed, keep=True)
-    return Beside(name, ruler, result, trend)
+    return ComparisonTrend(name, reference, result, trend)
 
 
 def _tested(catalog: Catalog, options: StudyOptions, step: Step) -> WinningForecast | None:
@@ -592,7 +600,7 @@ def precision(trend: TrendResult) -> str:
     )
     if shares.reference_law is not None and shares.reference_law >= 0.05:
         prose += (
-            f"; {formatting.percentage(shares.reference_law)} is the ruler, for which more families of several "
+            f"; {formatting.percentage(shares.reference_law)} is the reference, for which more families of several "
             "sizes would"
         )
     return f"{prose}."

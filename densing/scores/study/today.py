@@ -23,7 +23,7 @@ from densing.scores.joint import (
     leave_one_out,
     validate,
 )
-from densing.scores.references import joint_ruler
+from densing.scores.references import joint_reference
 from densing.scores.study.alternatives import SENSITIVITY_COLUMNS, sensitivity
 from densing.scores.study.recovery import Recovery, recover_trend
 from densing.scores.study.shipped import shipped_vintages
@@ -143,8 +143,8 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
     trends, sensitive, counted = {}, pd.DataFrame(columns=SENSITIVITY_COLUMNS), pd.DataFrame()
     for position, basket in enumerate(BASKETS):
         step(f"trend of {basket}", 0.05 + 0.01 * position)
-        ruler = joint_ruler(catalog, basket, scale=scale)
-        densities = catalog_densities(catalog, ruler, selection=selection)
+        reference = joint_reference(catalog, basket, scale=scale)
+        densities = catalog_densities(catalog, reference, selection=selection)
         trends[basket] = estimate_trend(TrendData.from_density(densities.headline).window(SINCE, None))
         if basket == "mean":
             counted = densities.headline.table

@@ -1,6 +1,6 @@
-"""A user's models among the catalog's: densities on the headline's own ruler, and ranks among those of size and year.
+"""A user's models among the catalog's: densities on the headline's reference, ranks among those of size and year.
 
-The ruler and the headline are the catalog's alone: what a user places is read on them and moves neither.
+The reference and the headline are the catalog's alone: what a user places is read on them and moves neither.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from densing.scores.density import (
     table_densities,
 )
 from densing.scores.joint import evaluator_links, joint_cells, place
-from densing.scores.references import JointRuler, Reference
+from densing.scores.references import JointReference, Reference
 
 YOURS = "yours"
 SIZE_FACTOR = 2.0
@@ -53,7 +53,7 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Placed:
-    """A user's models on the headline's ruler.
+    """A user's models on the headline's reference.
 
     Parameters
     ----------
@@ -80,22 +80,22 @@ class Placed:
 def place_scores(
     scores: TableLike,
     catalog: Catalog,
-    ruler: Reference,
+    reference: Reference,
     among: DensityResult,
     *,
     denominator: str = "total",
     guard: float = 3.0,
     seed: int = 0,
 ) -> Placed:
-    """Place a user's models among others, on a ruler that they do not move.
+    """Place a user's models among others, on a reference that they do not move.
 
     Parameters
     ----------
     scores : path, DataFrame or records
         Columns ``model, params, released, benchmark, score`` (and any other catalog column).
     catalog : Catalog
-        The one behind the ruler.
-    ruler : Reference
+        The one behind the reference.
+    reference : Reference
         A joint one reads whatever benchmarks of its scale the table holds; another needs its own.
     among : DensityResult
         Whom they are ranked among.
@@ -115,18 +115,18 @@ def place_scores(
     --------
     >>> import densing
     >>> from densing.scores.study import place_scores
-    >>> catalog, ruler = densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu")
+    >>> catalog, reference = densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu")
     >>> rows = [{"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.6}]
-    >>> placed = place_scores(rows, catalog, ruler, densing.catalog_densities(catalog, ruler).headline)
+    >>> placed = place_scores(rows, catalog, reference, densing.catalog_densities(catalog, reference).headline)
     >>> row = placed.ranks.iloc[0]
     >>> bool(1 <= row["size_rank"] <= row["size_of"] < row["of"])
     True
     """
     options: dict[str, Any] = {"denominator": denominator, "guard": guard, "seed": seed}
-    if isinstance(ruler, JointRuler):
-        result = _on_joint(scores, catalog, ruler, options)
+    if isinstance(reference, JointReference):
+        result = _on_joint(scores, catalog, reference, options)
     else:
-        result = table_densities(scores, ruler, **options)
+        result = table_densities(scores, reference, **options)
     if len(result) > MAX_PLACED:
         raise InputError(f"{len(result)} models are more than the {MAX_PLACED} placed at once; split the table")
     apart = result.table["stratum"].where(result.table["stratum"].ne(HEADLINE), "")
@@ -134,7 +134,7 @@ def place_scores(
     return Placed(result, _ranks(result, among), tuple(once(result.notes)))
 
 
-def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: dict[str, Any]) -> DensityResult:
+def _on_joint(scores: TableLike, catalog: Catalog, reference: JointReference, options: dict[str, Any]) -> DensityResult:
     parts, names = own_measurements(read_extra(scores))
     merged = merge(catalog, parts)
     keys = ["model", "benchmark", "evaluator"]
@@ -144,7 +144,7 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
     source = formatting.clean(scores) if not isinstance(scores, pd.DataFrame | list) else "the table of scores"
     if not mine:
         raise InputError(f"{source}: holds no score that the catalog does not have")
-    twice = sorted(set(mine) & set(ruler.scale.models))
+    twice = sorted(set(mine) & set(reference.scale.models))
     if twice:
         raise InputError(
             f"{source}: {formatting.listed(twice)} {'is' if len(twice) == 1 else 'are'} in --catalog and on the joint "
@@ -161,12 +161,12 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
         )
     dropped = cells.dropped[cells.dropped["model"].isin(mine)]
     cells = replace(cells, table=cells.table[own].reset_index(drop=True), dropped=dropped, notes=())
-    # The scale, the ruler's line and the headline stay the catalog's own.
-    scale = place(ruler.scale, cells, seed=options["seed"])
-    result = catalog_densities(merged, replace(ruler, scale=scale, notes=scale.notes), **options)
+    # The scale, the reference's line and the headline stay the catalog's own.
+    scale = place(reference.scale, cells, seed=options["seed"])
+    result = catalog_densities(merged, replace(reference, scale=scale, notes=scale.notes), **options)
     result = result.subset(result.table["model"].isin(mine).to_numpy(dtype=bool))
-    # What is true of the whole scale is said with the ruler.
-    general = {"user-apart", "few-cells", "no-size", *(note.code for note in ruler.notes)}
+    # What is true of the whole scale is said with the reference.
+    general = {"user-apart", "few-cells", "no-size", *(note.code for note in reference.notes)}
     of_them = (*(note for note in result.notes if note.code not in general), *evaluator_links(scale.cells, mine).notes)
     result = marked_known(replace(result, notes=of_them), parts, names)
     mine = sorted(names.get(name, name) for name in mine)

@@ -1,6 +1,7 @@
 """Vintages: what the headline would have said, had it been asked at earlier dates.
 
-At each half-year the catalog is frozen, the joint scale and its ruler are fitted on what was known then, and the pace
+At each half-year the catalog is frozen, the joint scale and its reference are fitted on what was known then, and the
+pace
 is XX"""
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from densing.core import DensingError, formatting
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import DEFAULT_GUARD, catalog_densities
 from densing.scores.joint import JointScale, catalog_scale
-from densing.scores.references import joint_ruler
+from densing.scores.references import joint_reference
 from densing.scores.trend import TrendData, doubling_text, fit_pace, freeze
 
 SINCE = "2023-02-24"
@@ -107,8 +108,8 @@ def vintages(
         known = catalog if date >= last else freeze(catalog, date)
         row: dict[str, Any] = {"vintage": date, "reason": ""}
         try:
-            ruler = joint_ruler(known, scale=scale(known), seed=seed)
-            result = catalog_densities(known, ruler, selection=selection or Selection(), guard=guard, seed=seed)
+            reference = joint_reference(known, scale=scale(known), seed=seed)
+            result = catalog_densities(known, reference, selection=selection or Selection(), guard=guard, seed=seed)
             data = TrendData.from_density(result.headline).window(since, None)
             fit = fit_pace(data, seed=seed)
             for names, slope in ((COLUMNS[3:6], fit.window), (COLUMNS[6:9], fit.last_year)):

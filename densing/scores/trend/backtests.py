@@ -10,10 +10,10 @@ in the unit of what is forecast, 0 at best. Source: Gneiting and Raftery 2007, d
 
 What came is, for scores, what was published. For abilities it is the later model's ability on the scale of the full
 catalog, read on the frozen basket of benchmarks and carried to the frozen scale by the line through the models that
-both hold (two chains differ a little in level and unit). For densities it is what the full catalog's own ruler prints,
-moved by its mean difference from the frozen ruler over the same models, so that a ruler that proved wrong costs its
-forecasts. The other way, to place later models on the frozen tests with their parameters fixed, would drop every model
-that only new evaluators measured.
+both hold (two chains differ a little in level and unit). For densities it is what the full catalog's own reference
+prints, moved by its mean difference from the frozen reference over the same models, so that a reference that proved
+wrong costs its forecasts. The other way, to place later models on the frozen tests with their parameters fixed, would
+drop every model that only new evaluators measured.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from densing.core import (
 )
 from densing.scores.catalog import Catalog, Selection, strata
 from densing.scores.joint import GENERAL, JointScale, catalog_scale
-from densing.scores.references import JointRuler, joint_ruler
+from densing.scores.references import JointReference, joint_reference
 from densing.scores.trend.data import DAYS_PER_MONTH, EPOCH
 from densing.scores.trend.forecasters import FORECASTERS, Forecaster, Known, size_slopes
 
@@ -630,45 +630,45 @@ def forecast_now(
     sentence = (
         f"By {formatting.month(dates[-1])}, {choice.forecaster}: {kinds} of {formatting.size(SIZES[0])} to "
         f"{formatting.size(SIZES[-1])} parameters have a density of {middle:.2g} (90 %: {low:.2g} to {high:.2g}; "
-        f"1 is the recipe of {ground.ruler.fit.options['anchor']})"
+        f"1 is the recipe of {ground.reference.fit.options['anchor']})"
     )
-    notes = (*result.notes, *(note for note in ground.ruler.notes if note.severity != "info"))
+    notes = (*result.notes, *(note for note in ground.reference.notes if note.severity != "info"))
     return Outlook(choice, table, since, sentence, notes)
 
 
 @dataclass(frozen=True)
 class _Ground:
-    """What forecasters know, and the frozen ruler that turns abilities into densities."""
+    """What forecasters know, and the frozen reference that turns abilities into densities."""
 
     known: Known
     scale: JointScale
-    ruler: JointRuler
+    reference: JointReference
     basket: str
 
     def ability(self, vectors: Array) -> Array:
         return self.scale.ability(self.basket, vectors)
 
     def log_density(self, ability: Array, log_params: Array) -> Array:
-        """Of draws (R, m), each read on the ruler's draw of its own."""
-        level, slope = self.ruler.fit.draws[:, :1], self.ruler.fit.draws[:, 1:]
+        """Of draws (R, m), each read on the reference's draw of its own."""
+        level, slope = self.reference.fit.draws[:, :1], self.reference.fit.draws[:, 1:]
         return np.asarray((ability - level) / slope - log_params)
 
 
 @dataclass(frozen=True)
 class _Full:
-    """The scale of the full catalog, and its ruler."""
+    """The scale of the full catalog, and its reference."""
 
     catalog: Catalog
     scale: JointScale
-    ruler: JointRuler
+    reference: JointReference
 
     @classmethod
     def of(cls, catalog: Catalog, scale: Callable[[Catalog], JointScale], basket: str) -> _Full:
         fitted = scale(catalog)
-        return cls(catalog, fitted, joint_ruler(catalog, _ruler_name(basket), scale=fitted))
+        return cls(catalog, fitted, joint_reference(catalog, _reference_name(basket), scale=fitted))
 
 
-def _ruler_name(basket: str) -> str:
+def _reference_name(basket: str) -> str:
     return "mean" if basket == GENERAL else basket
 
 
@@ -732,7 +732,7 @@ def _frozen(
         fitted = scale(frozen)
         if basket not in fitted.baskets:
             return None, f"no model known then was measured on {basket}"
-        ruler = joint_ruler(frozen, _ruler_name(basket), scale=fitted, seed=seed)
+        reference = joint_reference(frozen, _reference_name(basket), scale=fitted, seed=seed)
     except (InputError, UnavailableError) as error:
         return None, f"nothing could be fitted before it: {error}"
     cells = fitted.cells.table
@@ -763,7 +763,7 @@ def _frozen(
         scores=cells.loc[cells["model"].isin(rows["model"]), ["model", "test", "score"]],
         scale=fitted,
     )
-    return _Ground(known, fitted, ruler, basket), ""
+    return _Ground(known, fitted, reference, basket), ""
 
 
 def _measured(later: pd.DataFrame, full: _Full) -> pd.DataFrame:
@@ -824,7 +824,7 @@ def _cases(
 
 
 def _came(ground: _Ground, full: _Full, later: pd.DataFrame) -> tuple[Array, Array]:
-    """Return abilities and ln densities of later models, at the level of the frozen scale and ruler; shape (m,)."""
+    """Return abilities and ln densities of later models, at the level of the frozen scale and reference; shape (m,)."""
     basket = ground.scale.basket(ground.basket)
     common = ground.known.models
     frozen = np.median(ground.scale.ability(basket), axis=0)[pd.Index(ground.scale.models).get_indexer(common["model"])]
@@ -833,18 +833,18 @@ def _came(ground: _Ground, full: _Full, later: pd.DataFrame) -> tuple[Array, Arr
     unit, shift = np.polyfit(abilities[position.get_indexer(common["model"])], frozen, 1)
     own = np.median(full.scale.ability(full.scale.basket(ground.basket)), axis=0)
 
-    def log_density(ruler: JointRuler, ability: Array, models: pd.DataFrame) -> Array:
-        level, slope = ruler.fit.theta
+    def log_density(reference: JointReference, ability: Array, models: pd.DataFrame) -> Array:
+        level, slope = reference.fit.theta
         return np.asarray((ability - level) / slope - models["log_params"].to_numpy(dtype=float))
 
     moved = float(
         np.mean(
-            log_density(ground.ruler, frozen, common)
-            - log_density(full.ruler, own[position.get_indexer(common["model"])], common)
+            log_density(ground.reference, frozen, common)
+            - log_density(full.reference, own[position.get_indexer(common["model"])], common)
         )
     )
     where = position.get_indexer(later["model"])
-    return unit * abilities[where] + shift, log_density(full.ruler, own[where], later) + moved
+    return unit * abilities[where] + shift, log_density(full.reference, own[where], later) + moved
 
 
 def _outcome(cases: pd.DataFrame, origin: pd.Timestamp, months: float) -> tuple[str, str]:

@@ -169,7 +169,7 @@ def _seen(
 ) -> TrendData:
     """Pass the truth through a law with error and through the ceilings.
 
-    A law whose exponent is off by e turns ln N_eff into (1 + e) ln N_eff around the middle of the ruler;
+    A law whose exponent is off by e turns ln N_eff into (1 + e) ln N_eff around the middle of the reference;
     sizes are drawn uniform in ln N over a factor of 100, as in the catalog.
     """
     size = rng.uniform(0.0, np.log(100.0), scenario.n)

@@ -54,8 +54,8 @@ class TrendData(Readable):
     log_limits : array of float, shape (n, 2), optional
         ln(density) at which each row would be censored, below and above.
     draws : array of float, shape (R, n), optional
-        Like ``law_draws``, with the noise of the scores on top. Without the scatter of models around the ruler: it is
-        in the residuals of any line through them, and would count twice.
+        Like ``law_draws``, with the noise of the scores on top. Without the scatter of models around the reference: it
+        is in the residuals of any line through them, and would count twice.
     organisation : array of str, shape (n,), optional
         Who trained each model; families of one organisation are its generations.
     notes : tuple of Note
@@ -155,7 +155,7 @@ class TrendData(Readable):
     def from_density(cls, result: DensityLike) -> TrendData:
         """Build from a density result: bounds become censored rows, undated rows are left out with a note.
 
-        ``below_floor`` rows and upper bounds are censored at the lower limit of the ruler, ``above_ceiling``
+        ``below_floor`` rows and upper bounds are censored at the lower limit of the reference, ``above_ceiling``
         rows and lower bounds at its upper limit.
         """
         table = result.table.reset_index(drop=True)

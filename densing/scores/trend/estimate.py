@@ -160,11 +160,11 @@ class TrendResult(Readable):
         """The headline in words, with its window and its interval."""
         return sentences.title(self.headline, self.data.released, float(self.options["level"]))
 
-    def quoted(self, ruler: str, benchmark: str) -> str:
-        """Return the trend in one paragraph, made to be copied: both paces, the models, and the ruler that is named."""
+    def quoted(self, reference: str, benchmark: str) -> str:
+        """Return the trend in one paragraph, made to be copied: both paces, the models and the reference."""
         families = len(set(map(str, self.data.family)))
         return sentences.quoted(
-            self.title, self.now, models=len(self.data), families=families, ruler=ruler, benchmark=benchmark
+            self.title, self.now, models=len(self.data), families=families, reference=reference, benchmark=benchmark
         )
 
     @property
@@ -414,12 +414,12 @@ def _notes(data: TrendData, fit: Headline, checks: Checks, varying: PaceFit | No
         names = [str(name) for name in data.model[denser]]
         subject = f"{names[0]} is" if len(names) == 1 else f"{len(names)} models ({', '.join(names[:SHOWN])}, ...) are"
         message = (
-            f"{subject} beyond the ruler and denser than the densest model measured ({np.exp(record):.3g}): "
+            f"{subject} beyond the reference and denser than the densest model measured ({np.exp(record):.3g}): "
             "record-setters and forecasts, which rest on measured densities, stand too low"
         )
         notes.append(Note("denser-than-record", "warning", message, {"models": names}))
     censored = 1 - float(data.observed.mean())
     if censored > 0.5:
-        message = f"{100 * censored:.0f} % of the rows lie beyond the ruler and are known only as bounds"
+        message = f"{100 * censored:.0f} % of the rows lie beyond the reference and are known only as bounds"
         notes.append(Note("mostly-censored", "warning", message, {"share": censored}))
     return notes

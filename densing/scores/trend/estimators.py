@@ -389,7 +389,7 @@ ESTIMATORS: Mapping[str, Estimator] = {
         Estimator(
             "tobit-crv3",
             tobit_crv3,
-            "one straight line: all models, Tobit for rows beyond the ruler, family jackknife (CRV3)",
+            "one straight line: all models, Tobit for rows beyond the reference, family jackknife (CRV3)",
         ),
         Estimator("envelope", envelope, "record-setters OLS (Xiao et al. replication; biased fast)"),
         Estimator(

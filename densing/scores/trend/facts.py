@@ -1,18 +1,18 @@
 """Does density for facts grow: IKP's probes put into densing's terms, with a doubling time, an interval and tests.
 
-score_i = a + b log10(N_i) + c (t_i - mean t)       the ruler, fitted to these models and read at their mean date
+score_i = a + b log10(N_i) + c (t_i - mean t)       the reference, fitted to these models and read at their mean date
 ln rho_i = ln 10 ((score_i - a) / b - log10 N_i)    effective over real size, as a density
 ln rho = d + s t                                    s = ln 10 c / b: growth of density, T = ln 2 / s
 
-There is no outside ruler for these probes, so the curve of score against size is fitted to the models in question, as
-IKP's effective size is. Without the date among its terms a curve takes part of any trend for an effect of size, as far
-as newer models are larger (the slope shrinks by the share of the dates' variance that sizes explain); the date is
+There is no outside reference for these probes, so the curve of score against size is fitted to the models in question,
+as IKP's effective size is. Without the date among its terms a curve takes part of any trend for an effect of size, as
+far as newer models are larger (the slope shrinks by the share of the dates' variance that sizes explain); the date is
 therefore in it, and the curve without it stands beside as a variant.
 
-The interval leaves out one family at a time and fits the ruler and the slope again, V = (G - 1)/G sum_g (s_-g - s)^2,
-t with G - 1 degrees of freedom; the ends of the doubling time come from the ends of the slope. For a slope on a known
-ruler this is the CRV3 error of MacKinnon, Nielsen and Webb, J. Econometrics 232 (2023) 272-299. Abilities and logits
-are made once, from all models.
+The interval leaves out one family at a time and fits the reference and the slope again, V = (G - 1)/G sum_g (s_-g -
+s)^2, t with G - 1 degrees of freedom; the ends of the doubling time come from the ends of the slope. For a slope on a
+known reference this is the CRV3 error of MacKinnon, Nielsen and Webb, J. Econometrics 232 (2023) 272-299. Abilities and
+logits are made once, from all models.
 
 Source: Bojie Li, Incompressible Knowledge Probes, arXiv 2604.24827, for verdicts and effective size; Xiao et al., arXiv
 2412.04315, eq. 1 and 5, for density and doubling time.
@@ -122,8 +122,8 @@ class RecallVariant:
         Of the items.
     size : {"total", "active"}
         The parameters that divide.
-    dated_ruler : bool
-        Whether the date is among the terms of the ruler.
+    dated_reference : bool
+        Whether the date is among the terms of the reference.
     cohort, twins, by_id : bool
         Only models of IKP's curve; both variants of weights that were asked with and without reasoning; the date that
         a served id names where it conflicts.
@@ -141,7 +141,7 @@ class RecallVariant:
     tiers: tuple[str, ...] = TIERS
     parts: tuple[str, ...] = EQUAL
     size: str = "total"
-    dated_ruler: bool = True
+    dated_reference: bool = True
     cohort: bool = True
     twins: bool = False
     by_id: bool = False
@@ -152,7 +152,7 @@ class RecallVariant:
 
 VARIANTS: Sequence[RecallVariant] = (
     RecallVariant("lead", "accuracy, items put to every model"),
-    RecallVariant("size_ruler", "ruler from sizes alone, as IKP's effective size", dated_ruler=False),
+    RecallVariant("size_ruler", "reference from sizes alone, as IKP's effective size", dated_reference=False),
     RecallVariant("all_items", "with the 119 items not put to all", parts=PARTS),
     RecallVariant("no_researchers", "without researcher items", parts=("common",)),
     RecallVariant("easy", "well-known facts, T1 to T3", tiers=EASY),
@@ -234,7 +234,7 @@ class RecallTrend(Readable):
     contrast : TierContrast
         Rare against well-known facts.
     noise_share : float
-        Share of the scatter of accuracy about the ruler that the sampling of items explains.
+        Share of the scatter of accuracy about the reference that the sampling of items explains.
     pace_months : float
         The doubling time that was tested.
     level : float
@@ -408,7 +408,9 @@ class RecallTrend(Readable):
                 self.lead.p_pace
             )
             facts["rare against well-known facts"] = formatting.p_value(self.contrast.p)
-            facts["noise of the items"] = f"{formatting.percentage(self.noise_share)} of the scatter about the ruler"
+            facts["noise of the items"] = (
+                f"{formatting.percentage(self.noise_share)} of the scatter about the reference"
+            )
         hidden = ["label", "doubling_months", "doubling_hi", "status"]
         return Card(self.title, facts, self.table.drop(columns=hidden), self.notes)
 
@@ -517,8 +519,8 @@ def _sample(recall: FactualRecall, variant: RecallVariant) -> pd.DataFrame:
     return sample[sample["score"].notna()].reset_index(drop=True)
 
 
-def _ruler(sample: pd.DataFrame, dated: bool = True, weights: Array | None = None) -> tuple[Array, float]:
-    """Return ln(density) of the rows on a ruler fitted to them, and the ruler's slope per factor 10 of size."""
+def _reference(sample: pd.DataFrame, dated: bool = True, weights: Array | None = None) -> tuple[Array, float]:
+    """Return ln(density) of the rows on a reference fitted to them, and the reference's slope per factor 10 of size."""
     size, days, score = (sample[name].to_numpy(dtype=float) for name in ("log_size", "days", "score"))
     root = np.sqrt(np.ones(len(sample)) if weights is None else weights)
     terms = [np.ones(len(sample)), size]
@@ -534,8 +536,8 @@ def _ruler(sample: pd.DataFrame, dated: bool = True, weights: Array | None = Non
 
 
 def _line(sample: pd.DataFrame, dated: bool = True, weights: Array | None = None) -> Array:
-    """Return ln(density) on day 0, its slope per day, and the slope of the ruler."""
-    values, rise = _ruler(sample, dated, weights)
+    """Return ln(density) on day 0, its slope per day, and the slope of the reference."""
+    values, rise = _reference(sample, dated, weights)
     days = sample["days"].to_numpy(dtype=float)
     if not np.isfinite(values).all() or len(values) < 2 or np.ptp(days) == 0:
         return np.array([np.nan, np.nan, rise])
@@ -587,7 +589,7 @@ def _pace(recall: FactualRecall, variant: RecallVariant, level: float, pace_mont
     codes = pd.factorize(sample[variant.cluster])[0]
 
     def statistic(rows: Array) -> Array:
-        return _line(sample[rows], variant.dated_ruler, None if weights is None else weights[rows])
+        return _line(sample[rows], variant.dated_reference, None if weights is None else weights[rows])
 
     line, errors = family_jackknife(statistic, codes)
     critical = float(stats.t.ppf(0.5 + level / 2, clusters - 1))
@@ -596,10 +598,10 @@ def _pace(recall: FactualRecall, variant: RecallVariant, level: float, pace_mont
     if not np.isfinite(errors).all():
         return nothing(f"one {variant.cluster} alone tells sizes and dates of these models apart")
     if not line[2] - critical * errors[2] > 0:
-        return nothing("no ruler: these scores do not surely rise with size")
+        return nothing("no reference: these scores do not surely rise with size")
     intercept, slope, error = float(line[0]), float(line[1]), float(errors[1])
     half = critical * error
-    kind = f"{variant.cluster} jackknife, ruler refitted, t({clusters - 1})"
+    kind = f"{variant.cluster} jackknife, reference refitted, t({clusters - 1})"
     tested = math.log(2) / pace_months / DAYS_PER_MONTH
     p_values = [two_sided(slope - value, error, clusters - 1) for value in (0.0, tested)]
     result = Slope(slope, slope - half, slope + half, intercept, len(sample), clusters, kind, dropped)
@@ -625,15 +627,15 @@ def _too_few(recall: FactualRecall, sample: pd.DataFrame, variant: RecallVariant
 
 
 def _weights(sample: pd.DataFrame) -> Array:
-    """Return one over the variance of a score about the ruler: scatter of models and noise of the items."""
+    """Return one over the variance of a score about the reference: scatter of models and noise of the items."""
     noise = sample["variance"].to_numpy(dtype=float)
     scatter = _scatter(sample)
     return np.asarray(1 / (max(scatter - noise.mean(), 0.0) + noise))
 
 
 def _scatter(sample: pd.DataFrame) -> float:
-    """Return the variance of the scores about the dated ruler."""
-    values, rise = _ruler(sample)
+    """Return the variance of the scores about the dated reference."""
+    values, rise = _reference(sample)
     days = sample["days"].to_numpy(dtype=float)
     if not np.isfinite(values).all() or len(values) < MIN_MODELS:
         return math.nan
@@ -647,7 +649,7 @@ def _noise_share(sample: pd.DataFrame) -> float:
 
 
 def _contrast(recall: FactualRecall, lead: RecallVariant, level: float) -> TierContrast:
-    """Compare the slopes on the two groups of tiers, each with its own ruler, on the models of both."""
+    """Compare the slopes on the two groups of tiers, each with its own reference, on the models of both."""
     paces = [_sample(recall, replace(lead, tiers=tiers)) for tiers in (EASY, RARE)]
     shared = sorted(set(paces[0]["model"]) & set(paces[1]["model"]))
     easy, rare = (part.set_index("model").loc[shared] for part in paces)
@@ -666,7 +668,7 @@ def _contrast(recall: FactualRecall, lead: RecallVariant, level: float) -> TierC
     if not np.isfinite(errors).all():
         return TierContrast(nan, nan, nan, nan, len(shared), families, "one family alone tells sizes and dates apart")
     if not all(rise - critical * error > 0 for rise, error in zip(rises, errors[1:], strict=True)):
-        reason = "no ruler: these scores do not surely rise with size"
+        reason = "no reference: these scores do not surely rise with size"
         return TierContrast(nan, nan, nan, nan, len(shared), families, reason)
     middle, error = float(difference) * DAYS_PER_MONTH, float(errors[0]) * DAYS_PER_MONTH
     half = critical * error
@@ -675,7 +677,7 @@ def _contrast(recall: FactualRecall, lead: RecallVariant, level: float) -> TierC
 
 
 def _densities(sample: pd.DataFrame) -> tuple[pd.DataFrame, TrendData]:
-    values, _ = _ruler(sample)
+    values, _ = _reference(sample)
     table = sample[["model", "family", "organisation", "released"]].copy()
     table["n_params"] = 1e9 * 10 ** sample["log_size"]
     table["score"] = sample["score"]
@@ -712,7 +714,7 @@ def _notes(recall: FactualRecall, sample: pd.DataFrame, noise: float) -> tuple[N
         notes.append(Note("few-families", "warning", message, {"families": families}))
     if noise >= NOISE_MATTERS:
         share = formatting.percentage(noise)
-        message = f"the noise of the items is {share} of the scatter about the ruler: read the weighted variant"
+        message = f"the noise of the items is {share} of the scatter about the reference: read the weighted variant"
         notes.append(Note("item-noise", "warning", message, {"share": noise}))
     return tuple(notes)
 

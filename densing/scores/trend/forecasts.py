@@ -3,7 +3,7 @@
 The frontier is the densest model measured so far, as in eq. 5 of arXiv 2412.04315; from the newest release on it is
 carried forward at the pace of the last twelve months, which may be none. The fan is the spread over draws of that pace,
 of the densest model's score and of the reference law. That the densest of many owes part of its place to luck is not
-corrected; models beyond the ruler, which may be denser still, do not count
+corrected; models beyond the reference, which may be denser still, do not count
 (:func:`densing.scores.trend.estimate_trend` names them). A line through all models, lifted to its upper decile, was
 tried first: back-tests ran higher still (docs/adr/0003).
 """
@@ -199,7 +199,7 @@ def score_forecast(trend: TrendResult, later: TrendData, horizon_months: float) 
     ----------
     trend : TrendResult
     later : TrendData
-        Models released after those of the trend, on the same ruler.
+        Models released after those of the trend, on the same reference.
     horizon_months : float
 
     Returns
@@ -313,7 +313,7 @@ def when(
         The one behind ``trend``.
     level : float
     later : TrendData, optional
-        Models released after those of the trend, on the same ruler: a date up to the newest of them is scored in
+        Models released after those of the trend, on the same reference: a date up to the newest of them is scored in
         ``note``.
     today : Timestamp, optional
         A date before it that no data can score is not given.
@@ -353,11 +353,11 @@ def when(
     low, high = fit.domain.get("params", (0.0, np.inf))
     note = ""
     if str(status) == "below_floor":
-        note = "the score is at or below the ruler's floor: any size does"
+        note = "the score is at or below the reference's floor: any size does"
     elif str(status) == "above_ceiling":
-        note = "the score is at or above the ruler's ceiling: no finite reference model reaches it"
+        note = "the score is at or above the reference's ceiling: no finite reference model reaches it"
     elif not low / GUARD <= float(np.asarray(effective)) <= GUARD * high:
-        note = "the score lies beyond the ruler's sizes: extrapolated"
+        note = "the score lies beyond the reference's sizes: extrapolated"
     return _scored(_arrival(trend, middle, need, level, note), trend, later, today)
 
 
@@ -414,7 +414,7 @@ class Frontier:
         drawn = data.law_draws if data.draws is None else data.draws
         if drawn is None:
             return cls(record, pace, np.full(len(paces), record), paces)
-        # The same draws of the law as behind the lines: a ruler that reads high reads the record high, too.
+        # The same draws of the law as behind the lines: a reference that reads high reads the record high, too.
         rows = trend.fit.law_rows if len(trend.fit.law_rows) else np.arange(len(paces)) % len(drawn)
         return cls(record, pace, drawn[rows, densest], paces)
 
@@ -518,7 +518,7 @@ def backtest(
     Parameters
     ----------
     data : TrendData
-        The reference law is the same throughout: this tests the trend, not the ruler.
+        The reference law is the same throughout: this tests the trend, not the reference.
     holdout_months, step_months : float
     level : float
     cluster : {"family", "organisation", "model"}

@@ -168,7 +168,7 @@ def fit_front(
     counts = rng.multinomial(groups, np.full(groups, 1 / groups), size=resamples)
     weights = np.vstack([np.ones(len(data)), counts[:, codes]])
     lines = quantile_splines(data.days, data.log_density, data.limits, weights, QUANTILE, bends)
-    # A resample that holds hardly a model inside the ruler has no quantile.
+    # A resample that holds hardly a model inside the reference has no quantile.
     lines = lines[np.isfinite(lines).all(axis=1) | (np.arange(len(lines)) == 0)]
     tail = (1 - level) / 2
     monthly = np.linspace(first, last, max(2, round((last - first) / DAYS_PER_MONTH)) + 1)
@@ -321,7 +321,7 @@ def _gap(data: TrendData, holder: int, pace: PaceFit | None, seed: int) -> pd.Da
         if slope < 0:
             # A front that falls sets no records; what none would say is the last row.
             continue
-        # Above a ruler that ends below the record nobody would have seen it beaten.
+        # Above a reference that ends below the record nobody would have seen it beaten.
         seen = data.limits[later, 1] > record[:, None]
         beaten = (seen & (start[:, None] + slope * ahead + around > record[:, None])).any(axis=1)
         rows.append((name, doubling_months(slope) if slope else np.inf, float(1 - beaten.mean())))

@@ -11,7 +11,7 @@ from densing.core import Array
 from densing.scores.catalog import Catalog, selection_of
 from densing.scores.density import catalog_densities
 from densing.scores.joint import JointScale
-from densing.scores.references import joint_ruler
+from densing.scores.references import joint_reference
 from densing.scores.trend.data import EPOCH, TrendData
 
 
@@ -60,9 +60,9 @@ class JointData:
     def _densities(self, basket: str, include: tuple[str, ...]) -> tuple[TrendData, pd.DataFrame]:
         key = (basket, include)
         if key not in self._read:
-            ruler = joint_ruler(self.catalog, basket, scale=self.scale, seed=self.seed)
+            reference = joint_reference(self.catalog, basket, scale=self.scale, seed=self.seed)
             selection = selection_of(list(include))
-            result = catalog_densities(self.catalog, ruler, selection=selection, seed=self.seed).headline
+            result = catalog_densities(self.catalog, reference, selection=selection, seed=self.seed).headline
             self._read[key] = TrendData.from_density(result).window(since=EPOCH), result.table
         return self._read[key]
 

@@ -4,9 +4,10 @@ r"""A pace that may change: ln density along a curve whose slope is a random wal
     \ln\rho^*_i &= f(t_i) + u_{family(i)} + v_{maker(i)} + \sigma e_i, \quad e_i \sim t_4 \\
     f(t) &= a + s\,t + \sum_k \omega_k (t - t_k)_+, \quad \omega_k \sim N(0, \tau^2 / 12)
 
-Knots t_k stand a month apart; rows beyond the ruler are known only as limits. The scale tau of the walk is estimated,
-with a half-normal prior; :data:`PRIORS` are three of them, and what they change is part of the result. A constant pace
-is the special case tau = 0. Errors of ruler and abilities come in as draws of ln density, one per sweep.
+Knots t_k stand a month apart; rows beyond the reference are known only as limits. The scale tau of the walk is
+estimated, with a half-normal prior; :data:`PRIORS` are three of them, and what they change is part of the result. A
+constant pace is the special case tau = 0. Errors of reference and abilities come in as draws of ln density, one per
+sweep.
 
 Source: own; the random walk of a slope is the local linear trend of Harvey (1989), here in the truncated-line basis.
 The scale of the walk takes Metropolis steps with all coefficients integrated out, the other scales non-centred steps

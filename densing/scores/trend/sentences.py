@@ -66,20 +66,20 @@ def slope_text(slope: Slope) -> str:
     return doubling_text(slope.doubling_months, *slope.doubling_interval)
 
 
-def quoted(title: str, now: str, *, models: int, families: int, ruler: str, benchmark: str) -> str:
+def quoted(title: str, now: str, *, models: int, families: int, reference: str, benchmark: str) -> str:
     """Return a trend in one paragraph that says all it needs to be quoted.
 
     Examples
     --------
-    >>> print(quoted("Density doubled every 5 months", "Now it rests.", models=9, families=1, ruler="llama",
+    >>> print(quoted("Density doubled every 5 months", "Now it rests.", models=9, families=1, reference="llama",
     ...              benchmark="mmlu"))
-    Density doubled every 5 months; 9 models of 1 family on the ruler llama, benchmark mmlu. Now it rests. On another
-    ruler, or of other models, the pace is another.
+    Density doubled every 5 months; 9 models of 1 family on the reference llama, benchmark mmlu. Now it rests. On
+    another reference, or of other models, the pace is another.
     """
     of = f"{formatting.plural(models, 'model')} of {formatting.plural(families, 'family', 'families')}"
-    parts = (f"{title}; {of} on the ruler {formatting.clean(ruler, 80)}, benchmark "
+    parts = (f"{title}; {of} on the reference {formatting.clean(reference, 80)}, benchmark "
              f"{formatting.clean(benchmark, 80)}.", now,
-             "On another ruler, or of other models, the pace is another.")  # fmt: skip
+             "On another reference, or of other models, the pace is another.")  # fmt: skip
     return " ".join(filter(None, parts))
 
 

@@ -450,8 +450,8 @@ def _normal_log_density(z: Array) -> Array:
 def estimate_shocks(data: TrendData, cluster: str = "family") -> Shocks | None:
     """Estimate the size of family and model shocks by maximum likelihood.
 
-    ln rho*_i = a + b t_i + u_family + e_i, both normal, rows beyond the ruler known only as bounds: a Tobit line with a
-    random intercept, its u integrated out on a grid.
+    ln rho*_i = a + b t_i + u_family + e_i, both normal, rows beyond the reference known only as bounds: a Tobit line
+    with a random intercept, its u integrated out on a grid.
 
     Source: Laird and Ware, Biometrics 38 (1982) 963-974, with Tobin's (1958) likelihood of bounds.
 

@@ -178,7 +178,7 @@ def answer_skill(
             (f"{int((data.censor != 0).sum())} of {len(data)} densities in {name}" for name, data in skills.items()),
             most=len(skills),
         )
-        + " lie beyond the ruler.",
+        + " lie beyond the reference.",
         f"p of {formatting.listed(others)} against {BASE} is corrected for {len(others)} comparisons (Holm).",
     ]
     notes = tuple(note for data in skills.values() for note in data.notes)

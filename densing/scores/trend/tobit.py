@@ -1,6 +1,6 @@
 """The headline: a Tobit line through all models, its error by leaving out families, the law's error on top.
 
-ln rho*_i = a + b t_i + s e_i, rows beyond the ruler known only as bounds
+ln rho*_i = a + b t_i + s e_i, rows beyond the reference known only as bounds
 V = (G - 1)/G sum_g (line_-g - line)(line_-g - line)'  +  Cov over law draws of the line
 interval: b -+ c sqrt(V_bb), c the simulated critical value of :func:`critical_value`
 
@@ -41,7 +41,7 @@ class VarianceShares:
     score_noise : float or None
         The sampling of the benchmarks' items.
     reference_law : float or None
-        The fitted ruler.
+        The fitted reference.
     models : float or None
         Which models exist.
     """
@@ -137,7 +137,7 @@ def fit_headline(
     lines, sigmas = tobit_lines(data, centre, weights)
     line, leave_out = lines[0], lines[1:]
     if not np.all(np.isfinite(line)):
-        raise FitError("Tobit: no finite slope from these rows; widen the window or the ruler's range")
+        raise FitError("Tobit: no finite slope from these rows; widen the window or the reference's range")
     groups = len(leave_out)
     # Around the line of all rows, not around the mean of the leave-outs: CRV3 errs on the side of width.
     deviations = leave_out - line

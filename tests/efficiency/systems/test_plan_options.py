@@ -23,7 +23,7 @@ from densing.efficiency.simulation import (
     parameter_count,
 )
 from densing.efficiency.simulation.models import transformer_of
-from densing.efficiency.systems.plan import Measured, measure
+from densing.efficiency.systems.plan import SteadyStep, measure
 from densing.efficiency.systems.planner.base import Planned
 from densing.efficiency.systems.planner.stage import product_share
 from densing.efficiency.systems.registry import get_technique, technique_names
@@ -38,7 +38,7 @@ def cluster(n: int, link: Link = FREE) -> Cluster:
     return Cluster("toy", n, n, Device("toy", 1e12, 1e30), intra=link, inter=link, host=link)
 
 
-def measured(name: str, work: Workload, link: Link = FREE, **knobs: Any) -> Measured:
+def measured(name: str, work: Workload, link: Link = FREE, **knobs: Any) -> SteadyStep:
     on = cluster(work.split.ranks, link)
     return measure(get_technique(name).plan(work, on, **knobs), on)
 

@@ -29,7 +29,7 @@ ROWS = [
     {"model": "yours", "params": 7_000_000_000, "released": None, "benchmark": "mmlu", "score": 0.71},
 ]
 FORMS = [".csv", ".tsv", ".csv.gz", ".parquet", ".jsonl", ".json", ".utf16.csv"]
-RULER = densing.load_reference("qwen1.5", "mmlu")
+REFERENCE = densing.load_reference("qwen1.5", "mmlu")
 # As people write the same rows.
 # As Google Sheets writes them: what a cell shows, quoted where it holds a comma, lines that end as on Windows.
 GOOGLE = (
@@ -56,7 +56,7 @@ def put(folder: Path, suffix: str, rows: pd.DataFrame) -> Path:
 
 
 def density_of(table: object) -> pd.DataFrame:
-    result = densing.table_densities(table, RULER)  # type: ignore[arg-type]
+    result = densing.table_densities(table, REFERENCE)  # type: ignore[arg-type]
     # A file's rows name it as their source.
     return result.table.drop(columns="source")
 
@@ -201,7 +201,7 @@ def test_a_file_given_twice_changes_nothing_and_a_second_value_is_refused_by_row
 
 def test_a_trend_and_the_joint_scale_name_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pd.DataFrame({"model": [f"m{n}" for n in range(1001)], "params": 1e9, "released": "2024-06-01"})
-    densities = densing.table_densities(rows.assign(benchmark="mmlu", score=0.6), RULER)
+    densities = densing.table_densities(rows.assign(benchmark="mmlu", score=0.6), REFERENCE)
     with pytest.raises(InputError, match="1001 models are more than the 1000 that a trend takes"):
         densing.estimate_trend(densities)
     monkeypatch.setattr("densing.scores.joint.cells.MAX_SCORES", 10)
@@ -246,8 +246,8 @@ def test_all_that_is_wrong_with_a_table_of_scores_is_one_message(tmp_path: Path)
         assert sum(words in problem for problem in caught.value.problems) == 1, words
 
 
-def test_scores_that_the_ruler_does_not_read_are_named() -> None:
-    notes = {note.code: note for note in densing.table_densities(ROWS, RULER).notes}
+def test_scores_that_the_reference_does_not_read_are_named() -> None:
+    notes = {note.code: note for note in densing.table_densities(ROWS, REFERENCE).notes}
     assert notes["scores-not-used"].details == {"benchmarks": {"gsm8k": 1}}
     assert "gsm8k (1 score)" in notes["scores-not-used"].message
 
@@ -289,4 +289,4 @@ def test_a_table_with_an_address_is_fetched_only_where_asked(
 def test_a_benchmark_that_is_missed_is_looked_for_among_the_columns_that_are_not_read(tmp_path: Path) -> None:
     path = text(tmp_path, "Model,Size,MMLU pass@1,GSM8K\nmine,3B,0.5,0.4\n")
     with pytest.raises(InputError, match=r"no score on mmlu.*'MMLU pass@1' \(did you mean mmlu\?\)"):
-        densing.table_densities(path, RULER)
+        densing.table_densities(path, REFERENCE)

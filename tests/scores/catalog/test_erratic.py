@@ -115,10 +115,10 @@ def test_the_stored_flags_are_exactly_what_the_rule_gives() -> None:
     assert OWN_FLAGS <= WRONG
 
 
-def test_scores_of_the_rulers_are_not_touched(erratic: pd.DataFrame, cells: pd.DataFrame) -> None:
+def test_scores_of_the_references_are_not_touched(erratic: pd.DataFrame, cells: pd.DataFrame) -> None:
     refused = set(erratic["evaluator"]) | set(cells.loc[cells["status"] == "erratic", "evaluator"])
-    rulers = {"obsscaling", "swallow", "open_llm_leaderboard_v2", "opencompass", "qwen2.5_blog"}
-    assert not refused & rulers
+    references = {"obsscaling", "swallow", "open_llm_leaderboard_v2", "opencompass", "qwen2.5_blog"}
+    assert not refused & references
 
 
 def test_flagged_scores_stay_out_unless_asked_for() -> None:

@@ -28,7 +28,7 @@ from densing.scores.catalog import (
 CATALOG = load_catalog()
 MODELS = CATALOG.models["model"].astype(str).tolist()
 LEADERBOARD = pd.read_csv(Path(__file__).parents[3] / "examples" / "leaderboard.csv")
-RULER = densing.load_reference("qwen1.5", "mmlu")
+REFERENCE = densing.load_reference("qwen1.5", "mmlu")
 
 
 def table(*names: str, **columns: Any) -> pd.DataFrame:
@@ -144,14 +144,14 @@ def test_another_size_is_another_model_and_is_asked_about() -> None:
 
 def test_a_known_model_is_the_users_own_measurement_and_counts_once() -> None:
     rows = table("gemma 7b", "mine", params=[8.5e9, 3e9], released=["2024-02-21", "2024-06-01"])
-    mine = densing.table_densities(rows, RULER)
+    mine = densing.table_densities(rows, REFERENCE)
     assert mine.table.set_index("model")["known_as"].dropna().to_dict() == {"gemma 7b": "Gemma-7B"}
     assert not mine.table["verified"].any()
-    everyone = densing.catalog_densities(CATALOG, RULER)
+    everyone = densing.catalog_densities(CATALOG, REFERENCE)
     ranking = densing.rank(mine, everyone)
     assert "Gemma-7B" in set(everyone.table["model"]) and ranking.table["of"].unique().tolist() == [len(everyone)]
     assert "gemma 7b (there Gemma-7B)" in notes_of(rows, "known-models")[0]
-    joined = densing.catalog_densities(load_catalog(rows), RULER)
+    joined = densing.catalog_densities(load_catalog(rows), REFERENCE)
     assert set(joined.table["model"]) - set(everyone.table["model"]) == {"mine"}
     (note,) = [note for note in joined.notes if note.code == "measured-already"]
     assert "Gemma-7B on mmlu (0.6, there 0.6" in note.message
@@ -269,7 +269,7 @@ def test_generations_are_families_and_versions_of_weights_are_not() -> None:
 
 def test_without_its_columns_the_shipped_example_has_its_families_and_says_so() -> None:
     bare = LEADERBOARD.drop(columns=["family", "organisation"])
-    stated, read = (densing.table_densities(rows, RULER).table for rows in (LEADERBOARD, bare))
+    stated, read = (densing.table_densities(rows, REFERENCE).table for rows in (LEADERBOARD, bare))
     assert pairs(read["family"].tolist()) == pairs(stated["family"].tolist())
     assert (
         "families of 72 models are read from names; known to the catalog: Llama-1 (4)"
@@ -286,7 +286,7 @@ def test_without_its_columns_the_shipped_example_has_nearly_its_interval() -> No
     bare = LEADERBOARD.drop(columns=["family", "organisation"])
     unknown = bare.assign(model=reversed_names(bare["model"]))
     lines = [
-        fit_headline(TrendData.from_density(densing.table_densities(rows, RULER)), 0.95).slope.doubling
+        fit_headline(TrendData.from_density(densing.table_densities(rows, REFERENCE)), 0.95).slope.doubling
         for rows in (LEADERBOARD, bare, unknown, unknown.assign(family=unknown["model"]))
     ]
     (_, low, high), *others = lines
@@ -331,8 +331,8 @@ def test_a_blank_among_repeated_values_and_blank_dates_are_asked_about_and_not_f
 
 def test_merged_cells_over_models_that_the_catalog_knows_are_filled_by_it_unless_they_contradict() -> None:
     once = LEADERBOARD["family"].where(LEADERBOARD["family"].ne(LEADERBOARD["family"].shift()), None)
-    filled = densing.table_densities(LEADERBOARD.assign(family=once), RULER).table
-    stated = densing.table_densities(LEADERBOARD, RULER).table
+    filled = densing.table_densities(LEADERBOARD.assign(family=once), REFERENCE).table
+    stated = densing.table_densities(LEADERBOARD, REFERENCE).table
     assert filled["family"].tolist() == stated["family"].tolist()
     with pytest.raises(TableError, match="column family: blank"):
         read_extra(LEADERBOARD.assign(family="suite " + once))
@@ -367,7 +367,7 @@ def test_merged_cells_over_models_that_the_catalog_knows_are_filled_by_it_unless
 )
 def test_kinds_are_told_by_names_and_set_apart(name: str, stratum: str) -> None:
     size = {"Mixtral-8x7B": 46.7e9, "Yi-1.5-9B": 8.8e9}.get(name, 30e9)
-    result = densing.table_densities(table(name, params=size), RULER)
+    result = densing.table_densities(table(name, params=size), REFERENCE)
     assert result.table["stratum"].tolist() == [stratum]
     assert not result.table["verified"].any()
     assert ("user-apart" in [note.code for note in result.notes]) == (stratum != "headline")
@@ -383,7 +383,7 @@ def test_no_model_of_the_catalog_is_told_to_be_what_it_is_not() -> None:
 
 def test_what_the_columns_say_stands() -> None:
     rows = table("Zeta-7B-chat", "Zeta-8x7B", params=50e9, kind=["base", ""], architecture=["", "dense"])
-    result = densing.table_densities(rows, RULER)
+    result = densing.table_densities(rows, REFERENCE)
     assert result.table["stratum"].tolist() == ["headline", "headline"]
     assert notes_of(rows, "kinds-told") == []
     assert (
@@ -394,7 +394,7 @@ def test_what_the_columns_say_stands() -> None:
 
 def test_a_trend_over_tuned_models_says_so() -> None:
     names = [f"Zeta-{n}-7B" for n in range(1, 6)] + ["GPT-4"]
-    result = densing.table_densities(table(*names), RULER)
+    result = densing.table_densities(table(*names), REFERENCE)
     codes = [note.code for note in densing.TrendData.from_density(result).notes]
     assert codes == ["tuned-rows"]
     assert densing.TrendData.from_density(result.headline).notes == ()

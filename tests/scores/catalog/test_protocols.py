@@ -1,4 +1,4 @@
-"""How scores were measured: what the rulers store, what results state, and what becomes of a difference."""
+"""How scores were measured: what the references store, what results state, and what becomes of a difference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from densing.scores.evals import read_results
 from densing.scores.evals.measurements import Measurements
 from densing.scores.fit import fit_law
 from densing.scores.laws import get_law
-from densing.scores.references import available_benchmarks, family_names, load_reference, loss_ruler
+from densing.scores.references import available_benchmarks, family_names, load_reference, loss_reference
 from densing.scores.references.reference import from_table_fit
 from tests.support.command import answer, densing
 from tests.support.eval_files import write_json
@@ -64,23 +64,23 @@ def on(read: Measurements, reference: str) -> tuple[dict[str, Any], list[tuple[s
     return result.table.iloc[0].to_dict(), notes
 
 
-# ---- what the rulers store -----------------------------------------------------------------------------------
+# ---- what the references store -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in family_names() if name != "densing-paper"])
-def test_every_shipped_ruler_stores_the_protocol_of_each_benchmark_with_its_source(name: str) -> None:
+def test_every_shipped_reference_stores_the_protocol_of_each_benchmark_with_its_source(name: str) -> None:
     catalog = load_catalog()
     for benchmark in available_benchmarks(name):
-        ruler = load_reference(name, benchmark)
-        for part in ruler.benchmarks:
-            protocol = ruler.protocol(part)
+        reference = load_reference(name, benchmark)
+        for part in reference.benchmarks:
+            protocol = reference.protocol(part)
             assert protocol.metric, (benchmark, part)
             assert protocol.form in FORMS, (benchmark, part)
             assert protocol.source, (benchmark, part)
             if part != "xwinograd" or name == "qwen2.5":
                 assert protocol.shots is not None, (benchmark, part)
-            if "tokens" not in ruler.given:
-                assert protocol == evaluator_protocol(catalog, ruler.evaluator, part), "densing refs build"
+            if "tokens" not in reference.given:
+                assert protocol == evaluator_protocol(catalog, reference.evaluator, part), "densing refs build"
             else:
                 assert protocol == known_protocol(name, part), "densing refs build"
 
@@ -114,7 +114,7 @@ def test_what_no_document_states_is_unknown() -> None:
 
 
 def test_a_loss_is_measured_per_byte_without_the_space_before_the_answer() -> None:
-    loss = loss_ruler(load_reference("olmo-ladder", "piqa")).protocol("piqa")
+    loss = loss_reference(load_reference("olmo-ladder", "piqa")).protocol("piqa")
     assert (loss.metric, loss.normalisation) == ("bits per byte", "bytes of the answer")
     assert compare(stated("gold_bits_per_byte"), loss)["normalisation"] == DIFFERS
 
@@ -159,14 +159,14 @@ def test_the_row_that_says_most_of_a_task_counts() -> None:
 def test_zero_shots_against_five_are_an_error_note_and_exit_code_three(tmp_path: Path) -> None:
     read = results(tmp_path, "mmlu", {"acc": 0.55}, 0, LETTERS)
     row, notes = on(read, "qwen1.5")
-    assert (row["protocol"], row["protocol_detail"]) == (DIFFERS, "shots 0, ruler 5")
+    assert (row["protocol"], row["protocol_detail"]) == (DIFFERS, "shots 0, reference 5")
     assert notes == [("protocol-differs", "error")]
     done = densing("density", "--results", str(tmp_path), "--reference", "qwen1.5")
     assert done.returncode == 3
     header, line = (next(text for text in done.stdout.splitlines() if word in text) for word in ("density_lo", "0.55"))
     assert header.index("protocol") < header.index("status")
     assert "differs" in line
-    assert "me/toy, mmlu (shots 0, ruler 5)" in done.stderr
+    assert "me/toy, mmlu (shots 0, reference 5)" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -174,20 +174,28 @@ def test_zero_shots_against_five_are_an_error_note_and_exit_code_three(tmp_path:
     [
         ("qwen1.5", "mmlu", "acc", 5, LETTERS, SAME, ""),
         ("qwen1.5", "mmlu", "acc", 5, ["(A)", "(B)", "(C)", "(D)"], SAME, ""),
-        ("qwen1.5", "mmlu", "acc", 5, ["yes", "no"], DIFFERS, "form cloze, ruler letters"),
+        ("qwen1.5", "mmlu", "acc", 5, ["yes", "no"], DIFFERS, "form cloze, reference letters"),
         ("qwen1.5", "hellaswag", "acc_norm", 10, "choices", SAME, ""),
-        ("qwen1.5", "hellaswag", "acc", 10, "choices", DIFFERS, "normalisation none, ruler characters"),
+        ("qwen1.5", "hellaswag", "acc", 10, "choices", DIFFERS, "normalisation none, reference characters"),
         ("qwen2.5", "hellaswag", "acc", 4, "choices", SAME, ""),
         ("llama", "winogrande", "acc", 5, "<function f at 0x1>", SAME, ""),
         ("pythia", "arc_challenge", "acc_norm", 25, "{{choices.text}}", SAME, ""),
-        ("pythia", "arc_challenge", "acc_norm", 25, "{{choices.label}}", DIFFERS, "form letters, ruler cloze"),
+        ("pythia", "arc_challenge", "acc_norm", 25, "{{choices.label}}", DIFFERS, "form letters, reference cloze"),
         ("olmo-ladder", "hellaswag", "acc_norm", 5, "choices", SAME, ""),
-        ("olmo-ladder", "hellaswag", "acc_norm", 0, "choices", DIFFERS, "shots 0, ruler 5"),
+        ("olmo-ladder", "hellaswag", "acc_norm", 0, "choices", DIFFERS, "shots 0, reference 5"),
         ("densing-cpu", "facts", "acc", 0, ["a", "b"], SAME, ""),
-        ("densing-cpu", "facts", "acc", 0, "choices", UNKNOWN, "form unknown, ruler cloze; cot unknown, ruler no"),
+        (
+            "densing-cpu",
+            "facts",
+            "acc",
+            0,
+            "choices",
+            UNKNOWN,
+            "form unknown, reference cloze; cot unknown, reference no",
+        ),
     ],
 )
-def test_results_of_lm_eval_are_compared_with_every_ruler(
+def test_results_of_lm_eval_are_compared_with_every_reference(
     tmp_path: Path, reference: str, task: str, metric: str, shots: int, choices: Any, protocol: str, detail: str
 ) -> None:
     read = results(tmp_path, task, {metric: 0.5}, shots, choices)
@@ -203,7 +211,7 @@ def test_generated_answers_state_their_form_and_reasoning(tmp_path: Path) -> Non
     read = results(tmp_path, "gsm8k", {"exact_match": 0.5}, 5, output_type="generate_until")
     assert on(read, "qwen1.5")[0]["protocol"] == SAME
     read = results(tmp_path, "gsm8k_cot", {"exact_match": 0.5}, 8, output_type="generate_until")
-    assert on(read, "qwen1.5")[0]["protocol_detail"] == "shots 8, ruler 5"
+    assert on(read, "qwen1.5")[0]["protocol_detail"] == "shots 8, reference 5"
 
 
 def test_two_readings_of_the_generated_answers_are_both_named(tmp_path: Path) -> None:
@@ -216,7 +224,7 @@ def test_two_readings_of_the_generated_answers_are_both_named(tmp_path: Path) ->
     assert told == ["me/toy, gsm8k: exact_match is read with the filter strict-match (0.4); flexible-extract gives 0.5"]
 
 
-def test_the_metric_that_the_ruler_was_measured_with_is_read(tmp_path: Path) -> None:
+def test_the_metric_that_the_reference_was_measured_with_is_read(tmp_path: Path) -> None:
     both = {"acc": 0.5, "acc_norm": 0.6}
     assert on(results(tmp_path, "hellaswag", both, 10), "qwen1.5")[0]["score"] == 0.6
     assert on(results(tmp_path, "hellaswag", both, 4), "qwen2.5")[0]["score"] == 0.5
@@ -240,7 +248,7 @@ def test_the_old_schema_states_shots_and_metric_and_its_tasks_are_known(tmp_path
     read = read_results(write_json(tmp_path / "old.json", content))
     read = dataclasses.replace(read, models=read.models.assign(params_total=1.4e9))
     row, _ = on(read, "pythia")
-    assert (row["score"], row["protocol_detail"]) == (0.6, "shots 0, ruler 10")
+    assert (row["score"], row["protocol_detail"]) == (0.6, "shots 0, reference 10")
     forms = read.measurements.set_index("task")["form"]
     assert forms["hendrycksTest-anatomy"] == "", "two versions of the task differ in form"
 
@@ -252,15 +260,15 @@ def test_lighteval_and_opencompass_state_what_they_state(tmp_path: Path) -> None
     }
     read = read_results(write_json(tmp_path / "results_2026-11-21T13-07-22.json", general))
     read = dataclasses.replace(read, models=read.models.assign(params_total=1.4e9))
-    assert on(read, "qwen1.5")[0]["protocol_detail"] == "form unknown, ruler cloze; cot unknown, ruler no"
+    assert on(read, "qwen1.5")[0]["protocol_detail"] == "form unknown, reference cloze; cot unknown, reference no"
     table = tmp_path / "summary_20261121_130722.csv"
     table.write_text("dataset,version,metric,mode,toy\ngsm8k,-,accuracy,gen,52.0\nmmlu,-,naive_average,ppl,52.0\n")
     read = read_results(table)
     result = run_densities(read.measurements, read.models.assign(params_total=7e9), "qwen1.5")
     told = result.table.set_index("benchmark")[["protocol", "protocol_detail"]]
     assert told["protocol"].tolist() == [UNKNOWN, UNKNOWN]
-    assert told.loc["gsm8k", "protocol_detail"] == "shots unknown, ruler 5; cot unknown, ruler yes"
-    assert "metric accuracy (mean of parts), ruler accuracy" in told.loc["mmlu", "protocol_detail"]
+    assert told.loc["gsm8k", "protocol_detail"] == "shots unknown, reference 5; cot unknown, reference yes"
+    assert "metric accuracy (mean of parts), reference accuracy" in told.loc["mmlu", "protocol_detail"]
 
 
 def test_a_mean_is_only_as_comparable_as_its_worst_part(tmp_path: Path) -> None:
@@ -269,7 +277,7 @@ def test_a_mean_is_only_as_comparable_as_its_worst_part(tmp_path: Path) -> None:
     rows = pd.concat([arc.measurements, hellaswag.measurements], ignore_index=True)
     table = run_densities(rows, arc.models, "olmo-ladder", denominator="total").table
     combined = table[table["benchmark"].eq("combined")].iloc[0]
-    assert (combined["protocol"], combined["protocol_detail"]) == (DIFFERS, "hellaswag: shots 0, ruler 5")
+    assert (combined["protocol"], combined["protocol_detail"]) == (DIFFERS, "hellaswag: shots 0, reference 5")
 
 
 # ---- the catalog and users' tables -------------------------------------------------------------------------
@@ -283,7 +291,7 @@ def test_the_catalog_on_its_own_series_is_the_same_and_on_the_ladder_it_differs(
         assert not [note for note in result.notes if note.code.startswith("protocol")]
     ladder = catalog_densities(catalog, load_reference("olmo-ladder"))
     assert set(ladder.table["protocol"]) == {DIFFERS}
-    expected = "arc_challenge: shots 25, ruler 5; hellaswag: shots 10, ruler 5"
+    expected = "arc_challenge: shots 25, reference 5; hellaswag: shots 10, reference 5"
     assert set(ladder.table["protocol_detail"]) == {expected}
     assert [note.severity for note in ladder.notes if note.code == "protocol-differs"] == ["error"]
 
@@ -293,17 +301,17 @@ def test_per_benchmark_densities_carry_the_worst_of_their_parts() -> None:
     parts = [load_reference("olmo-ladder", name) for name in mean.benchmarks]
     table = combined_densities(catalog, mean, parts).table
     assert set(table["protocol"]) == {DIFFERS}
-    assert table["protocol_detail"].str.contains("hellaswag: shots 10, ruler 5").all()
+    assert table["protocol_detail"].str.contains("hellaswag: shots 10, reference 5").all()
 
 
 @pytest.mark.parametrize(
     ("columns", "cells", "protocol", "detail"),
     [
         ("", "", UNKNOWN, "not stated"),
-        (",n_shot,metric", ",5,acc", UNKNOWN, "form unknown, ruler letters; cot unknown, ruler no"),
+        (",n_shot,metric", ",5,acc", UNKNOWN, "form unknown, reference letters; cot unknown, reference no"),
         (",n_shot,metric,form", ",5,acc,letters", SAME, ""),
-        (",shots,metric,form", ",0,acc,letters", DIFFERS, "shots 0, ruler 5"),
-        (",form", ",cloze", DIFFERS, "form cloze, ruler letters"),
+        (",shots,metric,form", ",0,acc,letters", DIFFERS, "shots 0, reference 5"),
+        (",form", ",cloze", DIFFERS, "form cloze, reference letters"),
     ],
 )
 def test_a_table_of_scores_says_how_they_were_measured(
@@ -323,31 +331,31 @@ def test_a_form_that_there_is_none_of_is_refused(tmp_path: Path) -> None:
         table_densities(path, load_reference("qwen1.5", "mmlu"))
 
 
-# ---- rulers of users -----------------------------------------------------------------------------------------
+# ---- references of users -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("ruler") / "family.csv"
+    path = tmp_path_factory.mktemp("reference") / "family.csv"
     sizes = np.geomspace(1e8, 1e11, 8)
     scores = 0.25 + 0.6 / (1 + np.exp(-0.8 * (np.log(sizes) - 22)))
     path.write_text("params,score\n" + "".join(f"{n},{s}\n" for n, s in zip(sizes, scores, strict=True)))
     return path
 
 
-def test_a_users_ruler_is_unknown_until_its_protocol_is_given(table: Path, tmp_path: Path) -> None:
+def test_a_users_reference_is_unknown_until_its_protocol_is_given(table: Path, tmp_path: Path) -> None:
     read = results(tmp_path, "mmlu", {"acc": 0.55}, 0, LETTERS)
     fit = ["fit", str(table), "--law", "logistic", "--floor", "0.25", "--bootstrap", "50"]
     given = ("", "shots=5,form=letters,metric=acc", "shots=0,form=letters,metric=acc")
     verdicts = []
     for number, protocol in enumerate(given):
-        ruler = tmp_path / f"ruler{number}.json"
-        done = densing(*fit, "--out", str(ruler), *(["--protocol", protocol] if protocol else []))
+        reference = tmp_path / f"reference{number}.json"
+        done = densing(*fit, "--out", str(reference), *(["--protocol", protocol] if protocol else []))
         assert done.returncode == 0, done.stderr
-        result = run_densities(read.measurements, read.models, str(ruler), benchmark="mmlu", denominator="total")
+        result = run_densities(read.measurements, read.models, str(reference), benchmark="mmlu", denominator="total")
         verdicts.append(result.table.iloc[0]["protocol"])
     assert verdicts == [UNKNOWN, DIFFERS, SAME]
-    shown = answer("refs", "show", str(ruler), "--benchmark", "mmlu")
+    shown = answer("refs", "show", str(reference), "--benchmark", "mmlu")
     assert shown["protocols"]["mmlu"]["shots"] == 0
 
 
@@ -376,7 +384,7 @@ def test_a_fit_from_before_protocols_were_stored_is_unknown(tmp_path: Path) -> N
     read = results(tmp_path / "run", "mmlu", {"acc": 0.55}, 5, LETTERS)
     models = read.models.assign(params_non_embedding=read.models["params_total"])
     row, notes = on(dataclasses.replace(read, models=models), str(path))
-    assert (row["protocol"], row["protocol_detail"]) == (UNKNOWN, "ruler's not stored")
+    assert (row["protocol"], row["protocol_detail"]) == (UNKNOWN, "reference's not stored")
     assert notes == [("protocol-unknown", "warning")]
     document["meta"]["reference"]["protocols"] = {"mmlu": {"shots": "five"}}
     path.write_text(json.dumps(document))

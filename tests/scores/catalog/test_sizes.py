@@ -95,10 +95,10 @@ def test_gemma_2_of_2_and_9_b_and_gemma_3_learned_from_a_teacher() -> None:
 
 
 def test_a_rounded_size_widens_the_density_by_what_it_leaves_open() -> None:
-    ruler = load_reference("qwen1.5", "mmlu")
+    reference = load_reference("qwen1.5", "mmlu")
     row = {"model": "m", "params_total": 1e9, "score": 0.45, "score_se": 1e-4}
-    exact = estimate_density(pd.DataFrame([row]), ruler)
-    rounded = estimate_density(pd.DataFrame([{**row, "params_lo": 0.5e9, "params_hi": 1.5e9}]), ruler)
+    exact = estimate_density(pd.DataFrame([row]), reference)
+    rounded = estimate_density(pd.DataFrame([{**row, "params_lo": 0.5e9, "params_hi": 1.5e9}]), reference)
     assert rounded.table["density"].item() == exact.table["density"].item()
     shift = (rounded.draws - exact.draws)[:, 0]
     # Evenly between the sizes: the draws of ln(1e9 / N) reach from ln(1 / 1.5) to ln 2.
@@ -111,9 +111,9 @@ def test_a_rounded_size_widens_the_density_by_what_it_leaves_open() -> None:
 
 
 def test_a_limit_of_a_rounded_size_stays_a_limit() -> None:
-    ruler = load_reference("qwen1.5", "mmlu")
+    reference = load_reference("qwen1.5", "mmlu")
     row = {"model": "m", "params_total": 1e9, "score": 0.25, "score_se": 1e-4, "params_lo": 0.5e9, "params_hi": 1.5e9}
-    result = estimate_density(pd.DataFrame([row]), ruler)
+    result = estimate_density(pd.DataFrame([row]), reference)
     assert result.table[["status", "bound", "density_lo"]].iloc[0].tolist() == ["below_floor", "upper", 0.0]
     assert (result.draws[:, 0] == result.log_limits[0, 0]).all()
 

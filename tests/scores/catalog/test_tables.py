@@ -250,8 +250,8 @@ def test_a_file_a_frame_and_records_give_the_same_densities(tmp_path: Path) -> N
     frame["released"] = pd.to_datetime(frame["released"])
     path = tmp_path / "mine.csv"
     pd.DataFrame(ROWS).to_csv(path, index=False)
-    ruler = densing.load_reference("qwen1.5", "mmlu")
-    ours, theirs, records = (densing.table_densities(table, ruler) for table in (str(path), frame, ROWS))
+    reference = densing.load_reference("qwen1.5", "mmlu")
+    ours, theirs, records = (densing.table_densities(table, reference) for table in (str(path), frame, ROWS))
     # A file's rows name it as their source.
     columns = ours.table.columns.drop("source")
     pd.testing.assert_frame_equal(ours.table[columns], theirs.table[columns])

@@ -28,7 +28,7 @@ def joint(catalog):
     return densing.catalog_densities(catalog, densing.load_reference("joint", catalog=catalog))
 
 
-def test_columns_are_those_of_every_ruler_and_two_more(joint):
+def test_columns_are_those_of_every_reference_and_two_more(joint):
     assert [name for name in joint.table.columns if name not in ("cells", "traits")] == list(TABLE_COLUMNS)
     assert (joint.table["cells"] >= 1).all()
     assert joint.table["traits"].between(0, 4).all()
@@ -61,8 +61,8 @@ def test_scatter_widens_intervals(joint):
 
 
 def test_active_sizes_divide_mixtures_of_experts(catalog, joint):
-    ruler = joint.reference
-    active = catalog_densities(catalog, ruler, denominator="active").table.set_index("model")["density"]
+    reference = joint.reference
+    active = catalog_densities(catalog, reference, denominator="active").table.set_index("model")["density"]
     total = joint.table.set_index("model")["density"]
     models = catalog.models.set_index("model")
     ratio = models.loc["DeepSeek-V3-Base", "params_total_b"] / models.loc["DeepSeek-V3-Base", "params_active_b"]
@@ -78,7 +78,7 @@ def test_pooling_and_nonsense_are_refused(catalog, joint):
     assert (free.table["bound"] == "").all()
 
 
-def test_ranks_on_the_joint_scale_are_those_of_the_family_rulers(catalog, joint):
+def test_ranks_on_the_joint_scale_are_those_of_the_family_references(catalog, joint):
     mmlu = densing.catalog_densities(catalog, densing.load_reference("qwen1.5", "mmlu")).table
     knowledge = densing.catalog_densities(catalog, densing.load_reference("joint", "knowledge", catalog=catalog)).table
     both = mmlu[mmlu["status"].eq("ok")].merge(knowledge[knowledge["status"].eq("ok")], on="model")
@@ -104,10 +104,10 @@ def test_a_model_that_only_its_maker_measured_has_a_density_and_no_place_in_the_
 
 
 def test_models_that_only_their_makers_measured_move_nobody_elses_density(catalog, joint):
-    ruler = joint.reference
-    assert not set(joint.table.loc[joint.table["own"], "model"]) & set(ruler.scale.models)
+    reference = joint.reference
+    assert not set(joint.table.loc[joint.table["own"], "model"]) & set(reference.scale.models)
     without = replace(catalog, scores=catalog.scores[~own_figures(catalog)])
-    alone = catalog_densities(without, ruler).table.set_index("model")["density"]
+    alone = catalog_densities(without, reference).table.set_index("model")["density"]
     pd.testing.assert_series_equal(joint.table.set_index("model")["density"].reindex(alone.index), alone)
     assert len(alone) < len(joint.table)
 
@@ -115,18 +115,18 @@ def test_models_that_only_their_makers_measured_move_nobody_elses_density(catalo
 def test_own_figures_count_where_a_scale_was_fitted_to_them(catalog):
     cells = joint_cells(catalog, own="harness")
     few = replace(cells, table=cells.table[cells.table["evaluator"].eq("falcon_h1_docs")].reset_index(drop=True))
-    ruler = densing.joint_ruler(catalog, scale=fit_joint(few, chains=1, sweeps=60, burn=60, draws=30))
-    table = catalog_densities(catalog, ruler).table.set_index("model")
+    reference = densing.joint_reference(catalog, scale=fit_joint(few, chains=1, sweeps=60, burn=60, draws=30))
+    table = catalog_densities(catalog, reference).table.set_index("model")
     assert table.loc["Falcon-H1-7B", ["own", "stratum"]].tolist() == [True, "headline"]
 
 
-def test_own_figures_stand_apart_on_the_rulers_of_one_family_too(catalog):
-    ruler = densing.load_reference("qwen1.5", "mmlu_pro")
-    table = catalog_densities(catalog, ruler).table.set_index("model")
+def test_own_figures_stand_apart_on_the_references_of_one_family_too(catalog):
+    reference = densing.load_reference("qwen1.5", "mmlu_pro")
+    table = catalog_densities(catalog, reference).table.set_index("model")
     # Hugging Face ran the leaderboard and made SmolLM.
     assert table.loc["SmolLM-1.7B", ["own", "stratum"]].tolist() == [True, "maker's own figures"]
     assert table.loc["Qwen1.5-7B", ["own", "stratum"]].tolist() == [False, "headline"]
-    counted = catalog_densities(catalog, ruler, selection=densing.Selection(vendors=True)).table.set_index("model")
+    counted = catalog_densities(catalog, reference, selection=densing.Selection(vendors=True)).table.set_index("model")
     assert counted.loc["SmolLM-1.7B", ["own", "stratum"]].tolist() == [True, "headline"]
 
 

@@ -124,7 +124,7 @@ def test_a_file_of_checkpoints_holds_run_and_step_as_the_screen_does(run: Path, 
     assert pd.read_csv(files[1])["step"].tolist() == [row["step"] for row in rows]
 
 
-@pytest.mark.parametrize("arguments", [(), ("--rulers", "all", "--scores", "x.csv"), ("--skills",)])
-def test_a_view_by_step_is_of_ones_own_checkpoints_on_one_ruler(arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [(), ("--references", "all", "--scores", "x.csv"), ("--skills",)])
+def test_a_view_by_step_is_of_ones_own_checkpoints_on_one_reference(arguments: tuple[str, ...]) -> None:
     done = densing("density", *arguments, "--by-step")
-    assert done.returncode == 2 and "checkpoints of --scores or --results, on one ruler" in done.stderr
+    assert done.returncode == 2 and "checkpoints of --scores or --results, on one reference" in done.stderr

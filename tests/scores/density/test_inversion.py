@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError
 from densing.scores.density import estimate_density
 from densing.scores.references import Reference
-from tests.support.rulers import FLOOR, LOGISTIC, SIZES, TRUTH, logistic_ruler
+from tests.support.references import FLOOR, LOGISTIC, SIZES, TRUTH, logistic_reference
 
 
 def make_reference(seed: int | None = None, noise: float = 0.0, draws: int = 200) -> Reference:
     rng = np.random.default_rng(seed)
     score = LOGISTIC.predict(TRUTH, {"params": SIZES}) + noise * rng.standard_normal(len(SIZES))
-    return logistic_ruler(score, draws=draws, seed=seed or 0)
+    return logistic_reference(score, draws=draws, seed=seed or 0)
 
 
 def targets(score: list[float], params: list[float], se: float = 0.0) -> pd.DataFrame:

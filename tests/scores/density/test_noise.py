@@ -24,7 +24,7 @@ from densing.scores.density import (
     DensityResult,
     catalog_densities,
     combined_densities,
-    compare_rulers,
+    compare_references,
     estimate_density,
     model_scatter,
     rank,
@@ -32,10 +32,10 @@ from densing.scores.density import (
 from densing.scores.density.combination import combine_results
 from densing.scores.density.inversion import joint_scatter
 from densing.scores.fit import fit_law
-from densing.scores.references import Reference, build_reference, load_reference, loss_ruler
+from densing.scores.references import Reference, build_reference, load_reference, loss_reference
 from densing.scores.trend import TrendData
 from tests.support.command import densing, printed
-from tests.support.rulers import LOGISTIC, SIZES, TRUTH, logistic_ruler
+from tests.support.references import LOGISTIC, SIZES, TRUTH, logistic_reference
 
 TARGETS = [f"target {number}" for number in range(8)]
 BENCHMARKS = [f"benchmark {number}" for number in range(7)]
@@ -47,11 +47,11 @@ def curve(params: np.ndarray) -> np.ndarray:
     return LOGISTIC.predict(TRUTH, {"params": np.asarray(params, dtype=float)})
 
 
-def ruler(rng: np.random.Generator, benchmark: str, beside: np.ndarray | float, draws: int = 300) -> Reference:
+def toy_reference(rng: np.random.Generator, benchmark: str, beside: np.ndarray | float, draws: int = 300) -> Reference:
     """A family measured in this world; ``beside`` is how far each member lies from the curve."""
     score = curve(SIZES) + beside + SE * rng.standard_normal(len(SIZES))
     seed = named_seed(int(rng.integers(2**31)), benchmark)
-    return logistic_ruler(score, benchmark, draws=draws, seed=seed, score_se=SE)
+    return logistic_reference(score, benchmark, draws=draws, seed=seed, score_se=SE)
 
 
 def rows(score: np.ndarray, models: list[str] = TARGETS) -> pd.DataFrame:
@@ -61,7 +61,7 @@ def rows(score: np.ndarray, models: list[str] = TARGETS) -> pd.DataFrame:
 def world(
     rng: np.random.Generator, benchmarks: list[str], scatter: float = 0.0, common: float = 0.0, seed: int = 0
 ) -> tuple[np.ndarray, list[DensityResult]]:
-    """True densities of the targets, and what each benchmark's ruler says of them.
+    """True densities of the targets, and what each benchmark's reference says of them.
 
     ``common`` is the share of the scatter's variance that a model has on all benchmarks alike.
     """
@@ -73,7 +73,7 @@ def world(
 
     read = []
     for name in benchmarks:
-        reference = ruler(rng, name, beside(of_members))
+        reference = toy_reference(rng, name, beside(of_members))
         score = curve(truth) + beside(of_targets) + SE * rng.standard_normal(len(TARGETS))
         read.append(estimate_density(rows(score), reference, seed=seed))
     return truth / 5e9, read
@@ -108,15 +108,15 @@ def test_every_benchmark_and_every_model_has_noise_of_its_own(read: list[Density
     assert correlation(noise_of(read[0], inside[0]), noise_of(read[0], inside[1])) < 0.25
 
 
-def test_the_same_score_on_two_rulers_carries_the_same_noise() -> None:
+def test_the_same_score_on_two_references_carries_the_same_noise() -> None:
     rng = np.random.default_rng(3)
     table = rows(np.full(8, 0.55))
-    first, second = (estimate_density(table, ruler(rng, "mmlu", 0.0)) for _ in range(2))
+    first, second = (estimate_density(table, toy_reference(rng, "mmlu", 0.0)) for _ in range(2))
     assert correlation(noise_of(first, TARGETS[0]), noise_of(second, TARGETS[0])) > 0.9
 
 
 def test_other_models_and_their_order_change_no_models_draws() -> None:
-    reference = ruler(np.random.default_rng(3), "mmlu", 0.0)
+    reference = toy_reference(np.random.default_rng(3), "mmlu", 0.0)
     table = rows(np.linspace(0.4, 0.75, 8))
     whole = estimate_density(table, reference)
     part = estimate_density(table.iloc[[5, 2, 7]], reference)
@@ -125,21 +125,21 @@ def test_other_models_and_their_order_change_no_models_draws() -> None:
 
 
 def test_a_model_measured_twice_in_one_table_has_two_noises() -> None:
-    reference = ruler(np.random.default_rng(3), "mmlu", 0.0)
+    reference = toy_reference(np.random.default_rng(3), "mmlu", 0.0)
     twice = estimate_density(rows(np.full(2, 0.55), ["a", "a"]), reference)
     away = twice.draws - twice.law_draws
     assert correlation(away[:, 0], away[:, 1]) < 0.25
 
 
 def test_another_seed_draws_other_noise() -> None:
-    reference = ruler(np.random.default_rng(3), "mmlu", 0.0)
+    reference = toy_reference(np.random.default_rng(3), "mmlu", 0.0)
     first, again, other = (estimate_density(rows(np.full(8, 0.55)), reference, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first.draws, again.draws)
     assert correlation(noise_of(first, TARGETS[0]), noise_of(other, TARGETS[0])) < 0.25
 
 
 @pytest.mark.parametrize("family", ["qwen1.5", "llama", "pythia", "qwen2.5"])
-def test_shipped_rulers_of_one_family_draw_their_curves_independently(family: str) -> None:
+def test_shipped_references_of_one_family_draw_their_curves_independently(family: str) -> None:
     heights = []
     for name in load_reference(family).benchmarks:
         fit = load_reference(family, name).fit
@@ -150,7 +150,7 @@ def test_shipped_rulers_of_one_family_draw_their_curves_independently(family: st
 
 
 def test_one_benchmark_under_two_names_is_one_curve() -> None:
-    """The skill code is HumanEval alone on this ruler: the same data, the same draws."""
+    """The skill code is HumanEval alone on this reference: the same data, the same draws."""
     skill, alone = (build_reference(load_catalog(), "qwen1.5", name, draws=20) for name in ("code", "humaneval"))
     assert skill.benchmarks == alone.benchmarks and skill.evaluator == alone.evaluator
     np.testing.assert_array_equal(skill.fit.draws, alone.fit.draws)
@@ -184,14 +184,14 @@ def test_scatter_is_what_the_residuals_hold_beyond_the_sampling_of_items() -> No
     rng = np.random.default_rng(11)
     found = []
     for _ in range(200):
-        reference = ruler(rng, "mmlu", SCATTER * rng.standard_normal(8), draws=0)
+        reference = toy_reference(rng, "mmlu", SCATTER * rng.standard_normal(8), draws=0)
         scatter = model_scatter(reference)
         assert scatter is not None and (scatter.freedom, scatter.noise) == (5.0, pytest.approx(SE**2))
         found.append(scatter.total - scatter.noise)
     assert np.mean(found) == pytest.approx(SCATTER**2, rel=0.2), "unbiased, although three parameters were fitted"
 
 
-def test_a_ruler_whose_curve_meets_every_point_knows_no_recipe() -> None:
+def test_a_reference_whose_curve_meets_every_point_knows_no_recipe() -> None:
     size = SIZES[[0, 3, 6]]
     fit = fit_law(LOGISTIC, {"params": size}, curve(size), bootstrap=50, scheme="case", seed=0)
     points = pd.DataFrame(
@@ -206,8 +206,8 @@ def test_a_ruler_whose_curve_meets_every_point_knows_no_recipe() -> None:
     np.testing.assert_array_equal(result.draws, result.model_draws)
 
 
-def test_a_ruler_of_losses_scatters_in_proportion() -> None:
-    losses = loss_ruler(load_reference("olmo-ladder", "hellaswag"))
+def test_a_reference_of_losses_scatters_in_proportion() -> None:
+    losses = loss_reference(load_reference("olmo-ladder", "hellaswag"))
     scatter = model_scatter(losses)
     assert scatter is not None and scatter.relative
     assert scatter.sd == pytest.approx(np.sqrt(np.sum(losses.fit.residuals**2) / (16 - 5)))
@@ -215,13 +215,13 @@ def test_a_ruler_of_losses_scatters_in_proportion() -> None:
 
 def test_members_that_go_together_on_every_benchmark_are_not_counted_as_independent() -> None:
     """Two generations in one family: what lifts one model on all benchmarks stays in the mean over them."""
-    rulers = [load_reference("llama", name) for name in load_reference("llama").benchmarks]
-    found = joint_scatter(rulers)[0]
+    references = [load_reference("llama", name) for name in load_reference("llama").benchmarks]
+    found = joint_scatter(references)[0]
     assert found is not None and found.common > 0.5
     rng = np.random.default_rng(2)
     alike = SCATTER * 3 * rng.standard_normal(8)
-    together = joint_scatter([ruler(rng, name, alike, draws=0) for name in BENCHMARKS])[0]
-    apart = joint_scatter([ruler(rng, name, 0.036 * rng.standard_normal(8), draws=0) for name in BENCHMARKS])[0]
+    together = joint_scatter([toy_reference(rng, name, alike, draws=0) for name in BENCHMARKS])[0]
+    apart = joint_scatter([toy_reference(rng, name, 0.036 * rng.standard_normal(8), draws=0) for name in BENCHMARKS])[0]
     assert together is not None and apart is not None
     assert together.common > 0.7 and apart.common < 0.3
 
@@ -237,7 +237,7 @@ def test_both_intervals_stand_in_the_table_and_the_measured_one_lies_inside() ->
 def test_the_parts_of_the_variance_are_those_of_the_world() -> None:
     """On a straight piece of the curve: the error of a score and the scatter, both known, over what was fitted."""
     rng = np.random.default_rng(5)
-    reference = ruler(rng, "mmlu", SCATTER * rng.standard_normal(8), draws=2000)
+    reference = toy_reference(rng, "mmlu", SCATTER * rng.standard_normal(8), draws=2000)
     result = estimate_density(rows(np.full(8, 0.55)), reference)
     shares = result.table[["share_ability", "share_ruler", "share_scatter"]].astype(float)
     np.testing.assert_allclose(shares.sum(axis=1), 1)
@@ -268,22 +268,22 @@ def test_a_trend_reads_the_measurement_and_counts_the_scatter_once() -> None:
     np.testing.assert_array_equal(TrendData.from_density(wild).draws, data.draws)
 
 
-def test_rulers_and_skills_say_where_a_score_was_measured_otherwise(tmp_path: Path) -> None:
+def test_references_and_skills_say_where_a_score_was_measured_otherwise(tmp_path: Path) -> None:
     table = tmp_path / "mine.csv"
     rows = [f"Mine-7B,7e9,2024-05-01,{name},0.55,0,acc" for name in ("mmlu", "hellaswag", "arc_challenge")]
     table.write_text("model,params,released,benchmark,score,shots,metric\n" + "\n".join(rows) + "\n")
-    done = densing("density", "--rulers", "qwen1.5,llama", "--benchmark", "mmlu", "--scores", str(table))
+    done = densing("density", "--references", "qwen1.5,llama", "--benchmark", "mmlu", "--scores", str(table))
     assert done.returncode == 3 and "differs" in done.stdout
     done = densing("density", "--skills", "--catalog", str(table), "--json")
     mine = [row for row in printed(done.stdout) if row["model"] == "Mine-7B"]
     assert done.returncode == 3 and {row["protocol"] for row in mine} == {"differs"}
-    everyone = compare_rulers(load_catalog())
+    everyone = compare_references(load_catalog())
     assert "olmo-ladder" not in everyone.results, "every score of the catalog was measured otherwise than that ladder"
     assert any("olmo-ladder" in note.message and "otherwise" in note.message for note in everyone.notes)
 
 
 def test_rank_correlation_is_that_of_scipy_and_a_bound_has_no_rank() -> None:
-    found = compare_rulers(load_catalog(), ["qwen1.5", "llama"], "mmlu")
+    found = compare_references(load_catalog(), ["qwen1.5", "llama"], "mmlu")
     first, second = (result.table[result.table["bound"].eq("")] for result in found.results.values())
     both = first.merge(second, on="model")
     expected = stats.spearmanr(both["density_x"], both["density_y"]).statistic
@@ -297,37 +297,37 @@ def test_rank_correlation_is_that_of_scipy_and_a_bound_has_no_rank() -> None:
         assert row.density == values.loc[values["bound"].eq(""), "density"].max()
 
 
-def test_values_do_not_travel_between_rulers() -> None:
-    """The three values of Llama-3.1-8B that an audit took off three rulers, all of them ``ok``."""
-    found = compare_rulers(load_catalog(), ["qwen1.5", "qwen2.5", "llama"])
+def test_values_do_not_compare_across_references() -> None:
+    """The three values of Llama-3.1-8B that an audit took off three references, all of them ``ok``."""
+    found = compare_references(load_catalog(), ["qwen1.5", "qwen2.5", "llama"])
     value = found.wide().loc["Llama-3.1-8B"]
     assert value.to_dict() == pytest.approx({"qwen1.5": 1.38, "qwen2.5": 0.36, "llama": 7.8}, rel=0.02)
 
 
-def test_rulers_that_read_nothing_are_named_and_unknown_ones_refused() -> None:
-    found = compare_rulers(load_catalog(), benchmark="mmlu")
+def test_references_that_read_nothing_are_named_and_unknown_ones_refused() -> None:
+    found = compare_references(load_catalog(), benchmark="mmlu")
     left = {note.details["reference"]: note.message for note in found.notes if note.code == "ruler-left-out"}
     assert "near chance" in left["pythia"] and "densing-cpu" in left and "olmo-ladder" in left
     assert list(found.results) == ["qwen1.5", "qwen2.5", "llama"]
     with pytest.raises(UnknownNameError, match=r"qwen15"):
-        compare_rulers(load_catalog(), ["qwen15"], "mmlu")
+        compare_references(load_catalog(), ["qwen15"], "mmlu")
     with pytest.raises(InputError, match="near chance"):
-        compare_rulers(load_catalog(), ["pythia"], "mmlu")
+        compare_references(load_catalog(), ["pythia"], "mmlu")
 
 
 def test_the_command_prints_values_ranks_and_their_correlation(tmp_path: Path) -> None:
     mine = str(tmp_path / "mine.csv")
     lines = [f"M{at},{3 + at}e9,2024-05-0{at + 1},mmlu,{0.5 + 0.05 * at}" for at in range(4)]
     Path(mine).write_text("\n".join(["model,params,released,benchmark,score", *lines]) + "\n")
-    done = densing("density", "--rulers", "qwen1.5,llama", "--benchmark", "mmlu", "--scores", mine, "--json")
+    done = densing("density", "--references", "qwen1.5,llama", "--benchmark", "mmlu", "--scores", mine, "--json")
     assert done.returncode == 0, done.stderr
     answer = printed(done.stdout)
     assert [model["model"] for model in answer["models"]] == ["M0", "M1", "M2", "M3"]
     assert {reading["rank"] for model in answer["models"] for reading in model["rulers"].values()} <= {1, 2, 3, 4, None}
     assert answer["rank_correlation"][0]["spearman"] == pytest.approx(1.0)
     one = densing("density", "--benchmark", "mmlu", "--scores", mine)
-    assert "between rulers only ranks travel" in one.stderr and "--rulers all" in one.stderr
-    refused = densing("density", "--rulers", "all", "--skills")
+    assert "Across references, compare ranks only" in one.stderr and "--references all" in one.stderr
+    refused = densing("density", "--references", "all", "--skills")
     assert refused.returncode == 2 and "--skills" in refused.stderr
 
 
@@ -380,7 +380,7 @@ def test_the_measured_interval_covers_the_size_that_the_true_curve_gives_the_mod
     """Members and targets scatter; what is read is where this model's own score lies on the recipe's curve."""
     rng, held = np.random.default_rng(17), []
     for seed in range(600 if FULL else 75):
-        reference = ruler(rng, "mmlu", SCATTER * rng.standard_normal(len(SIZES)))
+        reference = toy_reference(rng, "mmlu", SCATTER * rng.standard_normal(len(SIZES)))
         size = np.exp(rng.uniform(math.log(1e9), math.log(60e9), len(TARGETS)))
         own = curve(size) + SCATTER * rng.standard_normal(len(TARGETS))
         truth = LOGISTIC.invert(TRUTH, own)[0] / 5e9

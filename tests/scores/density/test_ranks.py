@@ -1,4 +1,4 @@
-"""Places among others: counted by hand, honest about limits, and refused across rulers."""
+"""Places among others: counted by hand, honest about limits, and refused across references."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def test_the_densest_has_no_neighbours_above(everyone: DensityResult) -> None:
     assert len(near) == 3 and near["model"].iloc[0] == top.table["model"].item()
 
 
-def test_a_table_is_measured_on_the_ruler_of_the_others(everyone: DensityResult) -> None:
+def test_a_table_is_measured_on_the_reference_of_the_others(everyone: DensityResult) -> None:
     rows = [{"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.6}]
     place = densing.rank(rows, everyone).table.iloc[0]
     assert place["model"] == "mine" and place["of"] == len(everyone) + 1
 
 
-def test_rulers_must_be_one(everyone: DensityResult) -> None:
+def test_references_must_be_one(everyone: DensityResult) -> None:
     other = densing.catalog_densities(densing.load_catalog(), densing.load_reference("llama", "mmlu"))
-    with pytest.raises(InputError, match="different rulers"):
+    with pytest.raises(InputError, match="different references"):
         densing.rank(other, everyone)
     with pytest.raises(InputError, match="no other model"):
         densing.rank(everyone, everyone)
@@ -71,14 +71,14 @@ def test_it_says_what_it_is(ranking: Ranking) -> None:
 
 def test_the_level_is_that_of_densities_too_and_no_note_is_lost() -> None:
     mine = [{"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.6}]
-    ruler = densing.load_reference("qwen1.5", "mmlu")
-    narrow, wide = (densing.rank(mine, reference=ruler, level=level) for level in (0.5, 0.95))
+    reference = densing.load_reference("qwen1.5", "mmlu")
+    narrow, wide = (densing.rank(mine, reference=reference, level=level) for level in (0.5, 0.95))
     inside, outside = narrow.table.iloc[0], wide.table.iloc[0]
     assert outside["density_lo"] < inside["density_lo"] < inside["density_hi"] < outside["density_hi"]
     assert {note.message for note in narrow.others.notes} <= {note.message for note in narrow.notes}
 
 
-def test_the_name_of_a_ruler_is_the_ruler_on_the_mean() -> None:
+def test_the_name_of_a_reference_is_the_reference_on_the_mean() -> None:
     catalog = densing.load_catalog()
     by_name = densing.catalog_densities(catalog, "qwen1.5")
     assert by_name.table.equals(densing.catalog_densities(catalog, densing.load_reference("qwen1.5")).table)

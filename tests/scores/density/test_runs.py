@@ -10,7 +10,7 @@ import pytest
 
 from densing.core.errors import InputError, UnknownNameError
 from densing.scores.density import run_densities
-from densing.scores.references import ladder_reference, load_reference, loss_ruler
+from densing.scores.references import ladder_reference, load_reference, loss_reference
 from tests.support.report_frames import measured_run
 
 SIZE, FACTOR = 4e8, 2.5
@@ -35,8 +35,8 @@ def run_of(
 
 
 def test_a_loss_on_the_law_gives_the_size_it_came_from() -> None:
-    ruler = loss_ruler(load_reference("olmo-ladder", "hellaswag"))
-    loss = chinchilla(ruler.fit.params, FACTOR * SIZE)
+    reference = loss_reference(load_reference("olmo-ladder", "hellaswag"))
+    loss = chinchilla(reference.fit.params, FACTOR * SIZE)
     table = run_densities(*run_of({"hellaswag": loss}, {})).table
     assert table["n_eff"].tolist() == pytest.approx([FACTOR * SIZE], rel=1e-6)
     assert table["density"].tolist() == pytest.approx([FACTOR], rel=1e-6)
@@ -46,15 +46,15 @@ def test_a_loss_on_the_law_gives_the_size_it_came_from() -> None:
 
 
 def test_a_score_on_the_chained_law_gives_the_size_it_came_from() -> None:
-    ruler = load_reference("olmo-ladder", "hellaswag")
-    c, gamma, shift, floor = (ruler.fit.params[name] for name in ("c", "gamma", "l", "d"))
-    loss = chinchilla(ruler.fit.params, FACTOR * SIZE)
+    reference = load_reference("olmo-ladder", "hellaswag")
+    c, gamma, shift, floor = (reference.fit.params[name] for name in ("c", "gamma", "l", "d"))
+    loss = chinchilla(reference.fit.params, FACTOR * SIZE)
     score = floor + c / (1 + math.exp(-gamma * (loss - shift)))
     table = run_densities(*run_of({}, {"hellaswag": score})).table
     assert table["density"].tolist() == pytest.approx([FACTOR], rel=1e-6)
 
 
-def test_more_items_narrow_the_interval_down_to_the_rulers_own() -> None:
+def test_more_items_narrow_the_interval_down_to_the_references_own() -> None:
     loss = chinchilla(load_reference("olmo-ladder", "piqa").fit.params, SIZE)
     widths = []
     for error in (0.05, 0.01, 0.0):
@@ -66,8 +66,8 @@ def test_more_items_narrow_the_interval_down_to_the_rulers_own() -> None:
 
 def test_combined_rows_invert_one_curve_on_the_mean_of_all_tasks() -> None:
     tasks = ("arc_challenge", "hellaswag", "piqa")
-    ruler = ladder_reference("olmo-ladder", tasks)
-    mean = chinchilla(ruler.fit.params, FACTOR * SIZE)
+    reference = ladder_reference("olmo-ladder", tasks)
+    mean = chinchilla(reference.fit.params, FACTOR * SIZE)
     result = run_densities(*run_of({"arc_challenge": mean - 0.1, "hellaswag": mean, "piqa": mean + 0.1}, {}))
     combined = result.table[result.table["benchmark"].eq("combined")].iloc[0]
     assert combined["benchmarks"] == "+".join(tasks)
@@ -136,7 +136,7 @@ def test_missing_sampling_errors_are_said() -> None:
     assert any(note.code == "no-sampling-error" for note in run_densities(measurements, models).notes)
 
 
-def test_a_run_without_any_of_the_rulers_benchmarks_is_refused() -> None:
+def test_a_run_without_any_of_the_references_benchmarks_is_refused() -> None:
     measurements, models = run_of({"winogrande": 1.0}, {})
     with pytest.raises(InputError, match=r"none of its benchmarks .* was measured; the run has olmo_ladder_winogrande"):
         run_densities(measurements, models)
@@ -152,7 +152,7 @@ def test_models_without_a_size_are_refused_with_the_remedy() -> None:
         run_densities(measurements, models.assign(params_non_embedding=np.nan))
 
 
-def test_tasks_that_no_ruler_reads_are_named() -> None:
+def test_tasks_that_no_reference_reads_are_named() -> None:
     measured, sizes = run_of({}, {"piqa": 0.7})
     others = pd.DataFrame(
         [

@@ -1,4 +1,4 @@
-"""Density of what is served: the ruler's numbers over what is kept."""
+"""Density of what is served: the reference's numbers over what is kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_density_is_per_kept_parameter_and_per_byte(tmp_path: Path) -> None:
     assert table["n_eff_per_byte"].tolist() == pytest.approx([table["n_eff"][0] / 400, table["n_eff"][0] / 800])
 
 
-def test_what_the_ruler_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_what_the_reference_does_not_know_is_refused(tmp_path: Path) -> None:
     write_variant(tmp_path, Variant(), (0, 0, 0), tasks=("toy",))
     with pytest.raises(InputError, match="none of its benchmarks"):
         served_densities(tmp_path, "m")

@@ -1,4 +1,4 @@
-"""What the ruler adds to a density, with fewer families and with more: in a world whose families differ in slope."""
+"""What the reference adds to a density, with fewer families and with more, where families differ in slope."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 import densing
 from densing.core.errors import InputError
 from densing.scores.catalog import Catalog, load_catalog
-from densing.scores.density import catalog_densities, ruler_by_families
+from densing.scores.density import catalog_densities, reference_by_families
 from densing.scores.joint import joint_cells
-from densing.scores.references import joint_ruler
+from densing.scores.references import joint_reference
 
 BENCHMARKS = ("mmlu", "bbh", "math", "humaneval")
 SIZES = np.array([0.5e9, 4e9, 32e9])
@@ -59,10 +59,10 @@ def world() -> tuple[Catalog, Any]:
     return catalog, PlantedScale(models=models, draws=draws, cells=joint_cells(catalog), notes=())
 
 
-def test_the_rulers_share_falls_with_families_as_projected_from_fewer(world: tuple[Catalog, Any]) -> None:
+def test_the_references_share_falls_with_families_as_projected_from_fewer(world: tuple[Catalog, Any]) -> None:
     catalog, scale = world
-    result = catalog_densities(catalog, joint_ruler(catalog, scale=scale))
-    found = ruler_by_families(catalog, result, parts=(0.25, 0.5), further=(1.0,), resamples=12)
+    result = catalog_densities(catalog, joint_reference(catalog, scale=scale))
+    found = reference_by_families(catalog, result, parts=(0.25, 0.5), further=(1.0,), resamples=12)
     assert found["families"].tolist() == [6, 12, 24] and found["projected"].tolist() == [False, False, True]
     assert found["sd"].is_monotonic_decreasing and found["share_recipe"].is_monotonic_decreasing
     # What six and twelve families foretell is what twenty-four give, to a quarter.
@@ -73,16 +73,16 @@ def test_the_rulers_share_falls_with_families_as_projected_from_fewer(world: tup
     assert 1.5 < found["sd"].iloc[0] / actual < 2.4
 
 
-def test_with_all_families_it_is_the_rulers_share_of_the_table(world: tuple[Catalog, Any]) -> None:
+def test_with_all_families_it_is_the_references_share_of_the_table(world: tuple[Catalog, Any]) -> None:
     catalog, scale = world
-    result = catalog_densities(catalog, joint_ruler(catalog, scale=scale))
-    found = ruler_by_families(catalog, result, parts=(0.5, 0.75, 1.0), resamples=2).set_index("families")
+    result = catalog_densities(catalog, joint_reference(catalog, scale=scale))
+    found = reference_by_families(catalog, result, parts=(0.5, 0.75, 1.0), resamples=2).set_index("families")
     assert found.loc[FAMILIES, "share_recipe"] == pytest.approx(result.shares["ruler"], rel=0.02)
     assert (found["share_recipe"] < found["share_measured"]).all()
 
 
-def test_a_ruler_of_one_family_has_no_families_to_leave_out() -> None:
+def test_a_reference_of_one_family_has_no_families_to_leave_out() -> None:
     catalog = densing.load_catalog()
     result = densing.catalog_densities(catalog, densing.load_reference("qwen1.5", "mmlu"))
-    with pytest.raises(InputError, match=r"ruler qwen1\.5 is one family"):
-        ruler_by_families(catalog, result)
+    with pytest.raises(InputError, match=r"reference qwen1\.5 is one family"):
+        reference_by_families(catalog, result)

@@ -17,14 +17,14 @@ from densing.core.errors import InputError
 from densing.scores.density.stopping import NEVER, POPULATION, SET, Sample, StoppingRule, alpha_spent, critical_value
 from densing.scores.density.stopping_coverage import SIZES, WORLDS, World, follow, simulate
 from densing.scores.fit import fit_law
-from densing.scores.references import Reference, load_reference, loss_ruler
-from tests.support.rulers import POINTS, SIZE, power_ruler
+from densing.scores.references import Reference, load_reference, loss_reference
+from tests.support.references import POINTS, SIZE, power_reference
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 SIMULATIONS = 2000 if FULL else 100
 
 
-def score_ruler():
+def score_reference():
     curve = 0.25 + 0.7 / (1 + np.exp(-0.8 * (np.log(SIZE) - np.log(1e9))))
     return Reference(
         "test", "Test", "a", ("a",), "us", fit_law("logistic", {"params": SIZE}, curve, bootstrap=0), POINTS
@@ -131,9 +131,11 @@ def decide(rule, losses, counts=None):
 
 
 def test_ends_are_the_inverse_of_the_ends_of_the_mean():
-    ruler = loss_ruler(load_reference("olmo-ladder", "piqa"))
-    decision = StoppingRule(ruler, {"piqa": 1838}).update({"piqa": np.random.default_rng(0).gamma(9, 0.12, 900)})
-    sizes = ruler.fit.law.invert(ruler.fit.theta, [decision.mean, decision.mean_hi, decision.mean_lo], **ruler.given)[0]
+    reference = loss_reference(load_reference("olmo-ladder", "piqa"))
+    decision = StoppingRule(reference, {"piqa": 1838}).update({"piqa": np.random.default_rng(0).gamma(9, 0.12, 900)})
+    sizes = reference.fit.law.invert(
+        reference.fit.theta, [decision.mean, decision.mean_hi, decision.mean_lo], **reference.given
+    )[0]
     assert [decision.log_size, decision.lo, decision.hi] == pytest.approx(np.log(sizes).tolist())
     assert decision.half_width == pytest.approx((decision.hi - decision.lo) / 2)
     assert decision.mean - decision.mean_lo == pytest.approx(decision.mean_hi - decision.mean)
@@ -141,7 +143,7 @@ def test_ends_are_the_inverse_of_the_ends_of_the_mean():
 
 def test_looks_are_few_and_the_last_one_is_as_narrow_as_asked():
     losses = {"a": np.random.default_rng(0).gamma(4, 0.25, 20000)}
-    decisions = follow(StoppingRule(power_ruler(), {"a": 20000}, target=0.2), losses)
+    decisions = follow(StoppingRule(power_reference(), {"a": 20000}, target=0.2), losses)
     assert {one.reason for one in decisions[:-1]} == {"more"} and decisions[-1].reason == "narrow"
     assert 3 <= len(decisions) <= 8
     assert decisions[-1].met and 0.18 < decisions[-1].half_width <= 0.2
@@ -153,14 +155,14 @@ def test_looks_are_few_and_the_last_one_is_as_narrow_as_asked():
 
 def test_the_same_items_give_the_same_decisions_whenever_they_are_asked_for():
     losses = {"a": np.random.default_rng(1).gamma(4, 0.25, 20000)}
-    rule = StoppingRule(power_ruler(), {"a": 20000}, target=0.2)
+    rule = StoppingRule(power_reference(), {"a": 20000}, target=0.2)
     assert follow(rule, losses) == follow(rule, losses)
 
 
 def test_more_items_come_from_the_task_that_varies_more():
     rng = np.random.default_rng(0)
     losses = {"a": rng.lognormal(-0.02, 0.2, 20000), "b": rng.lognormal(-0.18, 0.6, 20000)}
-    end = follow(StoppingRule(power_ruler(("a", "b")), dict.fromkeys(losses, 20000), target=0.1), losses)[-1]
+    end = follow(StoppingRule(power_reference(("a", "b")), dict.fromkeys(losses, 20000), target=0.1), losses)[-1]
     counts = end.looks[-1].counts
     assert end.met
     assert counts["b"] / counts["a"] == pytest.approx(losses["b"].std() / losses["a"].std(), rel=0.25)
@@ -169,7 +171,7 @@ def test_more_items_come_from_the_task_that_varies_more():
 def test_a_target_out_of_reach_ends_near_what_the_full_set_would_give_after_a_fifth_at_least():
     rng = np.random.default_rng(0)
     losses = {"a": rng.gamma(4, 0.25, 1000), "b": rng.gamma(4, 0.25, 20000)}
-    rule = StoppingRule(power_ruler(("a", "b")), {"a": 1000, "b": 20000}, target=0.03)
+    rule = StoppingRule(power_reference(("a", "b")), {"a": 1000, "b": 20000}, target=0.03)
     decisions = follow(rule, losses)
     end = decisions[-1]
     assert (end.reason, end.met, end.stop) == ("unreachable", False, True)
@@ -183,14 +185,14 @@ def test_a_target_out_of_reach_ends_near_what_the_full_set_would_give_after_a_fi
 
 def test_the_full_set_says_what_the_full_set_says():
     losses = np.random.default_rng(0).gamma(4, 0.25, 300)
-    decision = StoppingRule(power_ruler(), {"a": 300}, target=0.01, covers=SET).update({"a": losses})
+    decision = StoppingRule(power_reference(), {"a": 300}, target=0.01, covers=SET).update({"a": losses})
     assert decision.reason == "narrow" and decision.half_width == 0
     assert decision.mean == pytest.approx(losses.mean())
 
 
 def test_an_interval_beyond_the_guard_is_a_bound():
     rng = np.random.default_rng(0)
-    rule = StoppingRule(power_ruler(), {"a": 100000}, target=1e-3)
+    rule = StoppingRule(power_reference(), {"a": 100000}, target=1e-3)
     for scale, limit in ((0.3, "lo"), (4.0, "hi")):
         decision = rule.update({"a": scale * rng.gamma(16, 1 / 16, 4000)})
         assert decision.reason == "bound" and decision.stop and not decision.met
@@ -198,25 +200,25 @@ def test_an_interval_beyond_the_guard_is_a_bound():
 
 
 def test_beyond_the_asymptote_the_interval_has_no_end_and_the_rule_stops_after_a_fifth():
-    ruler = loss_ruler(load_reference("olmo-ladder", "hellaswag"))
-    given = {name: np.array([value]) for name, value in ruler.given.items()}
-    (least,) = ruler.fit.law.predict(ruler.fit.theta, {"params": np.array([1e30]), **given})
+    reference = loss_reference(load_reference("olmo-ladder", "hellaswag"))
+    given = {name: np.array([value]) for name, value in reference.given.items()}
+    (least,) = reference.fit.law.predict(reference.fit.theta, {"params": np.array([1e30]), **given})
     losses = {"hellaswag": least * np.random.default_rng(0).gamma(1, 1, 10042)}
-    decisions = follow(StoppingRule(ruler, {"hellaswag": 10042}, guard=math.inf), losses)
+    decisions = follow(StoppingRule(reference, {"hellaswag": 10042}, guard=math.inf), losses)
     assert decisions[0].reason == "more" and decisions[0].hi == decisions[0].half_width == math.inf
     assert decisions[-1].reason == "unreachable" and decisions[-1].items >= 0.2 * 10042
 
 
 def test_scores_rise_with_size():
     right = (np.random.default_rng(0).random(20000) < 0.6).astype(float)
-    decision = StoppingRule(score_ruler(), {"a": 20000}, target=0.2).update({"a": right[:8000]})
+    decision = StoppingRule(score_reference(), {"a": 20000}, target=0.2).update({"a": right[:8000]})
     assert decision.reason == "narrow" and decision.lo < decision.log_size < decision.hi
 
 
 def test_each_task_weighs_the_same_and_an_exhausted_one_waits_for_the_others():
     rng = np.random.default_rng(0)
     losses = {"a": rng.gamma(4, 0.2, 10), "b": rng.gamma(4, 0.3, 5000)}
-    rule = StoppingRule(power_ruler(("a", "b")), {"a": 10, "b": 5000}, target=0.2, covers=SET)
+    rule = StoppingRule(power_reference(("a", "b")), {"a": 10, "b": 5000}, target=0.2, covers=SET)
     decision = decide(rule, losses)
     assert rule.first == {"a": 10, "b": 50} and decision.items == 60
     assert decision.mean == pytest.approx((losses["a"].mean() + losses["b"][:50].mean()) / 2)
@@ -225,7 +227,7 @@ def test_each_task_weighs_the_same_and_an_exhausted_one_waits_for_the_others():
 
 def test_few_items_have_students_quantile():
     losses = np.random.default_rng(0).gamma(4, 0.25, 20)
-    decision = StoppingRule(power_ruler(), {"a": 20}, minimum=20, target=1e-6).update({"a": losses})
+    decision = StoppingRule(power_reference(), {"a": 20}, minimum=20, target=1e-6).update({"a": losses})
     assert decision.reason == "exhausted"
     assert (decision.mean_hi - decision.mean) / (losses.std(ddof=1) / math.sqrt(20)) == pytest.approx(
         1.04 * 2.093, rel=0.01
@@ -245,7 +247,7 @@ def test_whatever_the_sets_are_the_rule_ends(tasks, target, covers, seed):
     rng, names = np.random.default_rng(seed), [f"t{i}" for i in range(len(tasks))]
     losses = {name: rng.lognormal(0, spread, size) for name, (size, spread) in zip(names, tasks, strict=True)}
     sizes = {name: len(values) for name, values in losses.items()}
-    end = follow(StoppingRule(power_ruler(names), sizes, target=target, covers=covers), losses)[-1]
+    end = follow(StoppingRule(power_reference(names), sizes, target=target, covers=covers), losses)[-1]
     items = [sum(look.counts.values()) for look in end.looks]
     assert items == sorted(set(items)) and all(end.looks[-1].counts[name] <= size for name, size in sizes.items())
     assert end.reason != "unreachable" or end.items >= 0.2 * sum(sizes.values())
@@ -254,17 +256,17 @@ def test_whatever_the_sets_are_the_rule_ends(tasks, target, covers, seed):
 
 def test_wrong_questions_get_an_answer():
     with pytest.raises(InputError, match="not positive"):
-        StoppingRule(power_ruler(), {"a": 10}, target=0)
+        StoppingRule(power_reference(), {"a": 10}, target=0)
     with pytest.raises(InputError, match="neither"):
-        StoppingRule(power_ruler(), {"a": 10}, covers="everything")
-    with pytest.raises(InputError, match="fit the ruler on the tasks"):
-        StoppingRule(power_ruler(), {"a": 10, "b": 10})
+        StoppingRule(power_reference(), {"a": 10}, covers="everything")
+    with pytest.raises(InputError, match="fit the reference on the tasks"):
+        StoppingRule(power_reference(), {"a": 10, "b": 10})
     with pytest.raises(InputError, match="a: 5 items; the first look is at 100"):
-        StoppingRule(power_ruler(), {"a": 1000}).update({"a": np.ones(5)})
+        StoppingRule(power_reference(), {"a": 1000}).update({"a": np.ones(5)})
 
 
 def test_the_description_is_plain_data_and_names_the_rule():
-    text = json.dumps(StoppingRule(power_ruler(), {"a": 10}).describe(), sort_keys=True)
+    text = json.dumps(StoppingRule(power_reference(), {"a": 10}).describe(), sort_keys=True)
     assert json.loads(text)["target"] == 0.1 and json.loads(text)["rule"] == "planned looks 1"
 
 

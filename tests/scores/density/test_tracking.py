@@ -33,7 +33,7 @@ def mine(step: int, **options: Any) -> Any:
 # ---- what is logged ------------------------------------------------------------------------------------------
 
 
-def test_a_score_that_the_ruler_predicts_for_a_size_gives_that_size() -> None:
+def test_a_score_that_the_reference_predicts_for_a_size_gives_that_size() -> None:
     [predicted] = load_reference("qwen1.5", "mmlu").fit.predict({"params": np.array([2e9])})
     numbers, _ = to_log(checkpoint_densities({"mmlu": predicted}, 1e9, "qwen1.5"))
     assert numbers[f"{MMLU}/density"] == pytest.approx(2.0, rel=1e-3)

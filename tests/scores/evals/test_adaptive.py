@@ -150,12 +150,12 @@ def test_the_rule_sees_the_loss_of_the_gold_answer(place, tmp_path):
 @pytest.mark.parametrize(("target", "reason"), [(0.08, "narrow"), (0.01, "unreachable")])
 def test_the_real_rule_stops_with_the_interval_it_promises(place, tmp_path, target, reason):
     from densing.scores.density.stopping import POPULATION, SET, StoppingRule
-    from tests.support.rulers import power_ruler
+    from tests.support.references import power_reference
 
     covers = SET if reason == "narrow" else POPULATION
 
     def make(benchmarks, sizes):
-        return StoppingRule(power_ruler(list(sizes)), sizes, target=target, covers=covers, minimum=20, guard=1e30)
+        return StoppingRule(power_reference(list(sizes)), sizes, target=target, covers=covers, minimum=20, guard=1e30)
 
     (stopped,) = run_until(plan_of(place, "toy_choice"), tmp_path / "run", make)
     assert stopped.look.reason == reason and (stopped.look.half_width <= target) == stopped.look.met

@@ -22,8 +22,8 @@ from densing.scores.ladder.fits import (
     fit_validation,
     measured_table,
     rollout_misses,
-    ruler,
     score_r2,
+    task_reference,
     validation_table,
 )
 from densing.scores.ladder.folder import describe_ladder
@@ -148,17 +148,17 @@ def test_what_is_no_law_is_said() -> None:
     assert {"no-power-law", "at-chance"} <= {note.code for note in task.notes}
 
 
-def test_validation_losses_have_no_ruler() -> None:
+def test_validation_losses_have_no_reference() -> None:
     losses = made_ladder().rename(columns={"bits_per_byte": "loss"})
     task = fit_validation(losses, draws=20)
     assert (task.task, task.two_step) == (VALIDATION, None)
     with pytest.raises(InputError, match="losses only"):
-        ruler(task, D0, "a ladder")
+        task_reference(task, D0, "a ladder")
 
 
-def test_fits_are_rulers(fitted: TaskFit, tmp_path) -> None:
+def test_fits_are_references(fitted: TaskFit, tmp_path) -> None:
     path = tmp_path / "facts.json"
-    path.write_text(ruler(fitted, D0, "a ladder").to_json())
+    path.write_text(task_reference(fitted, D0, "a ladder").to_json())
     reference = load_reference(str(path), "facts")
     assert reference.given == {"tokens": D0}
     assert reference.benchmarks == ("facts",)

@@ -12,7 +12,7 @@ import pytest
 from densing.core.tables import read_table
 from densing.scores.ladder.fits import MEASURED, check_targets
 from densing.scores.ladder.world import get_recipe
-from densing.scores.references import ladder_data, load_reference, loss_ruler
+from densing.scores.references import ladder_data, load_reference, loss_reference
 from tests.support import folders
 
 TARGETS = folders.DATA / "densing_cpu_targets.csv"
@@ -21,14 +21,14 @@ LADDER_TOKENS = 1_638_400
 
 @pytest.fixture(scope="module")
 def checked() -> pd.DataFrame:
-    """Return the check of every target on the ruler of the mean, by kind, size and how many times the tokens."""
+    """Return the check of every target on the reference of the mean, by kind, size and how many times the tokens."""
     table = read_table(TARGETS, MEASURED, TARGETS.name)
-    ruler = load_reference("densing-cpu", "mean")
+    reference = load_reference("densing-cpu", "mean")
     about = table.drop_duplicates("run").set_index("run")[["target", "size", "useful"]]
-    points = ladder_data(table, ruler.benchmarks).held_out.rename(columns={"bits_per_byte": "loss"})
+    points = ladder_data(table, reference.benchmarks).held_out.rename(columns={"bits_per_byte": "loss"})
     points = points.join(about, on="run").assign(useful_ladder=get_recipe("standard").useful)
-    assert ruler.given["tokens"] == LADDER_TOKENS
-    found = check_targets(loss_ruler(ruler).fit, points, LADDER_TOKENS)
+    assert reference.given["tokens"] == LADDER_TOKENS
+    found = check_targets(loss_reference(reference).fit, points, LADDER_TOKENS)
     found["factor"] = (found["tokens"] / LADDER_TOKENS).astype(int)
     return found.set_index(["target", "size", "factor"]).sort_index()
 

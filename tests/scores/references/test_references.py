@@ -1,4 +1,4 @@
-"""The rulers: what is shipped, what it rests on, and what is refused.
+"""The references: what is shipped, what it rests on, and what is refused.
 
 Golden values of the OLMo ladder are the authors' printed actuals and predictions (allenai/OLMo-ladder at 67a3f440).
 """
@@ -37,11 +37,11 @@ def test_every_family_ships_its_mean_and_single_benchmarks(name: str) -> None:
     assert benchmarks[0] == "mean"
     assert len(benchmarks) >= 5
     for benchmark in benchmarks:
-        ruler = load_reference(name, benchmark)
-        assert (ruler.name, ruler.benchmark) == (name, benchmark)
-        assert len(ruler.fit.draws) == 1000
-        assert ruler.fit.meta["licence"]
-        assert len(ruler.points) >= 5
+        reference = load_reference(name, benchmark)
+        assert (reference.name, reference.benchmark) == (name, benchmark)
+        assert len(reference.fit.draws) == 1000
+        assert reference.fit.meta["licence"]
+        assert len(reference.points) >= 5
 
 
 @pytest.mark.slow
@@ -61,9 +61,9 @@ def test_a_refit_reproduces_the_shipped_parameters_and_draws(name: str, benchmar
 
 
 def test_members_come_from_one_evaluator_and_the_family() -> None:
-    ruler = load_reference("qwen1.5", "mmlu")
-    assert ruler.points["model"].tolist() == list(get_family("qwen1.5").models)
-    assert ruler.evaluator == "obsscaling"
+    reference = load_reference("qwen1.5", "mmlu")
+    assert reference.points["model"].tolist() == list(get_family("qwen1.5").models)
+    assert reference.evaluator == "obsscaling"
     assert load_reference("qwen2.5", "math").evaluator == "swallow"
     assert load_reference("llama", "bbh").evaluator == "opencompass"
 
@@ -96,7 +96,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
         load_reference("olmo-ladder", "gsm8k")
 
 
-def test_tokens_move_a_two_step_ruler_only() -> None:
+def test_tokens_move_a_two_step_reference_only() -> None:
     less, more = (load_reference("olmo-ladder", "hellaswag", tokens=d) for d in (1e12, 5e12))
     at = [float(r.fit.law.invert(r.fit.theta, 0.6, **r.given)[0]) for r in (less, more)]
     assert at[0] > at[1], "with more tokens a smaller reference model reaches the score"
@@ -110,9 +110,9 @@ def test_ladder_holds_out_the_targets_and_shows_both_misses() -> None:
     table = load_ladder()
     held_out = table[table["held_out"].astype(bool)]
     assert sorted(held_out["run"].unique()) == ["OLMo-2-13B", "OLMo-2-7B"]
-    ruler = load_reference("olmo-ladder", "hellaswag")
-    assert ruler.fit.domain["params"][1] < 2e9, "no target entered the fit"
-    misses = ladder_misses(ruler.fit, ("hellaswag",)).set_index(["target", "quantity"])
+    reference = load_reference("olmo-ladder", "hellaswag")
+    assert reference.fit.domain["params"][1] < 2e9, "no target entered the fit"
+    misses = ladder_misses(reference.fit, ("hellaswag",)).set_index(["target", "quantity"])
     row = misses.loc[("OLMo-2-13B", "accuracy")]
     assert row["actual"] == pytest.approx(0.831906, abs=1e-6)
     assert row["authors_prediction"] == pytest.approx(0.853036, abs=1e-6)
@@ -128,7 +128,7 @@ def test_authors_actuals_agree_with_our_table_of_runs() -> None:
         assert runs.loc[row.task, row.quantity] == pytest.approx(row.actual, abs=2e-6)
 
 
-def test_a_users_two_step_fit_becomes_a_ruler(tmp_path: Path) -> None:
+def test_a_users_two_step_fit_becomes_a_reference(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     params, ratio = np.meshgrid(np.geomspace(5e6, 8e8, 6), [10.0, 20.0, 60.0])
     size, tokens = params.ravel(), (params * ratio).ravel()
@@ -136,11 +136,11 @@ def test_a_users_two_step_fit_becomes_a_ruler(tmp_path: Path) -> None:
     score = 0.25 + 0.6 / (1 + np.exp(6 * (loss - 1.2)))
     noisy = loss * np.exp(0.002 * rng.standard_normal(len(loss)))
     fit = fit_law("two-step", {"params": size, "tokens": tokens, "loss": noisy}, score, bootstrap=50, scheme="residual")
-    path = tmp_path / "ruler.json"
+    path = tmp_path / "reference.json"
     path.write_text(fit.to_json(), encoding="utf-8")
-    ruler = load_reference(str(path), "mmlu")
-    assert (ruler.name, ruler.benchmark, ruler.given) == ("ruler", "mmlu", {"tokens": 1e12})
-    size_at, status = ruler.fit.law.invert(ruler.fit.theta, 0.5, **ruler.given)
+    reference = load_reference(str(path), "mmlu")
+    assert (reference.name, reference.benchmark, reference.given) == ("reference", "mmlu", {"tokens": 1e12})
+    size_at, status = reference.fit.law.invert(reference.fit.theta, 0.5, **reference.given)
     loss_needed = 1.2 + math.log(0.6 / (0.5 - 0.25) - 1) / 6
     expected = (60 / (loss_needed - 200 * (1e12) ** -0.25)) ** 4
     assert str(status) == "ok"

@@ -1,4 +1,4 @@
-"""The joint scale as a ruler, in worlds whose slope, level and densities are known."""
+"""The joint scale as a reference, in worlds whose slope, level and densities are known."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density import DensityResult, catalog_densities
 from densing.scores.density.abilities import joint_densities
 from densing.scores.joint import JointScale, fit_joint, joint_cells
-from densing.scores.references import get_family, joint_ruler, load_reference
+from densing.scores.references import get_family, joint_reference, load_reference
 from densing.scores.references.size_curve import REACHES, random_weights
 from densing.scores.trend import ESTIMATORS, Slope, TrendData
-from tests.support.planted_ruler import PACE, SINGLES, SLOPE, planted_catalog, planted_scale
+from tests.support.planted_scale import PACE, SINGLES, SLOPE, planted_catalog, planted_scale
 
 NOISE = 0.15
 BENCHMARKS = ("mmlu", "arc_challenge", "bbh", "drop", "gsm8k", "math", "humaneval", "mbpp")
@@ -58,17 +58,17 @@ def fitted() -> tuple[Catalog, JointScale]:
 
 def test_the_slope_of_size_is_that_of_the_world():
     catalog, scale = fitted()
-    ruler = joint_ruler(catalog, scale=scale)
-    low, high = np.quantile(ruler.fit.draws[:, 1], [0.025, 0.975])
+    reference = joint_reference(catalog, scale=scale)
+    low, high = np.quantile(reference.fit.draws[:, 1], [0.025, 0.975])
     assert low < SLOPE < high
     # Neither no slope nor twice as much; how narrow it is differs from chain to chain, 0.08 to 0.32 over ten seeds.
     assert low > 0 and high < 2 * SLOPE
-    assert ruler.fit.options["anchor"] == "Qwen2.5"
+    assert reference.fit.options["anchor"] == "Qwen2.5"
 
 
 def test_the_anchor_has_density_one_and_others_what_their_level_buys():
     catalog, scale = fitted()
-    table = catalog_densities(catalog, joint_ruler(catalog, scale=scale)).table
+    table = catalog_densities(catalog, joint_reference(catalog, scale=scale)).table
     table = table[table["status"].eq("ok")]
     truth = table["family"].map(lambda family: np.exp(LEVELS[family] / SLOPE))
     ratio = np.log(table["density"] / truth).groupby(table["family"]).mean()
@@ -79,7 +79,7 @@ def test_the_anchor_has_density_one_and_others_what_their_level_buys():
 
 def test_draws_reach_the_trend_and_bounds_are_censored():
     catalog, scale = fitted()
-    result = catalog_densities(catalog, joint_ruler(catalog, scale=scale))
+    result = catalog_densities(catalog, joint_reference(catalog, scale=scale))
     assert result.draws.shape == result.law_draws.shape == result.model_draws.shape == (200, len(result))
     spread = result.model_draws.std(axis=0).mean(), result.draws.std(axis=0).mean()
     assert spread[0] >= spread[1] > 0
@@ -91,8 +91,8 @@ def test_draws_reach_the_trend_and_bounds_are_censored():
 
 def test_the_order_of_rows_has_no_say():
     catalog, scale = fitted()
-    again = joint_ruler(catalog, scale=scale)
-    np.testing.assert_array_equal(again.fit.draws, joint_ruler(catalog, scale=scale).fit.draws)
+    again = joint_reference(catalog, scale=scale)
+    np.testing.assert_array_equal(again.fit.draws, joint_reference(catalog, scale=scale).fit.draws)
     shuffled = Catalog(
         catalog.models.sample(frac=1, random_state=3).reset_index(drop=True),
         catalog.scores.sample(frac=1, random_state=4).reset_index(drop=True),
@@ -101,43 +101,43 @@ def test_the_order_of_rows_has_no_say():
         catalog.sources,
     )
     assert joint_cells(shuffled).table.equals(joint_cells(catalog).table)
-    assert joint_ruler(shuffled, scale=scale).fit.theta.tolist() == again.fit.theta.tolist()
+    assert joint_reference(shuffled, scale=scale).fit.theta.tolist() == again.fit.theta.tolist()
 
 
 def test_without_the_anchor_another_family_gives_the_level_and_says_so():
     catalog = world({name: level for name, level in LEVELS.items() if name != "Qwen2.5"})
-    ruler = joint_ruler(catalog, scale=fit_joint(joint_cells(catalog), chains=1, sweeps=60, burn=60, draws=30))
-    assert "other-anchor" in {note.code for note in ruler.notes}
-    assert ruler.fit.options["anchor"] in LEVELS
+    reference = joint_reference(catalog, scale=fit_joint(joint_cells(catalog), chains=1, sweeps=60, burn=60, draws=30))
+    assert "other-anchor" in {note.code for note in reference.notes}
+    assert reference.fit.options["anchor"] in LEVELS
 
 
 def test_few_families_are_said():
     catalog = world({"Qwen2.5": 0.0, "Able": 0.5})
-    ruler = joint_ruler(catalog, scale=fit_joint(joint_cells(catalog), chains=1, sweeps=60, burn=60, draws=30))
-    assert "few-families" in {note.code for note in ruler.notes}
+    reference = joint_reference(catalog, scale=fit_joint(joint_cells(catalog), chains=1, sweeps=60, burn=60, draws=30))
+    assert "few-families" in {note.code for note in reference.notes}
 
 
-def test_without_a_family_of_several_sizes_there_is_no_ruler():
+def test_without_a_family_of_several_sizes_there_is_no_reference():
     catalog = world()
     lone = catalog.models.assign(family=catalog.models["model"])
     strangers = dataclasses.replace(catalog, models=lone)
     with pytest.raises(UnavailableError, match="3 sizes"):
-        joint_ruler(strangers, scale=fit_joint(joint_cells(strangers), chains=1, sweeps=20, burn=20, draws=10))
+        joint_reference(strangers, scale=fit_joint(joint_cells(strangers), chains=1, sweeps=20, burn=20, draws=10))
 
 
-def test_the_joint_ruler_is_a_reference_like_the_others():
+def test_the_joint_reference_is_a_reference_like_the_others():
     assert get_family("joint").kind == "joint"
-    ruler = load_reference("joint", "knowledge")
-    facts = ruler.describe()
+    reference = load_reference("joint", "knowledge")
+    facts = reference.describe()
     assert facts["law"] == "log-linear"
     assert facts["n_points"] >= 100
     assert 0.3 < facts["params"]["b"] < 0.9
-    assert "Ruler joint, knowledge" in repr(ruler)
+    assert "Reference joint, knowledge" in repr(reference)
 
 
 def read(scale: JointScale, reach: str = "anchor") -> DensityResult:
     catalog = planted_catalog()
-    return joint_densities(catalog, joint_ruler(catalog, scale=scale, reach=reach))
+    return joint_densities(catalog, joint_reference(catalog, scale=scale, reach=reach))
 
 
 def line(result: DensityResult) -> Slope:
@@ -147,10 +147,10 @@ def line(result: DensityResult) -> Slope:
 def test_the_reach_is_the_anchors_and_other_families_give_the_slope():
     catalog = planted_catalog()
     scale, _ = planted_scale(0)
-    ruler, wider = (joint_ruler(catalog, scale=scale, reach=reach) for reach in ("anchor", "members"))
-    assert ruler.fit.domain["params"] == (0.494e9, 72.7e9) and wider.fit.domain["params"] == (0.07e9, 72.7e9)
-    np.testing.assert_array_equal(ruler.fit.draws, wider.fit.draws)
-    assert ruler.describe()["sizes"] == [0.494e9, 72.7e9] and ruler.points["params"].min() == 0.07e9
+    reference, wider = (joint_reference(catalog, scale=scale, reach=reach) for reach in ("anchor", "members"))
+    assert reference.fit.domain["params"] == (0.494e9, 72.7e9) and wider.fit.domain["params"] == (0.07e9, 72.7e9)
+    np.testing.assert_array_equal(reference.fit.draws, wider.fit.draws)
+    assert reference.describe()["sizes"] == [0.494e9, 72.7e9] and reference.points["params"].min() == 0.07e9
 
 
 def test_limits_of_models_far_below_the_anchor_hold_the_truth():
@@ -175,7 +175,7 @@ def test_limits_at_the_anchor_keep_the_pace_honest_where_ability_bends_below_it(
         for reach in held:
             slope = line(read(scale, reach))
             held[reach] += slope.lo <= PACE <= slope.hi
-    # In worlds without a ruler the estimator holds 91 to 95 %; so few of 60 come once in a thousand times.
+    # In worlds without a reference the estimator holds 91 to 95 %; so few of 60 come once in a thousand times.
     least = binom.ppf(0.001, worlds, 0.91)
     assert held["anchor"] >= least > held["members"]
 
@@ -193,7 +193,7 @@ def test_with_one_slope_everywhere_both_reaches_give_the_pace():
 
 def test_the_reach_changes_nothing_where_no_model_lies_beyond_the_anchors_guard():
     catalog, scale = fitted()
-    tables = [catalog_densities(catalog, joint_ruler(catalog, scale=scale, reach=reach)) for reach in REACHES]
+    tables = [catalog_densities(catalog, joint_reference(catalog, scale=scale, reach=reach)) for reach in REACHES]
     pd.testing.assert_frame_equal(tables[0].table, tables[1].table)
     np.testing.assert_array_equal(tables[0].draws, tables[1].draws)
 
@@ -223,7 +223,7 @@ def test_a_random_slope_is_that_of_the_families_since_2024():
     # Families of before 2024 gain half as much by size.
     loss = (0.5 * SLOPE * log_n).where(old, 0.0).reindex(scale.models).to_numpy()
     scale.draws = scale.draws - loss
-    within, random = (joint_ruler(catalog, scale=scale, slope=slope) for slope in ("within", "random"))
+    within, random = (joint_reference(catalog, scale=scale, slope=slope) for slope in ("within", "random"))
     low, high = np.quantile(random.fit.draws[:, 1], [0.025, 0.975])
     assert low < SLOPE < high and np.quantile(within.fit.draws[:, 1], 0.975) < SLOPE
     assert random.fit.theta[1] == pytest.approx(SLOPE, abs=0.05)
@@ -234,4 +234,4 @@ def test_a_random_slope_is_that_of_the_families_since_2024():
 def test_other_choices_are_refused_by_name(option):
     catalog, scale = fitted()
     with pytest.raises(InputError, match=f"{option}='all': choose"):
-        joint_ruler(catalog, scale=scale, **{option: "all"})
+        joint_reference(catalog, scale=scale, **{option: "all"})

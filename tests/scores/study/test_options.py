@@ -21,7 +21,7 @@ from densing.scores.density import catalog_densities, estimate_density, skill_de
 from densing.scores.references import load_reference
 from densing.scores.study import PAPER_WINDOW, StudyOptions, multiverse, run_study
 from densing.scores.study.alternatives import Spec, chatgpt_split, window_name
-from densing.scores.study.study import _beside, _part, _within, precision
+from densing.scores.study.study import _comparison, _part, _within, precision
 from densing.scores.trend import Checks, TrendData, VarianceShares, estimate_trend
 from densing.scores.trend.tobit import fit_headline
 
@@ -38,16 +38,16 @@ def gsm8k_fit(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_ruler_without_skills_has_no_skill_rows(catalog: Catalog, gsm8k_fit: str) -> None:
+def test_a_reference_without_skills_has_no_skill_rows(catalog: Catalog, gsm8k_fit: str) -> None:
     assert skill_densities(catalog, "olmo-ladder").empty
     assert skill_densities(catalog, gsm8k_fit).empty, "one curve of GSM8K is not four skills"
 
 
-def test_mmlu_is_not_read_on_a_ruler_that_cannot_read_it(catalog: Catalog, gsm8k_fit: str) -> None:
+def test_mmlu_is_not_read_on_a_reference_that_cannot_read_it(catalog: Catalog, gsm8k_fit: str) -> None:
     assert "cloze" in str(chatgpt_split(catalog, "olmo-ladder").reason)
     assert "fitted on gsm8k" in str(chatgpt_split(catalog, gsm8k_fit).reason)
     with pytest.raises(FitError, match="cloze"):
-        _beside(catalog, StudyOptions(reference="olmo-ladder"))
+        _comparison(catalog, StudyOptions(reference="olmo-ladder"))
 
 
 def test_a_part_that_cannot_be_made_says_so_in_the_study_and_on_the_page_where_it_would_stand() -> None:
@@ -58,13 +58,13 @@ def test_a_part_that_cannot_be_made_says_so_in_the_study_and_on_the_page_where_i
         for n in range(1, 7)
     ]  # fmt: skip
     study = run_study(load_catalog(scores, embedded=False), StudyOptions("olmo-ladder", "openbookqa"))
-    assert study.beside is None
+    assert study.comparison is None
     [note] = [note for note in study.notes if note.code == "part-missing"]
-    assert note.message.startswith("Another ruler and window beside the headline could not be made: ")
+    assert note.message.startswith("The comparison with another reference and window could not be made: ")
     assert (note.severity, note.details) == ("warning", {"part": "beside"}) and "cloze" in note.message
     page = render(study)
     assert '<section id="beside"' in page and page.split('<section id="beside"')[1].index("cloze") < 1000
-    assert '<section id="answers"' not in page, "on a ruler of one family no question is asked"
+    assert '<section id="answers"' not in page, "on a reference of one family no question is asked"
 
 
 def test_only_errors_of_ours_are_reasons() -> None:
@@ -81,23 +81,27 @@ def test_only_errors_of_ours_are_reasons() -> None:
 
 
 def test_what_stands_beside_does_not_repeat_the_headline(catalog: Catalog) -> None:
-    assert _beside(catalog, StudyOptions("qwen1.5", "mmlu")) is None
+    assert _comparison(catalog, StudyOptions("qwen1.5", "mmlu")) is None
 
 
 @pytest.mark.slow
 def test_beside_one_family_stands_its_longest_window(catalog: Catalog) -> None:
-    beside = _beside(catalog, StudyOptions("qwen1.5"))
-    assert beside is not None
-    assert (beside.name, beside.reference.benchmark) == ("The long window", "mmlu")
-    assert str(beside.trend.data.released.max())[:7] == "2025-11"
+    comparison = _comparison(catalog, StudyOptions("qwen1.5"))
+    assert comparison is not None
+    assert (comparison.name, comparison.reference.benchmark) == ("The long window", "mmlu")
+    assert str(comparison.trend.data.released.max())[:7] == "2025-11"
 
 
 @pytest.mark.slow
 def test_beside_the_joint_scale_stands_the_papers_window(catalog: Catalog) -> None:
-    beside = _beside(catalog, StudyOptions(since="2024-01-01"))
-    assert beside is not None
-    assert (beside.name, beside.reference.name, beside.reference.benchmark) == ("The paper's window", "qwen1.5", "mean")
-    released = pd.DatetimeIndex(beside.trend.data.released)
+    comparison = _comparison(catalog, StudyOptions(since="2024-01-01"))
+    assert comparison is not None
+    assert (comparison.name, comparison.reference.name, comparison.reference.benchmark) == (
+        "The paper's window",
+        "qwen1.5",
+        "mean",
+    )
+    released = pd.DatetimeIndex(comparison.trend.data.released)
     assert released.min() == pd.Timestamp(PAPER_WINDOW[0]) and released.max() <= pd.Timestamp(PAPER_WINDOW[1])
 
 
@@ -111,8 +115,8 @@ def test_a_wide_interval_says_what_would_narrow_it() -> None:
     shares = VarianceShares(score_noise=None, reference_law=0.2, models=0.8)
     prose = precision(trend_of(4.0, 9.0, shares))
     assert "factor of 2.2" in prose and "80 % of the variance" in prose
-    assert "1 of the 3 stem from the last 6 months" in prose and "20 % is the ruler" in prose
-    assert "ruler" not in precision(trend_of(4.0, 9.0, VarianceShares(None, 0.01, 0.99)))
+    assert "1 of the 3 stem from the last 6 months" in prose and "20 % is the reference" in prose
+    assert "reference" not in precision(trend_of(4.0, 9.0, VarianceShares(None, 0.01, 0.99)))
     assert precision(trend_of(4.0, 8.0, shares)) == "", "a factor of two is what was aimed at"
     assert "are not both known" in precision(trend_of(4.0, math.inf, shares))
     assert precision(trend_of(math.inf, math.inf, shares)) == precision(trend_of(math.nan, math.nan, shares)) == ""
@@ -175,7 +179,7 @@ def test_combinations_are_kept_as_they_were_made_and_those_on_a_fit_of_ones_own_
     assert len(list((tmp_path / "results").iterdir())) == 1, "what stands at a path may change"
 
 
-def test_models_beyond_the_ruler_that_beat_the_record_are_named() -> None:
+def test_models_beyond_the_reference_that_beat_the_record_are_named() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {
@@ -204,15 +208,15 @@ def test_a_choice_that_shifts_densities_is_said(name: str, options: dict[str, An
     scores = pd.DataFrame(
         {"model": ["a"], "score": [0.5], "score_se": [0.01], "params_total": [7e9], "params_non_embedding": [6e9]}
     )
-    ruler = load_reference(name, "mmlu")
-    assert code in {note.code for note in estimate_density(scores, ruler, **options).notes}
-    assert code not in {note.code for note in estimate_density(scores, ruler).notes}
+    reference = load_reference(name, "mmlu")
+    assert code in {note.code for note in estimate_density(scores, reference, **options).notes}
+    assert code not in {note.code for note in estimate_density(scores, reference).notes}
 
 
-def test_report_counts_the_rulers_own_models() -> None:
-    ruler = SimpleNamespace(points=pd.DataFrame({"model": ["a", "b"]}))
+def test_report_counts_the_references_own_models() -> None:
+    reference = SimpleNamespace(points=pd.DataFrame({"model": ["a", "b"]}))
     trend = SimpleNamespace(data=SimpleNamespace(model=np.array(["a", "c", "d"])))
-    study: Any = SimpleNamespace(reference=ruler, trend=trend)
+    study: Any = SimpleNamespace(reference=reference, trend=trend)
     assert members(study).startswith("1 of these 3 models belongs to the reference family")
     study.trend.data.model = np.array(["c"])
     assert members(study) == ""

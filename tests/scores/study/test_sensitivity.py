@@ -11,10 +11,10 @@ import pytest
 from densing.core import FitError
 from densing.scores.density import DensityResult
 from densing.scores.density.abilities import joint_densities
-from densing.scores.references import joint_ruler, load_reference
+from densing.scores.references import joint_reference, load_reference
 from densing.scores.study import alternatives, sensitivity
 from densing.scores.trend import ESTIMATORS, LINE, Slope, TrendData, fit_pace
-from tests.support.planted_ruler import planted_catalog, planted_scale
+from tests.support.planted_scale import planted_catalog, planted_scale
 
 WINDOW = ("2023-02-24", None)
 CHOICES = {
@@ -30,7 +30,7 @@ ENDS = ["doubling_months", "lo", "hi"]
 def read(guard: float = 3.0, seed: int = 0, **options: str) -> DensityResult:
     catalog = planted_catalog()
     scale, _ = planted_scale(seed, steeper=1.5)
-    return joint_densities(catalog, joint_ruler(catalog, scale=scale, **options), guard=guard)
+    return joint_densities(catalog, joint_reference(catalog, scale=scale, **options), guard=guard)
 
 
 def line(data: TrendData) -> tuple[Slope]:
@@ -114,7 +114,7 @@ def test_choices_that_cannot_be_estimated_have_no_row() -> None:
     assert "without the first six months" not in set(table["choice"]) and len(table) >= len(CHOICES)
 
 
-def test_a_ruler_of_one_family_has_no_strip() -> None:
+def test_a_reference_of_one_family_has_no_strip() -> None:
     result = read()
     foreign = DensityResult(**{**vars(result), "reference": load_reference("qwen1.5", "mmlu")})
     table = sensitivity(planted_catalog(), foreign, window=WINDOW, estimate=line)

@@ -51,7 +51,7 @@ def study() -> Study:
     return run_study(options=StudyOptions(today="2026-05-01"))
 
 
-def test_papers_method_covers_its_figure_on_at_least_three_mean_rulers(study: Study) -> None:
+def test_papers_method_covers_its_figure_on_at_least_three_mean_references(study: Study) -> None:
     means = study.replication[study.replication["benchmark"] == "mean"]
     bounded = means[means["hi"].map(math.isfinite) & means["covers_paper"]]
     assert len(bounded) >= 3, "an interval without an upper end would cover anything"
@@ -88,9 +88,9 @@ def test_the_headline_is_the_joint_scale_to_the_last_model(study: Study) -> None
 
 
 def test_the_papers_window_stands_beside_it(study: Study) -> None:
-    assert study.beside is not None and study.beside.reference.name == "qwen1.5"
-    assert study.beside.trend.data.released.max() <= pd.Timestamp("2024-09-30")
-    assert len(study.beside.trend.data) < len(study.trend.data)
+    assert study.comparison is not None and study.comparison.reference.name == "qwen1.5"
+    assert study.comparison.trend.data.released.max() <= pd.Timestamp("2024-09-30")
+    assert len(study.comparison.trend.data) < len(study.trend.data)
 
 
 def test_forecasts_of_the_last_trend_are_shown(study: Study) -> None:
@@ -117,9 +117,9 @@ def test_sensitivity_reads_other_models_of_the_same_scale(study: Study) -> None:
 
 def test_what_stands_before_quoting_names_breaks_and_groups_of_both_windows(study: Study) -> None:
     """From an outside audit of the paper's window: 3.7 months, without research suites 4.2."""
-    assert study.beside is not None
+    assert study.comparison is not None
     caveats = " ".join(sentence for _, sentence in check_sentences(study))
-    for trend in (study.trend, study.beside.trend):
+    for trend in (study.trend, study.comparison.trend):
         assert trend.checks.breakpoint is not None
         assert str(trend.checks.breakpoint.searched.date) in caveats
         (group,) = trend.checks.without_groups
@@ -148,14 +148,14 @@ def of_one_family() -> Study:
         return run_study(options=StudyOptions("qwen1.5", today="2026-01-01"))
 
 
-def test_a_ruler_of_one_family_still_leads_when_it_is_asked_for(of_one_family: Study) -> None:
+def test_a_reference_of_one_family_still_leads_when_it_is_asked_for(of_one_family: Study) -> None:
     """From an outside audit: 3.7 months; over the long window 5.0, without research suites 6.7, break on 2023-09-27."""
     study = of_one_family
     assert study.trend.line["doubling_months"] == pytest.approx(3.7, abs=0.05) and study.reference.name == "qwen1.5"
-    assert study.beside is not None and study.beside.name == "The long window"
-    assert str(study.beside.trend.data.released.max())[:7] == "2025-11"
-    assert study.beside.trend.checks.breakpoint is not None
-    assert str(study.beside.trend.checks.breakpoint.searched.date) in " ".join(
+    assert study.comparison is not None and study.comparison.name == "The long window"
+    assert str(study.comparison.trend.data.released.max())[:7] == "2025-11"
+    assert study.comparison.trend.checks.breakpoint is not None
+    assert str(study.comparison.trend.checks.breakpoint.searched.date) in " ".join(
         sentence for _, sentence in check_sentences(study)
     )
     assert study.sensitivity.empty and study.answers is None and study.tested is None and study.recall == ""
@@ -227,8 +227,8 @@ def test_envelope_agrees_with_the_independent_estimate(row: int) -> None:
     for column in ("params_total_b", "params_active_b"):
         models.loc[found_since, column] = models.loc[found_since, "params_label_b"]
     catalog = replace(catalog, models=models.reset_index())
-    ruler = build_reference(catalog, name, "mmlu")
-    densities = catalog_densities(catalog, ruler, selection=selection, guard=guard)
+    reference = build_reference(catalog, name, "mmlu")
+    densities = catalog_densities(catalog, reference, selection=selection, guard=guard)
     chosen = densities.subset((densities.table["stratum"] == "headline").to_numpy())
     found = envelope(TrendData.from_density(chosen).window("2023-02-01", "2024-07-31"))
     assert found.n == int(oracle["frontier_n"])

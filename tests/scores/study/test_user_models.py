@@ -25,13 +25,13 @@ def catalog() -> Catalog:
 
 
 @pytest.fixture(scope="module")
-def ruler() -> Reference:
+def reference() -> Reference:
     return load_reference("qwen1.5", "mmlu")
 
 
 @pytest.fixture(scope="module")
-def headline(catalog: Catalog, ruler: Reference) -> DensityResult:
-    return catalog_densities(catalog, ruler).headline
+def headline(catalog: Catalog, reference: Reference) -> DensityResult:
+    return catalog_densities(catalog, reference).headline
 
 
 def rows(model: str, score: float, params: float = 7e9, released: str | None = "2024-05-01") -> dict[str, object]:
@@ -39,9 +39,9 @@ def rows(model: str, score: float, params: float = 7e9, released: str | None = "
 
 
 @pytest.fixture(scope="module")
-def placed(catalog: Catalog, ruler: Reference, headline: DensityResult) -> Placed:
+def placed(catalog: Catalog, reference: Reference, headline: DensityResult) -> Placed:
     mine = [rows("better", 0.72), rows("worse", 0.45), rows(HOSTILE, 0.6, released=None)]
-    return place_scores(mine, catalog, ruler, headline)
+    return place_scores(mine, catalog, reference, headline)
 
 
 def test_ranks_are_counted_among_all_of_its_size_and_of_its_year(placed: Placed, headline: DensityResult) -> None:
@@ -58,7 +58,7 @@ def test_ranks_are_counted_among_all_of_its_size_and_of_its_year(placed: Placed,
 
 
 def test_a_tuned_model_is_placed_with_the_reason_that_keeps_it_out_of_headlines(
-    catalog: Catalog, ruler: Reference, headline: DensityResult
+    catalog: Catalog, reference: Reference, headline: DensityResult
 ) -> None:
     mine = [
         rows("Zeta-7B-chat", 0.6),
@@ -66,7 +66,7 @@ def test_a_tuned_model_is_placed_with_the_reason_that_keeps_it_out_of_headlines(
         rows("zeta 7b", 0.59),
         rows("gemma 7b", 0.6, 8.5e9),
     ]
-    ranks = place_scores(mine, catalog, ruler, headline).ranks.set_index("model")
+    ranks = place_scores(mine, catalog, reference, headline).ranks.set_index("model")
     assert ranks["apart"].to_dict() == {"Zeta-7B-chat": "instruct", "Zeta-8x7B": "moe", "zeta 7b": "", "gemma 7b": ""}
     assert ranks.loc["gemma 7b", "known_as"] == "Gemma-7B"
     assert ranks.loc["gemma 7b", "of"] == ranks.loc["zeta 7b", "of"] - 1 == len(headline)
@@ -82,16 +82,16 @@ def test_neighbours_are_the_nearest_in_density(placed: Placed, headline: Density
 
 
 def test_a_tables_mistakes_are_named(
-    tmp_path: Path, catalog: Catalog, ruler: Reference, headline: DensityResult
+    tmp_path: Path, catalog: Catalog, reference: Reference, headline: DensityResult
 ) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(f"{HEADER}mine,7e9,2024-05-01,mmlu,0.6\nmine,7e9,2024-05-01,gsm8k,lots\n", encoding="utf-8")
     with pytest.raises(TableError) as refused:
-        place_scores(path, catalog, ruler, headline)
+        place_scores(path, catalog, reference, headline)
     assert str(path) in str(refused.value) and "row 3" in str(refused.value) and "score" in str(refused.value)
     path.write_text(f"{HEADER}mine,7e9,2024-05-01,gsm8k,0.6\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"mine\.csv: no score on mmlu"):
-        place_scores(path, catalog, ruler, headline)
+        place_scores(path, catalog, reference, headline)
 
 
 @pytest.mark.slow

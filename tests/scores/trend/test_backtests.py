@@ -125,7 +125,7 @@ def test_what_came_of_a_score_is_what_was_published() -> None:
     assert (scores["released"] > pd.Timestamp(ORIGIN)).all()
 
 
-def test_densities_that_came_lie_on_the_level_of_the_frozen_ruler() -> None:
+def test_densities_that_came_lie_on_the_level_of_the_frozen_reference() -> None:
     # A catalog that is the same before and after gives abilities that the frozen scale gives.
     cases = result().cases
     ability = cases[cases["target"].eq("ability") & cases["forecaster"].eq("trend")]

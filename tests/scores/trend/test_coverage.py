@@ -75,7 +75,7 @@ def test_the_papers_envelope_reads_fast_and_overconfident() -> None:
     assert row["high"] < 0.75
 
 
-def test_dropping_rows_beyond_the_ruler_reads_slow() -> None:
+def test_dropping_rows_beyond_the_reference_reads_slow() -> None:
     """Why limits stay in: least squares on what is left is biased the other way."""
     assert measured("many models", "ols-crv3")["median"] < 12 / 3.65
 

@@ -38,7 +38,7 @@ def density_result() -> SimpleNamespace:
     return SimpleNamespace(table=table, draws=draws, law_draws=draws, log_limits=limits)
 
 
-def test_bounds_become_censored_rows_at_the_rulers_limits() -> None:
+def test_bounds_become_censored_rows_at_the_references_limits() -> None:
     data = TrendData.from_density(density_result())
     assert data.model.tolist() == list("abcde")
     assert data.censor.tolist() == [0, -1, 1, 1, -1]
@@ -75,7 +75,7 @@ def test_take_cuts_draws_with_the_rows() -> None:
     np.testing.assert_array_equal(part.limits, data.limits[[3, 1]])
 
 
-def test_limits_without_a_ruler_are_the_bounds_themselves() -> None:
+def test_limits_without_a_reference_are_the_bounds_themselves() -> None:
     data = TrendData.from_frame(ROWS.assign(censor=[-1, 1, 0]))
     assert data.limits.tolist() == [[-1.0, np.inf], [-np.inf, 0.5], [-np.inf, np.inf]]
 

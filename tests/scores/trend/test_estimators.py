@@ -125,8 +125,8 @@ def test_envelope_reproduces_the_catalog_oracle(families: list[str], size: str, 
 def catalog_densities(families: list[str], size: str) -> TrendData:
     rows = pd.read_csv(folders.DATA / "obsscaling_mmlu.csv")
     rows = rows[rows[size].notna()]
-    ruler = rows[rows["family"].isin(families) & (rows["kind"] == "base")]
-    x, y = np.log(ruler[size].to_numpy()), ruler["score"].to_numpy()
+    reference = rows[rows["family"].isin(families) & (rows["kind"] == "base")]
+    x, y = np.log(reference[size].to_numpy()), reference["score"].to_numpy()
 
     def miss(p: np.ndarray) -> np.ndarray:
         return 0.25 + p[0] / (1 + np.exp(-p[1] * (x - p[2]))) - y

@@ -154,11 +154,11 @@ def test_lead_is_the_line_that_other_estimators_see(trend: RecallTrend) -> None:
     slope = ESTIMATORS["ols-crv3"].fit(trend.data)
     np.testing.assert_allclose(slope.slope, trend.lead.slope.slope, rtol=1e-8)
     np.testing.assert_allclose(slope.intercept, trend.lead.slope.intercept, rtol=1e-8)
-    # A ruler fitted to the models themselves is less certain than one that is known.
+    # A reference fitted to the models themselves is less certain than one that is known.
     assert slope.hi - slope.lo < trend.lead.slope.hi - trend.lead.slope.lo
 
 
-def test_the_jackknife_of_a_line_on_a_known_ruler_is_crv3() -> None:
+def test_the_jackknife_of_a_line_on_a_known_reference_is_crv3() -> None:
     rng = np.random.default_rng(3)
     days, codes = rng.uniform(0, 900, 40), np.arange(40) % 9
     values = 0.001 * days + rng.standard_normal(9)[codes]
@@ -252,15 +252,15 @@ def test_a_planted_growth_comes_back_whatever_sizes_do(growth: float, seed: int,
         np.testing.assert_allclose(result.slope.doubling_months, math.log(2) / growth, rtol=0.03)
 
 
-def test_a_ruler_without_the_date_takes_part_of_the_trend_where_newer_models_are_larger() -> None:
+def test_a_reference_without_the_date_takes_part_of_the_trend_where_newer_models_are_larger() -> None:
     recall = world(1, growth=0.1, larger_later=0.06)
     sample = _sample(recall, LEAD)
     shared = np.corrcoef(sample["log_size"], sample["days"])[0, 1] ** 2
-    joint, alone = lead_of(recall).slope.slope, lead_of(recall, dated_ruler=False).slope.slope
+    joint, alone = lead_of(recall).slope.slope, lead_of(recall, dated_reference=False).slope.slope
     assert shared > 0.1
     slope = np.polyfit(sample["log_size"], sample["score"], 1)[0]
     rise = _line(sample)[2]
-    # Frisch and Waugh: what size leaves of the dates carries the slope; the ruler is steeper besides.
+    # Frisch and Waugh: what size leaves of the dates carries the slope; the reference is steeper besides.
     np.testing.assert_allclose(alone / joint, (1 - shared) * rise / slope, rtol=1e-6)
 
 
@@ -351,12 +351,12 @@ def test_what_cannot_be_estimated_says_so_in_every_output(case: str) -> None:
     assert math.isnan(trend.contrast.p) and trend.contrast.reason
 
 
-def test_scores_that_do_not_rise_with_size_are_no_ruler() -> None:
+def test_scores_that_do_not_rise_with_size_are_no_reference() -> None:
     recall = world(5, noise=0.2)
     shuffled = recall.counts.assign(model=recall.counts["model"].map(lambda name: f"m{(int(name[1:]) * 7 + 3) % 40}"))
     trend = recall_trend(FactualRecall(recall.models, shuffled))
-    assert trend.text == "no ruler: these scores do not surely rise with size"
-    assert trend.contrast.reason.startswith("no ruler")
+    assert trend.text == "no reference: these scores do not surely rise with size"
+    assert trend.contrast.reason.startswith("no reference")
 
 
 def test_everything_right_is_no_scale() -> None:

@@ -41,14 +41,14 @@ def without_trend() -> TrendResult:
 
 
 class PowerLaw:
-    """A ruler with score = (N / scale)^0.25, inverted exactly: N = scale * score^4."""
+    """A reference with score = (N / scale)^0.25, inverted exactly: N = scale * score^4."""
 
     def invert(self, theta: np.ndarray, y: float, **given: float) -> tuple[np.ndarray, np.ndarray]:
         size = np.asarray(theta)[..., 0] * y**4
         return size, np.full(np.shape(size), "ok" if y > 0 else "below_floor")
 
 
-def ruler(draws: int = 120, spread: float = 0.0) -> Any:
+def reference(draws: int = 120, spread: float = 0.0) -> Any:
     scale = 1e11 * np.exp(spread * np.random.default_rng(0).standard_normal((draws, 1)))
     fit = SimpleNamespace(law=PowerLaw(), theta=np.array([1e11]), draws=scale, domain={"params": (1e8, 7e10)})
     return SimpleNamespace(fit=fit, given={})
@@ -159,37 +159,37 @@ def test_a_flat_trend_has_no_latest_date() -> None:
 
 
 def test_when_is_the_date_of_the_needed_density() -> None:
-    found = when(rising(), 0.7, 1e7, ruler())
+    found = when(rising(), 0.7, 1e7, reference())
     assert found.density == pytest.approx(1e11 * 0.7**4 / 1e7)
     assert found.date == date_for(rising(), found.density).date
-    halved = when(rising(), 0.7, 0.5e7, ruler())
+    halved = when(rising(), 0.7, 0.5e7, reference())
     months = (halved.date - found.date).days / 30.44
     assert rising().varying is not None
     assert months == pytest.approx(rising().varying.last_year.doubling_months, abs=0.05)
 
 
 def test_law_draws_are_paired_and_widen_the_date() -> None:
-    sure, unsure = when(rising(), 0.7, 1e7, ruler()), when(rising(), 0.7, 1e7, ruler(spread=0.5))
+    sure, unsure = when(rising(), 0.7, 1e7, reference()), when(rising(), 0.7, 1e7, reference(spread=0.5))
     assert unsure.hi - unsure.lo > sure.hi - sure.lo
-    # When the ruler's error in the needed size also sits in the record, it cancels instead of adding.
-    shift = ruler(spread=0.5)
+    # When the reference's error in the needed size also sits in the record, it cancels instead of adding.
+    shift = reference(spread=0.5)
     shared = np.log(shift.fit.draws[:, 0] / 1e11)
     lifted = rising().data.replace(law_draws=rising().data.law_draws + shared[:, None])
     cancelled = when(replace(rising(), data=lifted), 0.7, 1e7, shift)
     assert abs((cancelled.hi - sure.hi).days) <= 1 and abs((cancelled.lo - sure.lo).days) <= 1
 
 
-def test_scores_off_the_ruler_are_said_to_be_so() -> None:
-    assert "any size does" in when(rising(), 0.0, 1e9, ruler()).note
-    assert "extrapolated" in when(rising(), 0.1, 1e9, ruler()).note
-    assert when(rising(), 0.7, 1e10, ruler()).note == "a model of that density exists"
-    assert when(rising(), 0.7, 1e7, ruler()).note == ""
+def test_scores_off_the_reference_are_said_to_be_so() -> None:
+    assert "any size does" in when(rising(), 0.0, 1e9, reference()).note
+    assert "extrapolated" in when(rising(), 0.1, 1e9, reference()).note
+    assert when(rising(), 0.7, 1e10, reference()).note == "a model of that density exists"
+    assert when(rising(), 0.7, 1e7, reference()).note == ""
 
 
 @pytest.mark.parametrize(("score", "params"), [(45.0, 1e9), (-0.1, 1e9), (0.5, 0.0), (np.nan, 1e9)])
 def test_impossible_questions_are_refused(score: float, params: float) -> None:
     with pytest.raises(DomainError):
-        when(rising(), score, params, ruler())
+        when(rising(), score, params, reference())
 
 
 def test_impossible_densities_are_refused() -> None:

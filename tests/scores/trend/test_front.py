@@ -79,7 +79,7 @@ def test_records_have_the_share_of_draws_in_which_they_were() -> None:
     assert front.records["released"].is_monotonic_increasing
 
 
-def test_a_model_beyond_the_ruler_sets_a_record_and_one_below_it_none() -> None:
+def test_a_model_beyond_the_reference_sets_a_record_and_one_below_it_none() -> None:
     data = dated([0, 50, 100, 150, 200, 250, 300], [0.0, 0.4, 1.0, 3.0, 0.5, 0.2, 0.1])
     above = data.replace(censor=np.array([0, 0, 0, 1, 0, 0, 0], dtype=np.int8))
     below = data.replace(censor=np.array([0, 0, 0, -1, 0, 0, 0], dtype=np.int8))

@@ -117,7 +117,7 @@ def test_chains_agree() -> None:
         assert math.sqrt((len(chains) - 1) / len(chains) + between / within / len(chains)) < 1.1
 
 
-def test_errors_of_the_ruler_widen_the_interval() -> None:
+def test_errors_of_the_reference_widen_the_interval() -> None:
     data = simulate(LONG, 6)
     tilt = np.random.default_rng(0).normal(0, 0.004, 200)
     shaky = data.replace(law_draws=data.log_density + tilt[:, None] * (data.days - data.days.mean()))

@@ -22,7 +22,7 @@ from densing.efficiency.systems.claims import (
     device_taking,
     link_taking,
 )
-from densing.efficiency.systems.plan import Measured
+from densing.efficiency.systems.plan import SteadyStep
 from densing.efficiency.systems.planner import (
     FULL_BYTES,
     NOTHING,
@@ -190,7 +190,7 @@ def words(n: int) -> float:
 
 
 @cache
-def co2(physics: Physics, n: int, tau: int) -> Measured:
+def co2(physics: Physics, n: int, tau: int) -> SteadyStep:
     """Simulate CO2 on ``n`` devices; the released class sends the live parameters, of two bytes here."""
     return physics.measure(CO2, workload(n), cluster(physics, n), tau=tau, average_bytes=workload(n).dtype_bytes)
 

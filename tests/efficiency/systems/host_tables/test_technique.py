@@ -17,7 +17,7 @@ from densing.efficiency.systems.claims import MUTATIONS, PHYSICS
 from densing.efficiency.systems.comparison import compare
 from densing.efficiency.systems.host_tables.claims import CLAIMS, calibrated
 from densing.efficiency.systems.host_tables.requests import requests_per_row
-from densing.efficiency.systems.plan import Measured, measure
+from densing.efficiency.systems.plan import SteadyStep, measure
 from densing.efficiency.systems.prox_csl.technique import Convex
 from densing.efficiency.systems.registry import get_technique
 from densing.efficiency.systems.validation import notices, verdict
@@ -31,7 +31,7 @@ def cluster(beta: float = 1e-9, alpha: float = 0.0) -> Cluster:
     return Cluster("toy", 1, 1, Device("toy", 1e12, 1e12, 24e9), intra=link, inter=link, host=link)
 
 
-def measured(name: str, step: Gather = STEP, where: Cluster | None = None, **knobs: Any) -> Measured:
+def measured(name: str, step: Gather = STEP, where: Cluster | None = None, **knobs: Any) -> SteadyStep:
     where = where or cluster()
     return measure(get_technique(name).plan(step, where, **knobs), where)  # type: ignore[arg-type]
 

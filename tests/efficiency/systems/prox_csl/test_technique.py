@@ -11,7 +11,7 @@ from scipy import sparse
 from densing.core import InputError
 from densing.efficiency.simulation import ENTRY, Cluster, Device, Link, collective_seconds, load_workload
 from densing.efficiency.systems.claims import PHYSICS
-from densing.efficiency.systems.plan import Measured, measure
+from densing.efficiency.systems.plan import SteadyStep, measure
 from densing.efficiency.systems.prox_csl import technique as prox_csl
 from densing.efficiency.systems.prox_csl.corpora import Corpus
 from densing.efficiency.systems.prox_csl.technique import CLAIMS, GAIN, Convex, Rounds, cut, told
@@ -26,7 +26,7 @@ def cluster(ranks: int, alpha: float = 0.0, beta: float = 1e-9, flops: float = 1
     return Cluster("toy", ranks, ranks, Device("toy", flops, 1e30), intra=link, inter=link, host=link)
 
 
-def measured(name: str, where: Cluster, **knobs: object) -> Measured:
+def measured(name: str, where: Cluster, **knobs: object) -> SteadyStep:
     return measure(get_technique(name).plan(WORK, where, **knobs), where)
 
 

@@ -110,7 +110,7 @@ def test_a_folder_of_logs_gives_densities(tmp_path: Path) -> None:
     models = read.models.assign(params_total=1e9)
     densities = run_densities(read.measurements, models, "qwen1.5")
     assert densities.table["benchmark"].tolist() == ["mmlu"] and densities.table["n_items"].tolist() == [40.0]
-    # Answers were generated and the ruler's were not; and no ruler knows the other task.
+    # Answers were generated and the reference's were not; the other task is on no reference.
     assert densities.table["protocol"].tolist() == ["differs"]
     assert [note.details["tasks"] for note in densities.notes if note.code == "tasks-not-used"] == [["poems"]]
 

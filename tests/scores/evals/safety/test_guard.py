@@ -179,7 +179,7 @@ def test_hub_code_runs_only_with_the_flag(evil_model: Path, marker: Path, tmp_pa
     transformers = pytest.importorskip("transformers")
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    # What a task such as RULER does by itself is stopped by the guard.
+    # What a task such as REFERENCE does by itself is stopped by the guard.
     with pytest.raises(InputError, match=TRUST), guarded():
         transformers.AutoConfig.from_pretrained(evil_model, trust_remote_code=True)
     assert not marker.exists()

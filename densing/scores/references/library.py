@@ -1,4 +1,4 @@
-"""The rulers: fitted from the catalog and the ladders, shipped as fits in ``reference_fits/``, or a user's own fit."""
+"""The references: fitted from the catalog and the ladders, shipped in ``reference_fits/``, or a user's own fit."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from densing.scores.references.families import (
     group_members,
     known_benchmark,
     ladder_members,
+    reference_members,
     refuse_unpublished,
-    ruler_members,
 )
 from densing.scores.references.ladder import Ladder, fit_ladder, get_ladder, ladder_data, load_ladder
 from densing.scores.references.reference import Description, Reference, from_fit, from_table_fit
-from densing.scores.references.size_curve import joint_ruler
+from densing.scores.references.size_curve import joint_reference
 
 DRAWS = 1000
 FEW_POINTS = 6
@@ -61,7 +61,7 @@ def load_reference(
     tokens: float | None = None,
     catalog: Catalog | None = None,
 ) -> Reference:
-    """Return a ruler: shipped, fitted now from the catalog, or read from a user's fit.
+    """Return a reference: shipped, fitted now from the catalog, or read from a user's fit.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def load_reference(
     benchmark : str
         Benchmark id, ``mean`` (one curve on the mean score) or a skill.
     tokens : float, optional
-        D0, the training tokens at which a two-step ruler is read; 1e12 by default.
+        D0, the training tokens at which a two-step reference is read; 1e12 by default.
     catalog : Catalog, optional
         For a benchmark that is not shipped, and for the joint scale; the embedded catalog by default.
 
@@ -100,7 +100,7 @@ def load_reference(
     family = get_family(name)
     refuse_unpublished(family)
     if family.kind == "joint":
-        return joint_ruler(catalog or load_catalog(), benchmark).at_tokens(tokens)
+        return joint_reference(catalog or load_catalog(), benchmark).at_tokens(tokens)
     if benchmark in available_benchmarks(name):
         return _shipped(fits_folder() / name / f"{benchmark}.json").at_tokens(tokens)
     catalog = catalog or load_catalog()
@@ -168,7 +168,7 @@ def _user_reference(path: Path, benchmark: str) -> Reference:
 def build_reference(
     catalog: Catalog, name: str, benchmark: str = "mean", *, draws: int = DRAWS, seed: int = 0
 ) -> Reference:
-    """Fit a ruler from the catalog (or from the ladder's runs).
+    """Fit a reference from the catalog (or from the ladder's runs).
 
     Parameters
     ----------
@@ -204,19 +204,19 @@ def build_reference(
     Examples
     --------
     >>> import densing
-    >>> ruler = densing.build_reference(densing.load_catalog(), "qwen1.5", "mmlu", draws=50)
-    >>> len(ruler.fit.draws)
+    >>> reference = densing.build_reference(densing.load_catalog(), "qwen1.5", "mmlu", draws=50)
+    >>> len(reference.fit.draws)
     50
     """
     family = get_family(name)
     refuse_unpublished(family)
     if family.kind == "joint":
-        return joint_ruler(catalog, benchmark, seed=seed)
+        return joint_reference(catalog, benchmark, seed=seed)
     if family.kind == "two-step":
         ladder = get_ladder(family.name)
         evaluator, tasks = ladder_members(catalog, ladder, benchmark)
         return _fitted_ladder(catalog, family, ladder, benchmark, evaluator, tasks, draws, seed)
-    members = ruler_members(catalog, family, benchmark)
+    members = reference_members(catalog, family, benchmark)
     count = len(members.points)
     notes = []
     if count <= FEW_POINTS:
@@ -240,7 +240,7 @@ def build_reference(
 def ladder_reference(
     name: str, tasks: tuple[str, ...], *, tokens: float | None = None, draws: int = DRAWS, seed: int = 0
 ) -> Reference:
-    """Fit a ladder's ruler on the mean over any of its tasks: one curve on the mean, as the paper's AVERAGE.
+    """Fit a ladder's reference on the mean over any of its tasks: one curve on the mean, as the paper's AVERAGE.
 
     Parameters
     ----------
@@ -262,8 +262,8 @@ def ladder_reference(
     for task in tasks:
         if task not in ladder.tasks:
             raise UnknownNameError(f"benchmark of reference {name}", task, ladder.tasks)
-    ruler = _fitted_ladder(load_catalog(), get_family(name), ladder, "+".join(tasks), "", tasks, draws, seed)
-    return ruler.at_tokens(tokens)
+    reference = _fitted_ladder(load_catalog(), get_family(name), ladder, "+".join(tasks), "", tasks, draws, seed)
+    return reference.at_tokens(tokens)
 
 
 def _fitted_ladder(
@@ -286,7 +286,7 @@ def _fitted_ladder(
             message = (
                 f"{name} on {family.name} scores answers as {authors.form}, the catalog's ({evaluator}) as "
                 f"{measured.form}: two measurements that must not be compared; densities of the catalog's models on "
-                "this ruler are not meaningful"
+                "this reference are not meaningful"
             )
             notes.append(Note("protocol-differs", "error", message, {"benchmark": name}))
     meta = _meta(catalog, family, benchmark, evaluator, tasks, points, {"tokens": ladder.tokens}, notes)
@@ -303,7 +303,7 @@ def _meta(
     given: dict[str, float],
     notes: list[Note],
 ) -> dict[str, Any]:
-    """Return what a ruler's fit carries: its description, and licence and sources of its data."""
+    """Return what a reference's fit carries: its description, and licence and sources of its data."""
     if family.kind == "two-step":
         # A ladder is measured by its authors, whoever measured the catalog's models on the same benchmark.
         protocols = {name: known_protocol(family.name, name) for name in benchmarks}
@@ -346,7 +346,7 @@ def buildable_benchmarks(catalog: Catalog, family: Family) -> list[str]:
             if group in SKILLS:
                 group_members(catalog, family, group)
             else:
-                ruler_members(catalog, family, group)
+                reference_members(catalog, family, group)
         except UnavailableError:
             continue
         groups.append(str(group))
@@ -354,7 +354,7 @@ def buildable_benchmarks(catalog: Catalog, family: Family) -> list[str]:
 
 
 def build_all(catalog: Catalog, folder: Path, names: tuple[str, ...] = ()) -> Iterator[tuple[str, str, Path]]:
-    """Refit every ruler and write it below ``folder``, yielding family, benchmark and path as it goes."""
+    """Refit every reference and write it below ``folder``, yielding family, benchmark and path as it goes."""
     for name in names or tuple(family_names()):
         for benchmark in buildable_benchmarks(catalog, get_family(name)):
             path = folder / name / f"{benchmark}.json"
@@ -363,7 +363,7 @@ def build_all(catalog: Catalog, folder: Path, names: tuple[str, ...] = ()) -> It
 
 
 def stale_fits(catalog: Catalog) -> list[str]:
-    """Return the shipped rulers whose data are no longer those of the catalog, as ``family/benchmark``."""
+    """Return the shipped references whose data are no longer those of the catalog, as ``family/benchmark``."""
     stale = []
     for name in family_names():
         for benchmark in available_benchmarks(name):
