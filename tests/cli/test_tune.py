@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,17 @@ from densing.cli import app
 
 pytest.importorskip("lm_eval")
 pytest.importorskip("torch")
-pytest.importorskip("peft")
 
 from densing.core import UnavailableError
 from densing.scores.evals import read_films
 from tests.support.command import printed
 from tests.support.served_models import write_deep_model
 
-# lm-eval and peft warn.
-pytestmark = pytest.mark.filterwarnings("default")
+# lm-eval and peft warn. Peft is not loaded to see whether it is there: that took a quarter of collecting slow tests.
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(find_spec("peft") is None, reason="needs the extra tune"),
+]
 SMALL = ("--films", "6", "--batch", "2", "--rank", "2")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 def fork_ranks(work: Callable[[int, int], dict[str, Any]]) -> None:
     """Run ``work(rank, ranks)`` on ``argv[-2]`` forked ranks; each one's result goes into the folder ``argv[-1]``."""
     import torch
+    import torch._dynamo  # by optimizers: once, not in every rank
 
     torch.set_num_threads(1)
     size, out = int(sys.argv[-2]), Path(sys.argv[-1])

@@ -13,8 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra evals")
 pytest.importorskip("lm_eval", reason="needs the extra evals")
-pytest.importorskip("peft", reason="needs the extra tune")
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("one_thread")]
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(find_spec("peft") is None, reason="needs the extra tune"),
+]
 
 from densing.core import ArtefactError, InputError, UnavailableError, install_command  # noqa: E402
 from densing.scores.evals import Film, Loading, ModelSpec, RunStore, identify_model, load_model, plan_of, run_plan  # noqa: E402
