@@ -35,7 +35,7 @@ def coverage(link: str, worlds: int = WORLDS, seed: int = 0) -> dict[str, float]
         hidden = np.random.default_rng(number).random(len(table)) < 0.1
         hidden &= table["test"].isin(table["test"][~hidden]) & table["model"].isin(table["model"][~hidden])
         cells = replace(world.cells, table=table[~hidden].reset_index(drop=True))
-        scale = fit_joint(cells, chains=1, sweeps=700, burn=400, draws=350, seed=number)
+        scale = fit_joint(cells, chains=1, sweeps=150, burn=120, draws=150, seed=number)
         for basket in ("general", *SKILLS):
             draws = scale.ability(basket)
             truth = basket_truth(world, dict(scale.basket(basket).weights), scale.models)

@@ -102,7 +102,7 @@ def test_information_is_the_mean_square_of_the_cells_slopes() -> None:
     z = model.logit(q, q["effect"] * model.effect_scale(q))
     curve = floor[index.test] + (ceiling - floor)[index.test] * expit(z)
     # Where the variance moves with the curve, location and scatter share information, which is left out: little of it.
-    kinds, many = model.places("ease", "ability", "effect", "loading", *model.pulls, *model.factors), 4000
+    kinds, many = model.places("ease", "ability", "effect", "loading", *model.pulls, *model.factors), 1500
     model.variance = np.full(len(curve), 0.05**2)
     variance = variance - index.se**2 + model.variance
     rows, of_cells = model.information(vector)
