@@ -77,8 +77,11 @@ def abilities(
     _, cells = _cells(catalog, evaluator)
     scale = _fitted(cells, sweeps, seed, json)
     table = scale.abilities(basket).sort_values("ability", ascending=False, ignore_index=True)
-    payload = {"basket": basket, "abilities": table, **_of_chains(scale, json), "notes": list(scale.notes)}
-    _show(table, f"{len(table)} models: {basket} ability, logits", payload, scale.notes, out, json)
+    # What is wrong with the chains is judged by the ability that is shown.
+    verdict = scale.not_mixed(basket)
+    notes = [note for note in scale.notes if note.code != "not-mixed"] + ([] if verdict is None else [verdict])
+    payload = {"basket": basket, "abilities": table, **_of_chains(scale, json), "notes": notes}
+    _show(table, f"{len(table)} models: {basket} ability, logits", payload, notes, out, json)
 
 
 @app.command("offsets")
@@ -236,9 +239,7 @@ def _of_chains(scale: JointScale, json: bool) -> dict[str, Any]:
     """Say how well the chains agree, and return it with their options."""
     r_hat, ess = float(scale.convergence["r_hat"].max()), float(scale.convergence["ess"].min())
     if not json:
-        say(
-            f"Over all abilities: worst R-hat {r_hat:.2f}, fewest effective draws {ess:.0f} of {scale.options['draws']}"
-        )
+        say(scale.agreement)
     return {"options": scale.options, "convergence": {"r_hat": r_hat, "ess": ess}}
 
 

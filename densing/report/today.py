@@ -180,11 +180,9 @@ def _scale(today: Today) -> list[str]:
     widest = known.reindex(known["offset"].abs().sort_values(ascending=False).index).head(20)
     points = widest.assign(**{name: 100 * widest[name] for name in ("offset", "lo", "hi")})
     left_out = today.cells.dropped["reason"].value_counts()
-    chains = today.scale.convergence
     return [
-        f"{len(today.cells)} cells. Left out: {formatting.listed(f'{n} {why}' for why, n in left_out.items())}. Over "
-        f"all abilities: worst R-hat {chains['r_hat'].max():.2f}, fewest effective draws {chains['ess'].min():.0f} of "
-        f"{today.scale.options['draws']}.\n",
+        f"{len(today.cells)} cells. Left out: {formatting.listed(f'{n} {why}' for why, n in left_out.items())}. "
+        f"{today.scale.agreement}.\n",
         "How far an evaluator's test lies from an average one, in percentage points at the models that it measured, "
         "the twenty widest among tests of ten models or more (`densing joint offsets` has all):\n",
         _markdown(points),

@@ -10,6 +10,7 @@ from scipy.special import expit, logit
 
 from densing.core import Array
 from densing.scores.joint.cells import COLUMNS, ENGLISH, Cells
+from densing.scores.joint.posterior import Index
 from densing.scores.study import recovery
 
 SKILLS = ("knowledge", "reasoning", "mathematics", "code")
@@ -101,3 +102,24 @@ def other_world(link: str, seed: int, models: int = 40, benchmarks: int = 12, ev
 def basket_truth(world: World, weights: dict[str, float], models: Array) -> Array:
     """Return the abilities on a basket that an average evaluator would find."""
     return np.asarray(world.logits.loc[models, list(weights)].to_numpy() @ np.array(list(weights.values())))
+
+
+def few_cells() -> Index:
+    """Three models on four tests of two benchmarks, two traits, floors from nothing to a half; two cells are missing.
+
+    Model 2 was measured on one trait, by one evaluator.
+    """
+    cells = [(model, test) for model in range(3) for test in range(4) if model < 2 or test == 0]
+    model, test = (np.array(codes) for codes in zip(*cells, strict=True))
+    # Tests 0 and 2 are of one evaluator, 1 and 3 of another; benchmark 0 has tests 0 and 1.
+    pair = np.unique(model * 2 + test % 2, return_inverse=True)[1]
+    return Index(
+        model=model,
+        test=test,
+        pair=pair,
+        benchmark=np.array([0, 0, 1, 1]),
+        trait=np.array([0, 0, 1, 1]),
+        score=np.linspace(0.3, 0.8, len(model)),
+        se=np.full(len(model), 0.02),
+        chance=np.array([0.02, 0.25, 0.0, 0.5]),
+    )

@@ -7,11 +7,11 @@ from .links import evaluator_links as evaluator_links
 from .links import leave_one_out as leave_one_out
 from .placement import place as place
 from .placement import place_makers_own as place_makers_own
+from .posterior import truncated as truncated
 from .rivals import EciFit as EciFit
 from .rivals import PcaFit as PcaFit
 from .rivals import fit_eci as fit_eci
 from .rivals import fit_pca as fit_pca
-from .sampler import truncated as truncated
 from .scale import GENERAL as GENERAL
 from .scale import SHIPPED_SCALES as SHIPPED_SCALES
 from .scale import JointScale as JointScale

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, formatting
 from densing.scores.joint.cells import MIN_MODELS, Cells
-from densing.scores.joint.sampler import CEILING
+from densing.scores.joint.posterior import CEILING
 from densing.scores.joint.scale import AT_END, GENERAL, Basket, JointScale, fit_joint
 
 LINKED, ALONE, NOT_LINKED = "linked", "only evaluator", "not linked"
@@ -24,7 +24,7 @@ FEW_MODELS = 10
 """An evaluator that measured fewer models holds little of the scale; leave-one-out refits without the others."""
 NOTHING = "(nothing, another seed)"
 """A refit of the same cells: what of a move is the chain's."""
-SHORTER = {"chains": 2, "sweeps": 450, "draws": 300}
+SHORTER = {"chains": 2, "sweeps": 200, "draws": 300}
 
 
 @dataclass(frozen=True, repr=False)

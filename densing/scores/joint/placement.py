@@ -1,6 +1,6 @@
 r"""Models on a scale that was fitted without them: what the scale says of its tests stays as it is, draw by draw.
 
-For every draw of the scale (difficulties and loadings of tests, floors, ceilings, noise, the covariance of abilities)
+For every draw of the scale (difficulties and loadings of tests, floors, ceilings, scatter, how abilities go together)
 the new models' abilities, their effects with evaluators and their scatter are drawn given it and their scores:
 
 .. math:: p(x_{new} \mid s_{new}, s_{old}) \approx \int p(x_{new} \mid s_{new}, \phi)\, p(\phi \mid s_{old})\, d\phi
@@ -16,28 +16,29 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
+from scipy import sparse
+from scipy.special import expit
 
 from densing.core import Array, InputError, Note, formatting, named_seed
 from densing.scores.catalog import Catalog, own_figures
 from densing.scores.joint.cells import COLUMNS, Cells, catalog_cells
-from densing.scores.joint.sampler import (
+from densing.scores.joint.posterior import (
     CEILING,
     CEILING_SD,
     FLOOR_SD,
     FREEDOM,
-    MODEL_SHAPE,
-    NARROWEST,
-    SCATTER_SHAPE,
-    draw_logits,
-    gaussian,
+    MODEL_SD,
+    SCATTER_SD,
+    ends,
     index_cells,
+    student,
     truncated,
 )
+from densing.scores.joint.sampler import ACCEPTED, JITTER, LONGEST, roots
 from densing.scores.joint.scale import JointDraws, JointScale
 
-SWEEPS = 100
-"""Sweeps of each draw's chain. The slowest to settle are models whose scores are all close to a floor: their abilities
-walk down a slope in steps of the scatter."""
+SWEEPS, STEPS = 40, 5
+"""Hamiltonian moves of each draw's models, of so many steps. The first half are tuned."""
 AT_ONCE = 2_000_000
 """Numbers in one array: draws go in portions, so that a large table fits in memory."""
 
@@ -129,7 +130,7 @@ def place(
     index, names_of = index_cells(table)
     tests = pd.Index(wide.tests).get_indexer(names_of["test"])[index.test]
     trait = np.searchsorted(scale.traits, names_of["trait"])[index.trait][index.test]
-    per_draw = max(len(table) * 4, len(names_of["model"]) * wide.draws.abilities.shape[2] ** 2)
+    per_draw = len(table) * 4
     portions = np.array_split(np.arange(len(wide.draws.floor)), -(-len(wide.draws.floor) * per_draw // AT_ONCE))
     parts = []
     for position, portion in enumerate(portions):
@@ -227,17 +228,14 @@ def _with_tests(scale: JointScale, table: pd.DataFrame, rng: np.random.Generator
     centre = d.benchmarks[:, benchmark]
     size = (len(centre), count)
     chance = np.tile(first["floor"].to_numpy(dtype=float), (len(centre), 1))
-    floor = truncated(chance, np.full(size, FLOOR_SD), 0.0, 1 - 2 * NARROWEST, rng)
-    floor = np.where(chance > 0, floor, 0.0)
-    ceiling = truncated(np.full(size, CEILING), np.full(size, CEILING_SD), floor + NARROWEST, 1.0, rng)
-    middle, width = d.typical_noise.T[:, :, None]
-    scatter = SCATTER_SHAPE * d.typical_scatter[:, None] / rng.gamma(SCATTER_SHAPE, size=size)
+    reach, lowest = ends(chance)
+    floor = np.where(reach > 0, truncated(chance, np.full(size, FLOOR_SD), chance - reach, chance + reach, rng), chance)
+    away = rng.standard_normal(centre.shape) * np.sqrt(d.test_variance)[:, None]
     drawn = {
-        "tests": centre + rng.standard_normal(centre.shape) * np.sqrt(d.test_variance)[:, None],
+        "tests": np.where(np.arange(centre.shape[2]) == 1, centre * np.exp(away), centre + away),
         "floor": floor,
-        "ceiling": ceiling,
-        "noise": np.exp(middle + width * rng.standard_normal(size)),
-        "scatter": scatter,
+        "ceiling": truncated(np.full(size, CEILING), np.full(size, CEILING_SD), lowest, 1.0, rng),
+        "scatter": d.typical_scatter[:, None] * np.exp(SCATTER_SD * rng.standard_normal(size)),
     }
     tests = np.concatenate([scale.tests, first["test"].to_numpy(dtype=str)])
     order = np.argsort(tests)
@@ -256,53 +254,145 @@ def _abilities(
     sweeps: int,
     rng: np.random.Generator,
 ) -> tuple[Array, Array, Array]:
-    """Run the chains of some draws side by side: abilities (R, models, K), effects (R, pairs), scatter (R, models)."""
-    model, test, pair, trait = codes
+    """Run the chains of some draws side by side: abilities (R, models, traits), effects (R, pairs), scatter."""
     d = JointDraws(**{item.name: getattr(draws, item.name)[portion].astype(float) for item in fields(draws)})
-    score, se = table["score"].to_numpy(dtype=float), table["se"].to_numpy(dtype=float)
-    many, traits, width = len(portion), d.covariance.shape[1], d.abilities.shape[2]
-    models, pairs = int(model.max()) + 1, int(pair.max()) + 1
-    curve = d.floor[:, test], d.ceiling[:, test], se**2 + d.noise[:, test]
-    ease, loading = d.tests[:, test, 0], d.tests[:, test, 1:]
-    # Each cell touches its own trait and the free factors, out of all dimensions.
-    slots = np.column_stack([trait, np.tile(np.arange(traits, width), (len(trait), 1))])
-    lines = np.arange(many)[:, None]
+    new = _New(d, codes, table)
+    many, models = len(portion), new.models
+    at = new.start()
+    step = np.full(models, np.log(0.3))
+    for sweep in range(sweeps):
+        if sweep in (0, sweeps // 4):
+            root, block = roots(new.curvature(at.mean(axis=0)), new.block)
+            density, gradient = new.density(at)
+        length = np.exp(step + JITTER * (rng.random((many, models)) - 0.5))[:, block]
+        momentum = rng.standard_normal((many, len(block)))
+        before = density - new.per_model(momentum**2, block) / 2
+        there, slope = at, gradient
+        momentum = momentum + 0.5 * length * (slope @ root)
+        for turn in range(STEPS):
+            there = there + (length * momentum) @ root.T
+            ahead, slope = new.density(there)
+            momentum = momentum + (length if turn < STEPS - 1 else 0.5 * length) * (slope @ root)
+        gain = ahead - new.per_model(momentum**2, block) / 2 - before
+        chance = np.exp(np.minimum(np.where(np.isfinite(gain), gain, -np.inf), 0.0))
+        if sweep < sweeps // 2:
+            step = np.minimum(
+                step + (chance.mean(axis=0) - ACCEPTED) * min(1.0, 3 / np.sqrt(sweep + 1)), np.log(LONGEST)
+            )
+        accepted = rng.random((many, models)) < chance
+        at = np.where(accepted[:, new.block], there, at)
+        density = np.where(accepted, ahead, density)
+        gradient = np.where(accepted[:, new.block], slope, gradient)
+    ability, effects, scatter, factors = np.split(at, [new.first, new.second, new.third], axis=1)
+    mean, _, total = new.general(ability)
+    general = mean + rng.standard_normal((many, models)) / np.sqrt(total)
+    abilities = general[:, :, None] + d.own[:, None] * rng.standard_normal((many, models, d.own.shape[1]))
+    abilities[:, new.owner, new.kind] = ability
+    free = factors.reshape(many, -1, models).swapaxes(1, 2)
+    return np.concatenate([abilities, free], axis=2), effects, np.exp(scatter)
 
-    def summed(values: Array, code: Array, count: int) -> Array:
-        """Sums over the cells of one code, per draw."""
-        at = (lines * count + code).ravel()
-        return np.bincount(at, values.ravel(), many * count).reshape(many, count)
 
-    prior = np.tile(np.eye(width), (many, 1, 1))
-    prior[:, :traits, :traits] = np.linalg.inv(d.covariance)
-    effects, scatter = np.zeros((many, pairs)), np.ones((many, models))
-    weights = np.ones((many, len(model)))
-    share = np.clip((score - curve[0]) / (curve[1] - curve[0]), 0.03, 0.97)
-    z = np.log(share / (1 - share))
-    abilities = np.zeros((many, models, width))
-    halves = np.bincount(model) / 2
-    for _ in range(sweeps):
-        spread = d.scatter[:, test] * scatter[:, model]
-        precision = weights / spread
-        value = precision * (z - ease - effects[:, pair])
-        matrix = np.zeros((many, models * width * width))
-        vector = np.zeros((many, models * width))
-        for a in range(slots.shape[1]):
-            vector += summed(value * loading[:, :, a], model * width + slots[:, a], models * width)
-            for b in range(slots.shape[1]):
-                at = (model * width + slots[:, a]) * width + slots[:, b]
-                matrix += summed(precision * loading[:, :, a] * loading[:, :, b], at, models * width**2)
-        shape = (many, models, width)
-        abilities = gaussian(matrix.reshape(*shape, width) + prior[:, None], vector.reshape(shape), rng)
-        own = abilities[:, model[:, None], slots]
-        fitted = ease + (loading * own).sum(axis=2)
-        known = summed(precision, pair, pairs) + 1 / d.evaluator_variance[:, None]
-        effects = summed(precision * (z - fitted), pair, pairs) / known
-        effects += rng.standard_normal(known.shape) / np.sqrt(known)
-        residual = z - fitted - effects[:, pair]
-        weights = rng.gamma((FREEDOM + 1) / 2, 2 / (FREEDOM + residual**2 / spread))
-        squares = summed(weights * residual**2 / d.scatter[:, test], model, models)
-        scatter = 1 / rng.gamma(MODEL_SHAPE + halves, 1 / (MODEL_SHAPE + squares / 2))
-        variance = d.scatter[:, test] * scatter[:, model] / weights
-        z = draw_logits(z, fitted + effects[:, pair], variance, curve, score, rng)
-    return abilities, effects, scatter
+class _New:
+    """What the scores of new models say of them, draw by draw of the scale: abilities, effects, scatter in one row."""
+
+    def __init__(self, draws: JointDraws, codes: tuple[Array, Array, Array, Array], table: pd.DataFrame) -> None:
+        self.model, test, self.pair, trait = codes
+        self.own, self.effect_variance = draws.own, draws.evaluator_variance[:, None]
+        known, self.slot = np.unique(self.model * self.own.shape[1] + trait, return_inverse=True)
+        self.owner, self.kind = known // self.own.shape[1], known % self.own.shape[1]
+        self.models = int(self.model.max()) + 1
+        of_pair = np.empty(int(self.pair.max()) + 1, dtype=int)
+        of_pair[self.pair] = self.model
+        self.pulls = draws.tests[:, test, 2:]
+        every = [np.arange(self.models)] * (1 + self.pulls.shape[2])
+        self.block = np.concatenate([self.owner, of_pair, *every])
+        # Where effects, scatter and free factors begin.
+        self.first, self.second = len(known), len(known) + len(of_pair)
+        self.third = self.second + self.models
+        self.score, self.variance = table["score"].to_numpy(dtype=float), table["se"].to_numpy(dtype=float) ** 2
+        self.ease, self.loading = draws.tests[:, test, 0], draws.tests[:, test, 1]
+        self.curve = draws.floor[:, test], (draws.ceiling - draws.floor)[:, test]
+        self.scatter = draws.scatter[:, test]
+
+    def start(self) -> Array:
+        """Return abilities by least squares on logits that are pulled off the ends, the same for every draw."""
+        floor, width = (values.mean(axis=0) for values in self.curve)
+        share = np.clip((self.score - floor) / width, 0.03, 0.97)
+        loading = self.loading.mean(axis=0)
+        ability = np.bincount(self.slot, np.log(share / (1 - share)) - self.ease.mean(axis=0))
+        at = np.zeros((len(self.own), len(self.block)))
+        at[:, : self.first] = np.clip(ability / np.bincount(self.slot, loading), -3, 3)
+        return at
+
+    def per_model(self, values: Array, code: Array) -> Array:
+        """Sums over what is of one model, per draw."""
+        return _summed(values, code, self.models)
+
+    def general(self, ability: Array) -> tuple[Array, Array, Array]:
+        """Return the mean of each model's general ability, the precisions of its abilities, and that of the mean."""
+        precision = self.own[:, self.kind] ** -2
+        total = _summed(precision, self.owner, self.models) + 1
+        return _summed(precision * ability, self.owner, self.models) / total, precision, total
+
+    def density(self, at: Array) -> tuple[Array, Array]:
+        """Return the log density of each model, less a constant (R, models), and its gradient (R, parameters)."""
+        ability, effect, spread, factors = np.split(at, [self.first, self.second, self.third], axis=1)
+        logit = self.ease + self.loading * ability[:, self.slot] + effect[:, self.pair]
+        of_factor = np.split(factors, self.pulls.shape[2], axis=1) if self.pulls.shape[2] else []
+        for f, factor in enumerate(of_factor):
+            logit = logit + self.pulls[:, :, f] * factor[:, self.model]
+        scatter = self.scatter * np.exp(spread[:, self.model])
+        cells, at_logit, _, _, at_spread = student(self.score, self.variance, logit, self.curve, scatter)
+        mean, precision, _ = self.general(ability)
+        away = ability - mean[:, self.owner]
+        own = effect / self.effect_variance
+        density = self.per_model(cells, self.model) - 0.5 * (spread / MODEL_SD) ** 2
+        density -= 0.5 * sum(factor**2 for factor in of_factor)
+        density -= 0.5 * self.per_model(
+            np.hstack([precision * ability * away, effect * own]), self.block[: self.second]
+        )
+        gradient = [
+            _summed(at_logit * self.loading, self.slot, self.first) - precision * away,
+            _summed(at_logit, self.pair, self.second - self.first) - own,
+            self.per_model(at_spread, self.model) - spread / MODEL_SD**2,
+            *(
+                self.per_model(at_logit * self.pulls[:, :, f], self.model) - factor
+                for f, factor in enumerate(of_factor)
+            ),
+        ]
+        return density, np.hstack(gradient)
+
+    def curvature(self, at: Array) -> sparse.csr_matrix:
+        """Return the expected curvature (parameters, parameters) at a point, for tests as they are on average."""
+        ease, loading, scatter = (values.mean(axis=0) for values in (self.ease, self.loading, self.scatter))
+        width = self.curve[1].mean(axis=0)
+        effect = self.first + self.pair
+        share = expit(ease + loading * at[self.slot] + at[effect])
+        slope = width * share * (1 - share)
+        spread = scatter * np.exp(at[self.second + self.model]) * slope**2
+        weight = slope * np.sqrt((FREEDOM + 1) / (FREEDOM + 3) / (self.variance + spread))
+        seen = np.sqrt(FREEDOM / (2 * (FREEDOM + 3))) * spread / (self.variance + spread)
+        cell = np.arange(len(self.model))
+        # Chains turn free factors as they like, so that only the size of a pull has a mean.
+        pulls = np.sqrt((self.pulls**2).mean(axis=0)).T
+        entries = [weight * loading, weight, seen, *(weight * pull for pull in pulls)]
+        row = [cell, cell, *(len(cell) * (1 + extra) + cell for extra in range(1 + len(pulls)))]
+        column = [self.slot, effect, self.second + self.model]
+        column += [self.third + f * self.models + self.model for f in range(len(pulls))]
+        where = (np.concatenate(row), np.concatenate(column))
+        shape = (len(cell) * (2 + len(pulls)), len(self.block))
+        rows = sparse.csr_matrix((np.concatenate(entries), where), shape)
+        precision = self.own.mean(axis=0)[self.kind] ** -2
+        total = np.bincount(self.owner, precision, self.models) + 1
+        member = sparse.csr_matrix((precision, (self.owner, np.arange(self.first))), (self.models, len(self.block)))
+        held = np.full(len(self.block), MODEL_SD**-2)
+        held[: self.first] = precision
+        held[self.third :] = 1.0
+        held[self.first : self.second] = 1 / self.effect_variance.mean()
+        return (rows.T @ rows + sparse.diags(held) - member.T @ sparse.diags(1 / total) @ member).tocsr()
+
+
+def _summed(values: Array, code: Array, count: int) -> Array:
+    """Sums over what has one code, per draw: (R, n) to (R, count)."""
+    lines = np.arange(len(values))[:, None]
+    return np.bincount((lines * count + code).ravel(), values.ravel(), len(values) * count).reshape(-1, count)

@@ -37,20 +37,23 @@ from densing.core import (
 )
 from densing.jobs import Tell, in_processes, in_turn
 from densing.scores.catalog import Catalog
-from densing.scores.joint import packing, sampler
+from densing.scores.joint import packing, posterior, sampler
 from densing.scores.joint.cells import ENGLISH, Cells, catalog_cells
 from densing.scores.joint.convergence import bulk_ess, r_hat
 from densing.scores.joint.packing import pack, unpack
-from densing.scores.joint.sampler import CEILING, FREEDOM, Index, index_cells, sample
+from densing.scores.joint.posterior import CEILING, FREEDOM, Posterior, index_cells
+from densing.scores.joint.sampler import Pilot, pilot, sample
 
 GENERAL, MULTILINGUAL = "general", "multilingual"
 SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 """What the general ability is the mean of."""
 BASKET_SHARE = 0.1
 """A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
-FACTORS, CHAINS, SWEEPS, DRAWS = 2, 4, 750, 500
-USUAL = {"factors": FACTORS, "chains": CHAINS, "sweeps": SWEEPS, "burn": SWEEPS // 3, "draws": DRAWS, "seed": 0}
-SMALL = 3_000_000
+CHAINS, SWEEPS, DRAWS = 4, 500, 500
+PILOT_SHARE, BURN_SHARE = 0.8, 0.1
+"""The pilot's length in sweeps of a chain; what each chain throws away, in sweeps of the pilot."""
+USUAL = {"chains": CHAINS, "sweeps": SWEEPS, "burn": round(PILOT_SHARE * SWEEPS), "draws": DRAWS, "seed": 0}
+SMALL = 300_000
 """Cells times sweeps of a chain up to which new processes would cost more than they save: a second or two."""
 SHIPPED_SCALES = Path(__file__).with_name("data")
 """Where the scale of the embedded catalog lies; ``make shipped`` puts it there."""
@@ -58,8 +61,9 @@ KEPT_SCALES = 16
 """A back-test with three origins reads four."""
 AT_END = 0.01
 """Share of what lies between floor and 1 up to which a score is at the floor."""
-R_HAT_NOTED = 1.05
-"""Worst R-hat of an ability from which on a scale says so (Vehtari et al. 2021 want 1.01)."""
+R_HAT_NOTED, R_HAT_WRONG = 1.05, 1.2
+"""R-hat of an ability above which a scale says so, and of one in use above which that is an error (Vehtari et al. 2021
+want 1.01, Gelman and Rubin 1992 1.2)."""
 SHORTEST = 8
 """Draws of a chain below which its halves, of fewer than four, tell nothing."""
 
@@ -90,37 +94,35 @@ class JointDraws:
     ----------
     abilities : array, shape (R, models, traits + F)
         By trait, then free factors.
-    covariance : array, shape (R, traits, traits)
-        Of the abilities over models.
-    tests : array, shape (R, tests, 2 + F)
-        Ease, loading on the own trait, loadings on the free factors.
-    benchmarks : array, shape (R, benchmarks, 2 + F)
+    own : array, shape (R, traits)
+        Standard deviation of what models have on a trait beyond their general ability, which has one of 1.
+    tests, benchmarks : array, shape (R, tests, 2 + F) and (R, benchmarks, 2 + F)
+        Ease (minus difficulty), loading on the trait, pulls of the free factors.
     evaluators : array, shape (R, pairs)
         Effects of the (model, evaluator) pairs that occur.
-    floor, ceiling, noise, scatter : array, shape (R, tests)
+    floor, ceiling, scatter : array, shape (R, tests)
+        Ends of the curve; psi, the variance of a model's own on the scale of logits.
     model_scatter : array, shape (R, models)
+        Factor kappa on psi, of order 1.
     evaluator_variance : array, shape (R,)
     test_variance : array, shape (R, 2 + F)
-        Of tests around their benchmark.
+        Of eases, log loadings and pulls of tests around their benchmark's.
     typical_scatter : array, shape (R,)
-    typical_noise : array, shape (R, 2)
-        What scatter and noise of a new test are drawn from.
+        Median of psi over tests.
     """
 
     abilities: Array
-    covariance: Array
+    own: Array
     tests: Array
     benchmarks: Array
     evaluators: Array
     floor: Array
     ceiling: Array
-    noise: Array
     scatter: Array
     model_scatter: Array
     evaluator_variance: Array
     test_variance: Array
     typical_scatter: Array
-    typical_noise: Array
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,9 +139,13 @@ class JointScale(Readable):
         (model code, evaluator) of the effects of evaluators.
     draws : JointDraws
     options : mapping
-        Factors, chains, sweeps, burn, draws, seed. Draw r is of chain r modulo chains.
+        Chains, sweeps, burn, draws, seed. Draw r is of chain r modulo chains.
     notes : tuple of Note
         What to keep in mind.
+    convergence : pandas.DataFrame
+        Whether the chains agree: one row per ability, general and of every skill, the worst R-hat first. Columns
+        ``basket, model, r_hat, ess``: rank-normalised split R-hat and bulk effective sample size (Vehtari et al. 2021)
+        of all sweeps; none where a chain made fewer than :data:`SHORTEST`.
     placed : tuple of str
         Models that were placed on the scale afterwards, and had no part in it.
 
@@ -163,6 +169,7 @@ class JointScale(Readable):
     pairs: Array
     draws: JointDraws
     options: Mapping[str, Any]
+    convergence: pd.DataFrame
     notes: tuple[Note, ...] = field(default=())
     placed: tuple[str, ...] = ()
 
@@ -189,7 +196,7 @@ class JointScale(Readable):
     def ability(self, basket: str | Basket = GENERAL, vectors: Array | None = None) -> Array:
         r"""Return the abilities of all models on a basket, by its name or one's own, shape (R, models), in logits.
 
-        .. math:: \theta_m = \sum_b w_b (D_b + \Lambda_b x_{m,t(b)} + \Gamma_b^T y_m)
+        .. math:: \theta_m = \sum_b w_b (D_b + e^{L_b} x_{m,t(b)} + \Gamma_b^T y_m)
 
         Effects of evaluators are left out: an average evaluator has none. A basket may be that of another scale whose
         benchmarks this one has, too; ``vectors`` (R, m, traits + F) stand for other models than those of the scale.
@@ -275,11 +282,10 @@ class JointScale(Readable):
             if label in known:
                 drawn[:, position] = d.evaluators[:, known[label]]
         z = z + drawn[:, pair]
-        spread = np.sqrt(d.scatter[:, test] * model_scatter[:, model])
-        z = z + spread * rng.standard_t(FREEDOM, size=z.shape)
-        floor, ceiling = d.floor[:, test], d.ceiling[:, test]
-        noise = np.sqrt(cells["se"].to_numpy(dtype=float) ** 2 + d.noise[:, test])
-        return np.asarray(floor + (ceiling - floor) * expit(z) + noise * rng.standard_normal(z.shape))
+        floor, width, share = d.floor[:, test], (d.ceiling - d.floor)[:, test], expit(z)
+        spread = d.scatter[:, test] * model_scatter[:, model] * (width * share * (1 - share)) ** 2
+        noise = np.sqrt(cells["se"].to_numpy(dtype=float) ** 2 + spread)
+        return np.asarray(floor + width * share + noise * rng.standard_t(FREEDOM, size=z.shape))
 
     @cached_property
     def _benchmark_of(self) -> Array:
@@ -327,30 +333,43 @@ class JointScale(Readable):
         columns = ["benchmark", "evaluator", "models", "offset", "lo", "hi"]
         return pd.DataFrame(rows, columns=columns).sort_values(["benchmark", "offset"], ignore_index=True)
 
-    @cached_property
-    def convergence(self) -> pd.DataFrame:
-        """Whether the chains agree: one row per ability, general and of every skill, the worst R-hat first.
+    @property
+    def agreement(self) -> str:
+        """How well the chains agree, in a sentence."""
+        r_hats, draws = self.convergence["r_hat"], self.convergence["ess"]
+        return (
+            f"Over all abilities: worst R-hat {r_hats.max():.2f}, below {r_hats.quantile(0.95):.2f} for 95 % of them; "
+            f"fewest effective draws {draws.min():.0f}, in the middle {draws.median():.0f}, of "
+            f"{self.options['chains'] * self.options['sweeps']} sweeps"
+        )
 
-        Columns ``basket, model, r_hat, ess``: rank-normalised split R-hat and bulk effective sample size (Vehtari et
-        al. 2021) of the draws kept; none where a chain kept fewer than :data:`SHORTEST`. Placed models are left out:
-        they were drawn given the scale.
+    def not_mixed(self, basket: str = GENERAL) -> Note | None:
+        """Return what is to be said where chains disagree: an error where R-hat of a basket in use is above 1.2.
+
+        Parameters
+        ----------
+        basket : str
+            What is read off the scale; of the others a warning is enough.
+
+        Returns
+        -------
+        Note or None
+            None where no ability's R-hat is above 1.05.
         """
-        chains = self.options["chains"]
-        fitted = ~np.isin(self.models, self.placed)
-        parts = []
-        for basket in (GENERAL, *(skill for skill in SKILLS if skill in self.baskets)):
-            draws = self.ability(basket)[:, fitted]
-            # Draw r is of chain r modulo chains.
-            length = len(draws) // chains
-            by_chain = draws[: length * chains].reshape(length, chains, -1).swapaxes(0, 1)
-            enough = length >= SHORTEST
-            columns = {
-                "model": self.models[fitted],
-                "r_hat": r_hat(by_chain) if enough else np.nan,
-                "ess": bulk_ess(by_chain) if enough else np.nan,
-            }
-            parts.append(pd.DataFrame({"basket": basket, **columns}))
-        return pd.concat(parts).sort_values("r_hat", ascending=False, ignore_index=True)
+        table = self.convergence
+        doubtful = int((table["r_hat"] > R_HAT_NOTED).sum())
+        if not doubtful:
+            return None
+        worst = table.iloc[0]
+        of_all = formatting.plural(len(table), "ability", "abilities")
+        message = (
+            f"the chains of the joint scale disagree on {doubtful} of {of_all}: "
+            f"R-hat is {worst['r_hat']:.2f} for {worst['basket']} of {formatting.clean(worst['model'])}, and "
+            f"{R_HAT_NOTED:g} is wanted; longer chains agree better"
+        )
+        used = table.loc[table["basket"].eq(basket), "r_hat"].max()
+        details = {"r_hat": float(worst["r_hat"]), "ess": float(table["ess"].min()), "doubtful": doubtful}
+        return Note("not-mixed", "error" if used > R_HAT_WRONG else "warning", message, details)
 
     def card(self) -> Card:
         """Return what is shown: how much is on the scale, and the ablest models."""
@@ -412,7 +431,6 @@ def _baskets(table: pd.DataFrame) -> Mapping[str, Basket]:
 def fit_joint(
     cells: Cells,
     *,
-    factors: int = FACTORS,
     chains: int = CHAINS,
     sweeps: int = SWEEPS,
     burn: int | None = None,
@@ -426,13 +444,11 @@ def fit_joint(
     ----------
     cells : Cells
         What to fit.
-    factors : int
-        Dimensions in which models may differ.
     chains : int
-        Independent chains, whose states are put together: free factors have several orientations, and one chain may
-        stay with one of them. Long chains run beside each other, each in a process of its own.
+        Chains from one pilot, whose states are put together. Long ones run beside each other, each in a process.
     sweeps, burn : int
-        Length of each chain, and what is thrown away before it: a third as much by default.
+        Length of each chain and of the pilot, four fifths as much by default; a chain throws away a tenth of the
+        pilot's length before it counts.
     draws : int
         States kept of all chains together, spread evenly over each.
     seed : int
@@ -442,7 +458,8 @@ def fit_joint(
     Returns
     -------
     JointScale
-        With a warning where an ability's R-hat is above 1.05. The same for a seed on any number of processors.
+        With a warning where an ability's R-hat is above 1.05, an error where that of a general ability is above 1.2.
+        The same for a seed on any number of processors.
 
     Raises
     ------
@@ -452,8 +469,8 @@ def fit_joint(
 
     Notes
     -----
-    Source: own model, see :mod:`densing.scores.joint.sampler`; the form without floors, evaluators and further factors
-    is that of the Epoch Capabilities Index (Epoch AI 2025).
+    Source: own model, see :mod:`densing.scores.joint.posterior`; the form without floors, evaluators and traits is that
+    of the Epoch Capabilities Index (Epoch AI 2025).
 
     Examples
     --------
@@ -463,11 +480,11 @@ def fit_joint(
     >>> order[0], order[-1]
     ('m0', 'm9')
     """
-    burn = sweeps // 3 if burn is None else burn
-    if not (1 <= chains <= draws <= chains * sweeps and burn >= 0 and factors >= 0):
+    burn = round(PILOT_SHARE * sweeps) if burn is None else burn
+    if not (1 <= chains <= draws <= chains * sweeps and burn >= 0):
         raise InputError(
-            f"joint scale: {draws} draws of {formatting.plural(chains, 'chain')} of {sweeps} sweeps after {burn}, "
-            f"{factors} free factors; draws lie between one per chain and all sweeps, the others are 0 or more"
+            f"joint scale: {draws} draws of {formatting.plural(chains, 'chain')} of {sweeps} sweeps after {burn}; "
+            "draws lie between one per chain and all sweeps, the others are 0 or more"
         )
     index, names = index_cells(cells.table)
     if len(names["model"]) < 2:
@@ -481,21 +498,23 @@ def fit_joint(
                 f"joint scale: all {len(share)} scores are at the {end} of their tests, and tell no models apart"
             )
     options = {
-        "factors": factors,
         "chains": chains,
         "sweeps": sweeps,
         "burn": burn,
         "draws": draws,
         "seed": seed,
     }
-    made = [0] * chains
+    model = Posterior(index)
+    length = round(BURN_SHARE * burn) + sweeps
+    made = [0] * (chains + 1)
 
     def at(chain: int, sweep: int) -> None:
         made[chain] = sweep
-        step("joint scale", sum(made) / (chains * (burn + sweeps)))
+        step("joint scale", sum(made) / (burn + chains * length))
 
-    work, numbers = partial(_chain, index=index, options=options), range(chains)
-    if chains == 1 or len(index.score) * (burn + sweeps) <= SMALL:
+    known = pilot(model, burn, named_seed(seed, "joint", "pilot"), partial(at, chains))
+    work, numbers = partial(_chain, model=model, known=known, options=options), range(chains)
+    if chains == 1 or len(index.score) * length <= SMALL:
         ended = in_turn(work, numbers, at)
     else:
         # Also on one processor: what a matrix product rounds to may depend on the threads, and here each has one.
@@ -508,27 +527,56 @@ def fit_joint(
     order = np.argsort(np.concatenate([np.arange(chain, draws, chains) for chain in numbers]))
     names_of = [item.name for item in fields(JointDraws)]
     pooled = JointDraws(**{name: np.concatenate([part[name] for part in parts])[order] for name in names_of})
-    return _scale(cells, names, pooled, options)
+    every = {name: np.concatenate([part[f"every_{name}"] for part in parts]) for name in EVERY}
+    agreement = _convergence(_scale(cells, names, replace(pooled, **every), options, pd.DataFrame()), chains)
+    return _noted(_scale(cells, names, pooled, options, agreement))
 
 
-def _chain(number: int, tell: Tell, *, index: Index, options: Mapping[str, int]) -> dict[str, Array]:
+# Columns of convergence, as they are stored.
+AGREEMENT = {"basket": str, "model": str, "r_hat": float, "ess": float}
+# What abilities are read off, for which every sweep is kept to tell whether chains agree.
+EVERY = ("abilities", "benchmarks")
+
+
+def _chain(number: int, tell: Tell, *, model: Posterior, known: Pilot, options: Mapping[str, int]) -> dict[str, Array]:
     """Run one chain, and return every array of its draws."""
-    burn, sweeps, chains = options["burn"], options["sweeps"], options["chains"]
+    burn, sweeps, chains = round(BURN_SHARE * options["burn"]), options["sweeps"], options["chains"]
     count = len(range(number, options["draws"], chains))
     turns = set(np.linspace(0, sweeps - 1, count).round().astype(int).tolist())
-    wanted = [item.name for item in fields(JointDraws)]
     seed = named_seed(options["seed"], "joint", str(number))
-    kept = [
-        {name: np.asarray(getattr(state, name), dtype=np.float32) for name in wanted}
-        for turn, state in enumerate(sample(index, options["factors"], sweeps, burn, seed, tell))
-        if turn in turns
-    ]
-    return {name: np.stack([part[name] for part in kept]) for name in wanted}
+    rng = np.random.default_rng(named_seed(seed, "draws"))
+    states = sample(model, known, sweeps, burn, seed, tell)
+    drawn = [{name: np.float32(values) for name, values in model.draws(state, rng).items()} for state in states]
+    kept = [drawn[turn] for turn in sorted(turns)]
+    arrays = {name: np.stack([np.asarray(part[name]) for part in kept]) for name in kept[0]}
+    return arrays | {f"every_{name}": np.stack([np.asarray(part[name]) for part in drawn]) for name in EVERY}
 
 
-def _scale(cells: Cells, names: Mapping[str, Array], draws: JointDraws, options: Mapping[str, Any]) -> JointScale:
-    """Put draws under the names of their cells, with a note where the chains have not converged."""
-    scale = JointScale(
+def _convergence(scale: JointScale, chains: int) -> pd.DataFrame:
+    """Return R-hat and effective sample size of abilities: draws chain by chain, one after another."""
+    parts = []
+    for basket in (GENERAL, *(skill for skill in SKILLS if skill in scale.baskets)):
+        draws = scale.ability(basket)
+        by_chain = draws.reshape(chains, -1, draws.shape[1])
+        enough = by_chain.shape[1] >= SHORTEST
+        columns = {
+            "model": scale.models,
+            "r_hat": r_hat(by_chain) if enough else np.nan,
+            "ess": bulk_ess(by_chain) if enough else np.nan,
+        }
+        parts.append(pd.DataFrame({"basket": basket, **columns}))
+    return pd.concat(parts).sort_values("r_hat", ascending=False, ignore_index=True)
+
+
+def _scale(
+    cells: Cells,
+    names: Mapping[str, Array],
+    draws: JointDraws,
+    options: Mapping[str, Any],
+    convergence: pd.DataFrame,
+) -> JointScale:
+    """Put draws under the names of their cells."""
+    return JointScale(
         cells=cells,
         models=names["model"],
         tests=names["test"],
@@ -537,17 +585,15 @@ def _scale(cells: Cells, names: Mapping[str, Array], draws: JointDraws, options:
         pairs=names["pair"],
         draws=draws,
         options=options,
+        convergence=convergence,
         notes=cells.notes,
     )
-    worst = scale.convergence.iloc[0]
-    if not worst["r_hat"] > R_HAT_NOTED:
-        return scale
-    message = (
-        f"the chains of the joint scale have not converged: R-hat is {worst['r_hat']:.2f} for {worst['basket']} of "
-        f"{formatting.clean(worst['model'])}, and {R_HAT_NOTED:g} is wanted; give them more sweeps"
-    )
-    details = {"r_hat": float(worst["r_hat"]), "ess": float(scale.convergence["ess"].min())}
-    return replace(scale, notes=(*scale.notes, Note("not-mixed", "warning", message, details)))
+
+
+def _noted(scale: JointScale) -> JointScale:
+    """Add a note where the chains have not converged."""
+    note = scale.not_mixed()
+    return scale if note is None else replace(scale, notes=(*scale.notes, note))
 
 
 def catalog_scale(
@@ -571,7 +617,7 @@ def catalog_scale(
 
 def scale_name(cells: Cells) -> str:
     """Return the name of the file that keeps the usual scale of some cells: it tells cells, options and sampler."""
-    sources = "".join(Path(str(module.__file__)).read_text("utf-8") for module in (sampler, packing))
+    sources = "".join(Path(str(module.__file__)).read_text("utf-8") for module in (posterior, sampler, packing))
     return f"joint-{hashlib.sha256(f'{cells.digest}{USUAL}{sources}'.encode()).hexdigest()[:24]}.npz"
 
 
@@ -604,7 +650,7 @@ def usual_scale(cells: Cells, *, step: Callable[[str, float], None] = lambda lab
             scale = _read(path, cells)
             if scale is None:
                 fitted = fit_joint(cells, step=step)
-                packed = pack({item.name: getattr(fitted.draws, item.name) for item in fields(JointDraws)})
+                packed = _packed(fitted)
                 _write(path, packed)
                 scale = _unpacked(packed, cells)
     _FITTED.clear()
@@ -642,9 +688,18 @@ def _read(path: Path, cells: Cells) -> JointScale | None:
         return None
 
 
+def _packed(scale: JointScale) -> dict[str, Array]:
+    """Return draws in few bytes, and how well the chains agree: that was told of every sweep, and draws are fewer."""
+    packed = pack({item.name: getattr(scale.draws, item.name) for item in fields(JointDraws)})
+    agreement = scale.convergence
+    packed |= {f"convergence_{name}": agreement[name].to_numpy(dtype=kind) for name, kind in AGREEMENT.items()}
+    return packed
+
+
 def _unpacked(packed: Mapping[str, Array], cells: Cells) -> JointScale:
     arrays, (_, names) = unpack(packed), index_cells(cells.table)
     draws = JointDraws(**{item.name: arrays[item.name] for item in fields(JointDraws)})
     if draws.abilities.shape[:2] != (DRAWS, len(names["model"])):
         raise ValueError(f"draws {draws.abilities.shape} of other cells")
-    return _scale(cells, names, draws, USUAL)
+    agreement = pd.DataFrame({name: packed[f"convergence_{name}"] for name in AGREEMENT})
+    return _noted(_scale(cells, names, draws, USUAL, agreement))

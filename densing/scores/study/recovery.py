@@ -118,7 +118,7 @@ def recover_trend(
     catalog : Catalog
         Whose models, dates, sizes and cells are used; its scores only set how hard every test is.
     worlds : int
-        One fit of the joint scale each, some 20 s for the embedded catalog. Links and paces take turns.
+        One fit of the joint scale each, a minute or two for the embedded catalog. Links and paces take turns.
     months : sequence of float
         Doubling times.
     seed : int

@@ -111,7 +111,7 @@ class Today(Readable):
 
 
 def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step = lambda label, share: None) -> Today:
-    """Work out everything that the page on density today says; ten minutes on two cores for the embedded catalog.
+    """Work out everything that the page on density today says; half an hour on two cores for the embedded catalog.
 
     Fits of frozen catalogs, refits without an evaluator, every split of the validation and the simulated worlds are
     kept in the cache folder as soon as they are there: a run that was cut off goes on where it was.

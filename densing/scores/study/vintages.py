@@ -77,7 +77,7 @@ def vintages(
     guard : float
         See :func:`densing.scores.density.estimate_density`.
     scale : callable
-        Fits the joint scale of a catalog; kept on disk by default, some 40 s each the first time.
+        Fits the joint scale of a catalog; kept on disk by default, a minute or two each the first time.
     seed : int
     step : callable
         Called with a label and the share done, for progress bars.

@@ -15,7 +15,7 @@ from densing.scores.joint.cells import Cells, toy_cells
 from densing.scores.joint.links import NOTHING, Links, evaluator_links, leave_one_out
 from tests.support.joint_worlds import cells_of
 
-SHORT = {"chains": 1, "sweeps": 60, "burn": 40, "draws": 60}
+SHORT = {"chains": 1, "sweeps": 12, "burn": 8, "draws": 12}
 
 
 def cells(*measured: tuple[str, str], benchmarks: str = "xyz", score: float = 0.5) -> Cells:

@@ -14,7 +14,7 @@ from densing.scores.joint.placement import place
 from densing.scores.joint.scale import GENERAL, JointScale, fit_joint
 
 LATER = ["m03", "m11", "m19"]
-SHORT = {"chains": 1, "sweeps": 300, "burn": 200, "draws": 200}
+SHORT = {"chains": 1, "sweeps": 80, "burn": 60, "draws": 80}
 
 
 def world() -> Cells:
