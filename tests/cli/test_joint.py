@@ -37,9 +37,11 @@ def test_abilities_are_ranked_with_intervals(table: Path, tmp_path: Path) -> Non
     assert len(rows) == 12 and rows[0]["model"] in ("m10", "m11") and rows[-1]["model"] in ("m00", "m01")
     assert all(row["lo"] < row["ability"] < row["hi"] for row in rows)
     assert pd.read_csv(out)["model"].tolist() == [row["model"] for row in rows]
-    # Forty sweeps are too few for chains to agree: both numbers are there, and a warning.
-    assert shown["convergence"]["r_hat"] > 1.2 and 0 < shown["convergence"]["ess"] < 40
-    assert {note["code"]: note["severity"] for note in shown["notes"]}["not-mixed"] == "warning"
+    # How well the chains agree, over every sweep: four chains of forty. Where they do not, a note says so.
+    r_hat, ess = shown["convergence"]["r_hat"], shown["convergence"]["ess"]
+    assert 1.0 < r_hat < 2.0 and 0 < ess < 160
+    severities = {note["code"]: note["severity"] for note in shown["notes"]}
+    assert severities.get("not-mixed") in ("warning", "error") if r_hat > 1.05 else "not-mixed" not in severities
     code = answer("joint", "abilities", "--basket", "code", "--catalog", str(table), *MINE, *SHORT)
     assert code["basket"] == "code" and len(code["abilities"]) == 12
 
@@ -103,4 +105,5 @@ def test_what_there_is_not_is_named(table: Path, arguments: tuple[str, ...], cod
 
 def test_one_evaluator_alone_has_no_offsets_and_says_so(table: Path) -> None:
     found = densing("joint", "offsets", "--catalog", str(table), "--evaluator", "obsscaling", *SHORT)
-    assert found.returncode == 0 and "come from one evaluator a benchmark" in found.stderr
+    # Of forty sweeps the chains may disagree so far that it is an error.
+    assert found.returncode in (0, 3) and "come from one evaluator a benchmark" in found.stderr
