@@ -17,6 +17,7 @@ from densing.report.page import (
     column,
     doubtful,
     first_notes,
+    numeric,
     pairs,
     shown_figure,
     shown_table,
@@ -113,17 +114,17 @@ def choice_table(result: Deployment) -> ShownTable:
     dense = "density" in rows
     fields = [
         Field("Way", column("choice")),
-        Field("Bits per byte", column("bits_per_byte", formatting.number), "bits_per_byte"),
+        numeric("Bits per byte", "bits_per_byte"),
         *([Field("Density", _bounded("density"), "density")] if dense else []),
         *([Field("N per byte", _bounded("n_eff_per_byte"), "n_eff_per_byte")]
           if "n_eff_per_byte" in rows else []),
         *([Field("Density per ms", _bounded("density_per_ms"), "density_per_ms")] if dense else []),
-        Field("Device ms", column("device_ms", formatting.number), "device_ms"),
-        Field("Server ms", column("edge_ms", formatting.number), "edge_ms"),
-        Field("Bytes sent", column("bytes", formatting.count), "bytes"),
-        Field("Median ms", column("median_ms", formatting.number), "median_ms"),
-        Field("95 % ms", column("p95_ms", formatting.number), "p95_ms"),
-        Field("Taken", column("share", formatting.percentage), "share", hint="By the recommended policy"),
+        numeric("Device ms", "device_ms"),
+        numeric("Server ms", "edge_ms"),
+        numeric("Bytes sent", "bytes", formatting.count),
+        numeric("Median ms", "median_ms"),
+        numeric("95 % ms", "p95_ms"),
+        numeric("Taken", "share", formatting.percentage, hint="By the recommended policy"),
     ]  # fmt: skip
     caption = "Ways to serve, the fastest first. Those that nothing beats in quality and latency are emphasised."
     return shown_table("ways-table", caption, rows, fields, mark="front", sortable=True)
@@ -146,9 +147,9 @@ def policy_table(result: Deployment) -> ShownTable:
     fields = (
         Field("Policy", column("policy")),
         Field("What it does", column("what")),
-        Field("Reward", column("reward", formatting.number), "reward"),
-        Field("95 % ms", column("p95_ms", formatting.number), "p95_ms"),
-        Field("Late", column("late", formatting.percentage), "late"),
+        numeric("Reward", "reward"),
+        numeric("95 % ms", "p95_ms"),
+        numeric("Late", "late", formatting.percentage),
         Field("sac-d beyond it", gain, "sac_d_gain", hint=f"{formatting.percentage(result.level)} interval"),  # type: ignore[arg-type]
     )
     return shown_table("policies-table", "Policies on the same requests.", result.policies, fields, sortable=True)
@@ -157,8 +158,8 @@ def policy_table(result: Deployment) -> ShownTable:
 def decision_table(result: Deployment) -> ShownTable:
     """Return what the recommended policy takes while all is free."""
     fields = (
-        Field("Load", column("load", formatting.number), "load"),
-        Field("From Mbit/s", column("from_mbit", formatting.number), "from_mbit"),
+        numeric("Load", "load"),
+        numeric("From Mbit/s", "from_mbit"),
         Field("Way", column("choice")),
     )
     return shown_table("decisions-table", f"What {result.recommended} takes while all is free.", result.table, fields)
@@ -168,10 +169,10 @@ def tried_table(result: Deployment) -> ShownTable:
     """Return what was served for real."""
     fields = (
         Field("Way", column("choice")),
-        Field("Bytes sent", column("bytes", formatting.count), "bytes"),
-        Field("Predicted ms", column("predicted_ms", formatting.number), "predicted_ms"),
-        Field("Measured ms", column("measured_ms", formatting.number), "measured_ms"),
-        Field("Difference", column("difference", formatting.percentage), "difference"),
+        numeric("Bytes sent", "bytes", formatting.count),
+        numeric("Predicted ms", "predicted_ms"),
+        numeric("Measured ms", "measured_ms"),
+        numeric("Difference", "difference", formatting.percentage),
     )
     return shown_table("tried-table", "Served for real, one request at a time.", result.tried, fields)
 

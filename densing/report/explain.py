@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 from densing import __version__
 from densing.core import formatting, severest_first, write_text
 from densing.report import markdown, page
-from densing.report.page import Field, Headline, ShownTable, column, doubtful, first_notes, pairs, ranged, shown_table
+from densing.report.page import (
+    Field,
+    Headline,
+    ShownTable,
+    column,
+    doubtful,
+    first_notes,
+    numeric,
+    pairs,
+    ranged,
+    shown_table,
+)
 from densing.tradeoff import AMONG
 
 if TYPE_CHECKING:
@@ -101,15 +112,10 @@ def weight_table(result: Explained) -> ShownTable:
     """Return the weights, the largest first; stable ones are emphasised."""
     fields = (
         Field("Feature", column("feature", lambda value: formatting.clean(value, 120))),
-        Field("Weight", column("weight", formatting.number), "weight", hint="Above 0: A fails more often"),
-        Field(
-            "Stability",
-            column("stability", formatting.percentage),
-            "stability",
-            hint="Draws in which it keeps its sign",
-        ),
-        Field("Items", column("items", formatting.count), "items", hint="That hold the feature"),
-        Field("A fails on", column("fails", formatting.percentage), "fails", hint="Of those items"),
+        numeric("Weight", "weight", hint="Above 0: A fails more often"),
+        numeric("Stability", "stability", formatting.percentage, hint="Draws in which it keeps its sign"),
+        numeric("Items", "items", formatting.count, hint="That hold the feature"),
+        numeric("A fails on", "fails", formatting.percentage, hint="Of those items"),
     )
     caption = f"Told apart: {AMONG[result.among]}. Stable weights are emphasised."
     return shown_table("weights-table", caption, result.weights, fields, mark="stable", sortable=True)
@@ -126,8 +132,8 @@ def slice_table(result: Explained) -> ShownTable:
         Field("Model", column("model")),
         Field("Benchmark", column("benchmark")),
         Field("By", column("quantity")),
-        Field("Value", column("score", formatting.number), "score", hint="Share solved, or bits per byte"),
-        Field("Number", column("n_items", formatting.count), "n_items"),
+        numeric("Value", "score", hint="Share solved, or bits per byte"),
+        numeric("Number", "n_items", formatting.count),
         Field("Density", density, "density"),
         Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured"),
         Field("Status", lambda row: formatting.short_status(row["status"], row["bound"])),

@@ -19,6 +19,7 @@ from densing.report.page import (
     column,
     doubtful,
     first_notes,
+    numeric,
     pairs,
     ranged,
     shown_figure,
@@ -123,16 +124,11 @@ def frontier_table(result: Frontier, scale: str, name: str) -> ShownTable:
     kind = "Ratio" if rows["source"].eq("arm").all() else "Density"
     fields = (
         Field("Name", column("name")),
-        Field(kind, column("density", formatting.number), "density"),
+        numeric(kind, "density"),
         Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured"),
-        Field(cost.label[0].upper() + cost.label[1:], column(result.cost, cost.show), result.cost),
+        numeric(cost.label[0].upper() + cost.label[1:], result.cost, cost.show),
         Field("On the frontier", lambda row: "yes" if row["on_frontier"] else ""),
-        Field(
-            "In draws",
-            column("share", formatting.percentage),
-            "share",
-            hint="Share of joint draws in which it is on it",
-        ),
+        numeric("In draws", "share", formatting.percentage, hint="Share of joint draws in which it is on it"),
         Field("Cost rests on", column("evidence"), minor=True),
     )
     caption = "Everything with a density and a known cost, the cheapest first; the frontier is emphasised."

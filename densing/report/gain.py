@@ -19,6 +19,7 @@ from densing.report.page import (
     column,
     doubtful,
     first_notes,
+    numeric,
     pairs,
     ranged,
     shown_figure,
@@ -125,10 +126,10 @@ def shown_gain(record: GainRecord, name: str) -> ShownGain:
         Field("Density ratio", ratio("density"), "density_ratio"),
         Field("Token ratio", ratio("token"), "token_ratio"),
         Field("No loss", column("no_loss"), hint="Whether the whole interval of the token ratio reaches 0.97"),
-        Field("Bytes", column("bytes_share", formatting.percentage), "bytes_share", hint="Of the baseline's"),
-        Field("Trend of tokens", column("trend", formatting.number), "trend"),
+        numeric("Bytes", "bytes_share", formatting.percentage, hint="Of the baseline's"),
+        numeric("Trend of tokens", "trend"),
         Field("Interval of the trend", ranged("trend", formatting.number), "trend_lo", minor=True),
-        Field("Pairs", column("pairs", formatting.count), "pairs", minor=True),
+        numeric("Pairs", "pairs", formatting.count, minor=True),
         Field("Status", column("status"), hint="Of the density ratio"),
     )
     title = about(record)

@@ -312,13 +312,13 @@ def ranged(name: str, show: Callable[[Any], str], of: str = "") -> Callable[[Map
 def shown_table(
     name: str,
     caption: str,
-    frame: pd.DataFrame | None,
+    rows: pd.DataFrame | Iterable[Mapping[str, Any]] | None,
     fields: Sequence[Field],
     filters: Sequence[str] = (),
     mark: str = "",
     sortable: bool = False,
 ) -> ShownTable:
-    """Turn a DataFrame into words.
+    """Turn rows into words.
 
     Parameters
     ----------
@@ -326,8 +326,8 @@ def shown_table(
         Id of the table on the page.
     caption : str
         One sentence.
-    frame : pandas.DataFrame or None
-        Rows; None counts as empty.
+    rows : pandas.DataFrame, iterable of mappings, or None
+        None counts as empty.
     fields : sequence of Field
     filters : sequence of str
         Titles of the columns that get a drop-down filter.
@@ -341,16 +341,16 @@ def shown_table(
     >>> shown_table("t", "Toy.", pd.DataFrame({"a": [1.5]}), [Field("A", column("a", formatting.number), "a")]).rows
     ((Cell(shown='1.5', key='', url=''),),)
     """
-    # Records rather than cells of the frame: a row's function may need several of its columns.
-    records = [] if frame is None else frame.to_dict("records")
-    rows = tuple(tuple(field.cell(row) for field in fields) for row in records)
+    # Records rather than cells of a frame: a row's function may need several of its columns.
+    records = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows or ())
+    cells = tuple(tuple(field.cell(row) for field in fields) for row in records)
     titles = [field.title for field in fields]
     choices = tuple(
-        (title, titles.index(title), tuple(sorted({row[titles.index(title)].shown for row in rows})))
+        (title, titles.index(title), tuple(sorted({row[titles.index(title)].shown for row in cells})))
         for title in filters
     )
     marked = frozenset(number for number, row in enumerate(records) if mark and flag(row.get(mark)))
-    return ShownTable(name, caption, tuple(fields), rows, sortable, choices, marked)
+    return ShownTable(name, caption, tuple(fields), cells, sortable, choices, marked)
 
 
 def sort_key(value: Any) -> str:
@@ -397,19 +397,21 @@ def flag(value: Any) -> bool:
     return not formatting.is_missing(value) and value not in ("False", "false") and bool(value)
 
 
-def times(name: str, key: str, hint: str = "", minor: bool = False) -> Field:
+def numeric(
+    title: str, key: str, show: Callable[[Any], str] = formatting.number, hint: str = "", minor: bool = False
+) -> Field:
+    """Return a column that shows one figure of a row and sorts by it."""
+    return Field(title, column(key, show), key, hint=hint, minor=minor)
+
+
+def times(title: str, key: str, hint: str = "", minor: bool = False) -> Field:
     """Return a column of nanoseconds, shown in the unit that suits each."""
-    return Field(name, column(key, formatting.duration), key, hint=hint, minor=minor)
+    return numeric(title, key, formatting.duration, hint, minor)
 
 
-def shares(name: str, key: str, hint: str = "", minor: bool = False) -> Field:
+def shares(title: str, key: str, hint: str = "", minor: bool = False) -> Field:
     """Return a column of percentages."""
-    return Field(name, column(key, formatting.percent), key, hint=hint, minor=minor)
-
-
-def records_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return rows as a table of objects: a missing number stays None and an integer stays whole."""
-    return pd.DataFrame([dict(row) for row in rows], dtype=object)
+    return numeric(title, key, formatting.percent, hint, minor)
 
 
 def record(row: Any) -> dict[str, Any]:

@@ -42,9 +42,9 @@ from densing.report.page import (
     ShownTable,
     column,
     first_notes,
+    numeric,
     pairs,
     record,
-    records_frame,
     shares,
     shown_figure,
     shown_table,
@@ -588,16 +588,12 @@ def causes_table(run: RunProfile) -> ShownTable:
     """Return every cause of lost time, that of which most can be won first."""
     fields = (
         Field("Cause", column("message", _long)),
-        Field(
-            "Cost per step" if run.figures["steps"] else "Cost",
-            column("ms_per_step", formatting.milliseconds),
-            "ms_per_step",
-        ),
+        numeric("Cost per step" if run.figures["steps"] else "Cost", "ms_per_step", formatting.milliseconds),
         shares("Share of the time", "share_pct"),
-        Field(
+        numeric(
             "Recoverable",
-            column("recoverable_ms_per_step", formatting.milliseconds),
             "recoverable_ms_per_step",
+            formatting.milliseconds,
             hint="What of it lies on the critical path; of waiting, what even ranks would gain. A ceiling",
         ),
         Field(
@@ -612,7 +608,7 @@ def causes_table(run: RunProfile) -> ShownTable:
     return shown_table(
         "causes-table",
         "Every cause that was found; first that of which most can be won.",
-        records_frame(rows),
+        rows,
         fields,
         sortable=True,
     )
@@ -648,39 +644,24 @@ def collectives_table(run: RunProfile) -> ShownTable:
     fields = (
         Field("Operation", column("name")),
         Field("Group", column("who")),
-        Field("Ranks", column("size", formatting.count), "size", hint="Size of the process group"),
-        Field("Calls", column("count", formatting.count), "count"),
+        numeric("Ranks", "size", formatting.count, hint="Size of the process group"),
+        numeric("Calls", "count", formatting.count),
         times(
             f"Exposed {unit}", "exposed_each", hint="Of the union of the calls: what runs at the same time counts once"
         ),
         times(f"Sum {unit}", "sum_each", hint="Durations of the calls added up, hidden or not", minor=True),
         shares("Hidden", "hidden_pct", hint="Share behind compute"),
         shares("Waiting", "waiting", hint="Share of the time spent waiting for other ranks"),
-        Field(
-            "Size, mean",
-            column("each", formatting.volume),
-            "each",
-            hint="Output bytes for all-gather, input bytes otherwise",
-        ),
-        Field(
-            "algbw GB/s",
-            column("algbw_gbps", formatting.digits),
-            "algbw_gbps",
-            hint="Bytes over time, waiting included",
-        ),
-        Field(
-            "busbw GB/s",
-            column("busbw_gbps", formatting.digits),
-            "busbw_gbps",
-            hint="algbw × factor of nccl-tests (recalled)",
-        ),
+        numeric("Size, mean", "each", formatting.volume, hint="Output bytes for all-gather, input bytes otherwise"),
+        numeric("algbw GB/s", "algbw_gbps", formatting.digits, hint="Bytes over time, waiting included"),
+        numeric("busbw GB/s", "busbw_gbps", formatting.digits, hint="algbw × factor of nccl-tests (recalled)"),
     )
     caption = (
         "Over all ranks; most exposed first. Rates are lower bounds, since the time holds the wait for other ranks; "
         "factors of busbw are recalled from nccl-tests. Hidden and exposed are of unions, as in the partition; kinds "
         "of communication at the same time count each, so the rows may add up to more than the run's."
     )
-    return shown_table("collectives-table", caption, records_frame(rows[:MOST_ROWS]), fields, sortable=True)
+    return shown_table("collectives-table", caption, rows[:MOST_ROWS], fields, sortable=True)
 
 
 def waits_table(run: RunProfile) -> ShownTable:
@@ -698,20 +679,20 @@ def waits_table(run: RunProfile) -> ShownTable:
         Field("Rank", column("name")),
         times("Waiting caused", "caused_ns", hint="What the others waited for it in all"),
         times("Of that alone", "alone_ns", hint="Its start after the last but one: what its lateness alone cost"),
-        Field("Arrived last", column("times_last", formatting.count), "times_last"),
-        Field("Of", column("matched", formatting.count), "matched", hint="Matched communications it takes part in"),
+        numeric("Arrived last", "times_last", formatting.count),
+        numeric("Of", "matched", formatting.count, hint="Matched communications it takes part in"),
         times("Waited itself", "own"),
-        Field(
+        numeric(
             "Led",
-            column("steps_led", formatting.count),
             "steps_led",
+            formatting.count,
             hint="Steps (or, within one step, communications) in which it caused most",
         ),
     )
     caption = "Who is waited for, and who waits: sums over matched communications."
     if run.together is not None and run.together.stragglers.within_clock_error is not None:
         caption += " Which rank comes first is within clock error."
-    return shown_table("waits-table", caption, records_frame(rows), fields, sortable=True)
+    return shown_table("waits-table", caption, rows, fields, sortable=True)
 
 
 def late_table(run: RunProfile, count: int = 12) -> ShownTable:
@@ -724,14 +705,14 @@ def late_table(run: RunProfile, count: int = 12) -> ShownTable:
     fields = (
         Field("Communication", column("name")),
         Field("Group", column("group", named)),
-        Field("Step", column("at", formatting.count), "at"),
-        Field("Number", column("order", lambda value: formatting.count(int(value) + 1)), "order"),
+        numeric("Step", "at", formatting.count),
+        numeric("Number", "order", lambda value: formatting.count(int(value) + 1)),
         Field("Last to arrive", lambda row: f"rank {row['rank']}" if row["clear"] else "within clock error"),
         times("Later than the next", "alone_ns"),
         times("Waited by the others", "waited_ns"),
     )
     caption = "The communications in which ranks waited most."
-    return shown_table("late-table", caption, records_frame(row for row in rows if row["waited_ns"]), fields)
+    return shown_table("late-table", caption, (row for row in rows if row["waited_ns"]), fields)
 
 
 def named(value: Any) -> str:
@@ -759,10 +740,10 @@ def names_table(run: RunProfile, attribute: str, caption: str) -> ShownTable:
     fields = (
         Field("Name", column("name", lambda value: formatting.clean(value, 200))),
         Field("Counts as", column("kind")),
-        Field("Times", column("count", formatting.count), "count"),
+        numeric("Times", "count", formatting.count),
         times("Time in all", "ns", hint="Sum of durations over all ranks, not of their union"),
     )
-    return shown_table(f"{attribute}-table", caption, records_frame(rows), fields, sortable=True)
+    return shown_table(f"{attribute}-table", caption, rows, fields, sortable=True)
 
 
 def path_table(run: RunProfile) -> ShownTable:
@@ -780,7 +761,7 @@ def path_table(run: RunProfile) -> ShownTable:
         times(per(run).capitalize(), "ns"),
     )
     caption = "What the ranks' own critical paths lead through, the longest first."
-    return shown_table("path-table", caption, records_frame(rows), fields)
+    return shown_table("path-table", caption, rows, fields)
 
 
 def turns_table(run: RunProfile, count: int = 12) -> ShownTable:
@@ -802,9 +783,7 @@ def turns_table(run: RunProfile, count: int = 12) -> ShownTable:
         times("Waited", "waited_ns"),
         times("Transfer", "transfer_ns"),
     )
-    return shown_table(
-        "turns-table", "Where the path turns to the rank that arrived last.", records_frame(rows), fields
-    )
+    return shown_table("turns-table", "Where the path turns to the rank that arrived last.", rows, fields)
 
 
 def idle_table(run: RunProfile) -> ShownTable:
@@ -824,7 +803,7 @@ def idle_table(run: RunProfile) -> ShownTable:
         times(per(run).capitalize(), "ns"),
         shares("Of idle time", "share"),
     )
-    return shown_table("idle-table", "Idle time by cause, over all ranks.", records_frame(rows), fields)
+    return shown_table("idle-table", "Idle time by cause, over all ranks.", rows, fields)
 
 
 def gaps_table(run: RunProfile, count: int = 12) -> ShownTable:
@@ -849,9 +828,7 @@ def gaps_table(run: RunProfile, count: int = 12) -> ShownTable:
         Field("Cause", column("cause")),
         Field("Ended by", column("next", lambda value: formatting.clean(value, 120))),
     )
-    return shown_table(
-        "gaps-table", "The longest stretches in which a device did nothing.", records_frame(rows), fields
-    )
+    return shown_table("gaps-table", "The longest stretches in which a device did nothing.", rows, fields)
 
 
 def meanwhile_table(run: RunProfile, count: int = 15) -> ShownTable:
@@ -875,7 +852,7 @@ def meanwhile_table(run: RunProfile, count: int = 15) -> ShownTable:
         "What the launching threads did while devices waited for them. The same time counts once among ranges and "
         "operators and once among runtime calls."
     )
-    return shown_table("meanwhile-table", caption, records_frame(rows), fields)
+    return shown_table("meanwhile-table", caption, rows, fields)
 
 
 def launches_table(run: RunProfile, count: int = 64) -> ShownTable:
@@ -883,16 +860,16 @@ def launches_table(run: RunProfile, count: int = 64) -> ShownTable:
     rows = [{"name": f"rank {rank.rank}", **rank.idle.launches.to_dict()} for rank in run.ranks[:count]]
     fields = (
         Field("Rank", column("name")),
-        Field("Device spans", column("spans", formatting.count), "spans"),
-        Field("Unlinked", column("unlinked", formatting.count), "unlinked", hint="Without a launch record"),
+        numeric("Device spans", "spans", formatting.count),
+        numeric("Unlinked", "unlinked", formatting.count, hint="Without a launch record"),
         times("Delay, median", "delay_p50_ns", hint="From the launch call to the start on the device"),
         times("Delay, 95 %", "delay_p95_ns"),
-        Field("Queue, mean", column("queue_mean", formatting.digits), "queue_mean", hint="Launched but not begun"),
-        Field("Kernels < 10 µs", column("short_kernels", formatting.count), "short_kernels"),
-        Field("Calls > 50 µs", column("slow_calls", formatting.count), "slow_calls", minor=True),
+        numeric("Queue, mean", "queue_mean", formatting.digits, hint="Launched but not begun"),
+        numeric("Kernels < 10 µs", "short_kernels", formatting.count),
+        numeric("Calls > 50 µs", "slow_calls", formatting.count, minor=True),
     )
     more = f" The first {count} of {len(run.ranks)}." if len(run.ranks) > count else ""
-    return shown_table("launches-table", f"Launches, rank by rank.{more}", records_frame(rows), fields, sortable=True)
+    return shown_table("launches-table", f"Launches, rank by rank.{more}", rows, fields, sortable=True)
 
 
 def copies_table(run: RunProfile) -> ShownTable:
@@ -923,17 +900,15 @@ def copies_table(run: RunProfile) -> ShownTable:
     ]
     fields = (
         Field("Direction", column("name")),
-        Field("Copies", column("count", formatting.count), "count"),
-        Field("Volume", column("moved", formatting.volume), "moved"),
-        Field("GB/s", column("rate", formatting.digits), "rate", hint="Bytes over the copies' own durations"),
+        numeric("Copies", "count", formatting.count),
+        numeric("Volume", "moved", formatting.volume),
+        numeric("GB/s", "rate", formatting.digits, hint="Bytes over the copies' own durations"),
         shares("Hidden", "hidden", hint="Share behind compute"),
         times(f"Exposed {per(run)}", "exposed"),
         shares("Pageable", "pageable_pct", hint="Copies from or to memory that is not pinned"),
     )
     rows.sort(key=lambda row: -row["exposed"])
-    return shown_table(
-        "copies-table", "Copies and fills by direction, over all ranks.", records_frame(rows), fields, sortable=True
-    )
+    return shown_table("copies-table", "Copies and fills by direction, over all ranks.", rows, fields, sortable=True)
 
 
 def loading_words(run: RunProfile) -> str:
@@ -987,14 +962,14 @@ def ranks_table(run: RunProfile) -> ShownTable:
         shares("Hidden", "hidden", hint="Share of the communication behind compute"),
         times("Window", "window_ns"),
         Field("Bound by", column("bound")),
-        Field("Skipped", column("skipped", formatting.count), "skipped", hint="Damaged events left out", minor=True),
+        numeric("Skipped", "skipped", formatting.count, hint="Damaged events left out", minor=True),
         Field("Host", column("host", named), minor=True),
         Field("Trace", column("source", lambda value: formatting.clean(value, 120)), minor=True),
     )
     left_out = f" {len(run.ranks) - len(rows)} ranks with less exposed communication are left out." * (
         len(run.ranks) > len(rows)
     )
-    return shown_table("ranks-table", f"Rank by rank.{left_out}", records_frame(rows), fields, sortable=True)
+    return shown_table("ranks-table", f"Rank by rank.{left_out}", rows, fields, sortable=True)
 
 
 def steps_table(run: RunProfile) -> ShownTable:
@@ -1014,9 +989,7 @@ def steps_table(run: RunProfile) -> ShownTable:
         times("Idle", "idle"),
     )
     more = f" The first {MOST_STEPS} of {len(table)}." * (len(table) > MOST_STEPS)
-    return shown_table(
-        "steps-table", f"Step by step, the mean over ranks.{more}", records_frame(rows), fields, sortable=True
-    )
+    return shown_table("steps-table", f"Step by step, the mean over ranks.{more}", rows, fields, sortable=True)
 
 
 def spread_table(run: RunProfile, count: int = 10) -> ShownTable:
@@ -1029,13 +1002,13 @@ def spread_table(run: RunProfile, count: int = 10) -> ShownTable:
         times("Slowest rank", "max_ns"),
         shares("Slower by", "over"),
         Field("Which", lambda row: f"rank {row['slowest_rank']}"),
-        Field("Ranks", column("ranks", formatting.count), "ranks"),
+        numeric("Ranks", "ranks", formatting.count),
     )
     caption = (
         "The steps whose times differ most between ranks. A collective at the end of a step makes all ranks equally "
         "slow: a small difference is no proof that none lags."
     )
-    return shown_table("spread-table", caption, records_frame(rows), fields)
+    return shown_table("spread-table", caption, rows, fields)
 
 
 _NAMES = {
@@ -1069,20 +1042,16 @@ def changes(baseline: Comparison) -> Changes:
         Field("Per step", column("name")),
         times("Baseline", "base"),
         times("This run", "other"),
-        Field("Change", column("difference", _signed), "difference"),
+        numeric("Change", "difference", _signed),
         Field("Interval", column("interval")),
-        Field(
-            "Ratio",
-            column("ratio", lambda value: formatting.MISSING if formatting.is_missing(value) else f"{value:.3f}"),
-            "ratio",
-        ),
+        numeric("Ratio", "ratio", lambda value: formatting.MISSING if formatting.is_missing(value) else f"{value:.3f}"),
         Field("Verdict", column("verdict")),
     )
     caption = (
         "Means over steps, each first averaged over the ranks, with bootstrap intervals over steps. How much a second "
         "start of the same job differs is not in the noise."
     )
-    return Changes((verdict(baseline), *notes), shown_table("changes-table", caption, records_frame(rows), fields))
+    return Changes((verdict(baseline), *notes), shown_table("changes-table", caption, rows, fields))
 
 
 def verdict(baseline: Comparison) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from densing import __version__
 from densing.core import formatting, write_text
@@ -41,8 +39,9 @@ from densing.report.page import (
     ShownTable,
     column,
     first_notes,
+    numeric,
     pairs,
-    records_frame,
+    shares,
     shown_figure,
     shown_table,
     times,
@@ -446,9 +445,9 @@ DEFINITIONS = (
 )
 
 
-def seconds(name: str, key: str, hint: str = "") -> Field:
+def seconds(title: str, key: str) -> Field:
     """Return a column of seconds, shown in the unit that suits each."""
-    return Field(name, column(key, lambda value: formatting.duration(_scaled(value, 1e9))), key, hint=hint)
+    return numeric(title, key, lambda value: formatting.duration(_scaled(value, 1e9)))
 
 
 def _scaled(value: Any, factor: float) -> float | None:
@@ -456,8 +455,12 @@ def _scaled(value: Any, factor: float) -> float | None:
     return None if real is None else factor * real
 
 
-def _frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    return records_frame(islice(rows, MOST_ROWS))
+def _percent(share: Any) -> str:
+    return formatting.percent(_scaled(share, 100))
+
+
+def _volume(count: Any) -> str:
+    return formatting.volume(known(count))
 
 
 def compare_table(rows: Sequence[Row]) -> ShownTable:
@@ -467,19 +470,16 @@ def compare_table(rows: Sequence[Row]) -> ShownTable:
         Field("In memory", lambda row: in_memory(str(row.get("status")), row.get("room_bytes"))),
         seconds("Step", "step_s"),
         seconds("Exposed per step", "exposed_comm_s"),
-        Field("Hidden", column("overlap_ratio", lambda value: formatting.percent(_scaled(value, 100))),
-              "overlap_ratio"),
-        Field("Bytes per step", column("bytes", lambda value: formatting.volume(known(value))), "bytes",
-              hint="Put into communication per rank"),
-        Field("Speed-up", column("speedup", speedup_words), "speedup"),
+        numeric("Hidden", "overlap_ratio", _percent),
+        numeric("Bytes per step", "bytes", _volume, hint="Put into communication per rank"),
+        numeric("Speed-up", "speedup", speedup_words),
         Field("Loss", loss_words, hint="Whether a step learns what one of plain synchronous training does"),
-        Field("Memory", column("memory_bytes", lambda value: formatting.volume(known(value))), "memory_bytes",
-              hint="Per rank"),
+        numeric("Memory", "memory_bytes", _volume, hint="Per rank"),
         *([Field("Remark", lambda row: formatting.clean(row.get("reason") or "", 300))]
           if any(row.get("reason") for row in rows) else []),
     )  # fmt: skip
     caption = "A step of the steady state, mean of the ranks. A dash: unknown, or the technique does not apply."
-    return shown_table("compare-table", caption, _frame(rows), fields, sortable=True)
+    return shown_table("compare-table", caption, rows[:MOST_ROWS], fields, sortable=True)
 
 
 def loss_words(row: Mapping[str, Any]) -> str:
@@ -501,14 +501,14 @@ def regime_table(rows: Sequence[Row]) -> ShownTable:
     across = _across(rows)
     fields = (
         Field("Technique", column("technique")),
-        Field("Gbit/s", column("bandwidth_gbps", lambda value: formatting.digits(known(value))), "bandwidth_gbps"),
-        Field(across.capitalize(), column(across, _count), across),
+        numeric("Gbit/s", "bandwidth_gbps", lambda value: formatting.digits(known(value))),
+        numeric(across.capitalize(), across, _count),
         seconds("Step", "step_s"),
-        Field("Speed-up", column("speedup", speedup_words), "speedup"),
+        numeric("Speed-up", "speedup", speedup_words),
         Field("Verdict", column("verdict")),
     )
     filters = ("Technique", "Verdict")
-    return shown_table("regime-table", "Every cell of the map.", _frame(rows), fields, filters, sortable=True)
+    return shown_table("regime-table", "Every cell of the map.", rows[:MOST_ROWS], fields, filters, sortable=True)
 
 
 def regime_sums(rows: Sequence[Row]) -> ShownTable:
@@ -524,15 +524,15 @@ def regime_sums(rows: Sequence[Row]) -> ShownTable:
         sums.append({"technique": name, **tally, **ends})
     fields = (
         Field("Technique", column("technique")),
-        Field("Wins", column("wins", formatting.count), "wins"),
-        Field("Ties", column("ties", formatting.count), "ties"),
-        Field("Loses", column("loses", formatting.count), "loses"),
-        Field("Does not fit", column("does not fit", formatting.count), "does not fit"),
+        numeric("Wins", "wins", formatting.count),
+        numeric("Ties", "ties", formatting.count),
+        numeric("Loses", "loses", formatting.count),
+        numeric("Does not fit", "does not fit", formatting.count),
         Field("Best", column("best")),
         Field("Worst", column("worst")),
     )
     caption = "Cells in which each technique wins, ties and loses, and in which it does not fit in memory."
-    return shown_table("regime-sums", caption, _frame(sums), fields)
+    return shown_table("regime-sums", caption, sums, fields)
 
 
 def _place(row: Row, across: str) -> str:
@@ -547,17 +547,17 @@ def _across(rows: Sequence[Row]) -> str:
 
 def tau_table(rows: Sequence[Row]) -> ShownTable:
     """Return what stays exposed at each period."""
-    labelled = [{**row, "how": "predicted" if row.get("predicted") else "measured"} for row in rows]
+    labelled = ({**row, "how": "predicted" if row.get("predicted") else "measured"} for row in rows[:MOST_ROWS])
     fields = (
         Field("Technique", column("technique")),
         Field("Link", column("link")),
-        Field("Period, steps", column("tau", _count), "tau"),
+        numeric("Period, steps", "tau", _count),
         seconds("Exposed per step", "exposed_s"),
         seconds("Step", "step_s"),
         Field("How", column("how")),
     )
     caption = "Communication that stays exposed, per step, as ranks exchange less often."
-    return shown_table("tau-table", caption, _frame(labelled), fields, sortable=True)
+    return shown_table("tau-table", caption, labelled, fields, sortable=True)
 
 
 def predicted_table(rows: Sequence[Row]) -> ShownTable:
@@ -567,11 +567,11 @@ def predicted_table(rows: Sequence[Row]) -> ShownTable:
         Field("Figure", column("quantity")),
         Field("Predicted", lambda row: value_words(row.get("predicted"), row.get("unit")), "predicted"),
         Field("Measured", lambda row: value_words(row.get("measured"), row.get("unit")), "measured"),
-        Field("Error", column("error", error_words), "error", hint="Predicted over measured, less 1"),
+        numeric("Error", "error", error_words, hint="Predicted over measured, less 1"),
     )
     caption = "What the simulator said before the run, and what the run then took."
     return shown_table(
-        "predicted-table", caption, _frame({**row, "error": miss(row)} for row in rows), fields, sortable=True
+        "predicted-table", caption, ({**row, "error": miss(row)} for row in rows[:MOST_ROWS]), fields, sortable=True
     )
 
 
@@ -589,20 +589,18 @@ def miss(row: Row) -> float | None:
 
 def claims_table(rows: Sequence[Row]) -> ShownTable:
     """Return published figures beside ours, with what agreement is worth; those that do not come out are marked."""
-    # What some row has and another lacks would come out of the frame as not a number.
-    missing: dict[str, Any] = {"null": None, "null_error": None, "turned_by": ()}
-    marked = [{**missing, **row, "failed": row["verdict"] in MISSED} for row in rows]
+    marked = ({**row, "failed": row["verdict"] in MISSED} for row in rows[:MOST_ROWS])
     fields = (
         Field("Claim", column("claim")),
         Field("What", lambda row: ": ".join(formatting.clean(row[key], 200) for key in ("what", "setup")
                                             if row.get(key))),
         Field("Published", published_words),
         Field("Ours", lambda row: value_words(row.get("ours"), row.get("unit"))),
-        Field("Error", column("error", error_words), "error", hint="Ours over published, less 1"),
+        numeric("Error", "error", error_words, hint="Ours over published, less 1"),
         Field("Grade", column("grade")),
         Field("Verdict", column("verdict")),
         Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
-        Field("Notices", lambda row: ", ".join(map(str, row["turned_by"])) or formatting.MISSING,
+        Field("Notices", lambda row: ", ".join(map(str, row.get("turned_by") or ())) or formatting.MISSING,
               hint="Broken laws of the simulator that turn the row"),
         Field("Technique", column("technique"), minor=True),
         Field("Evidence", column("evidence"), minor=True),
@@ -617,7 +615,7 @@ def claims_table(rows: Sequence[Row]) -> ShownTable:
         "prediction can be reproduced; whatever else agrees is counted by its grade."
     )
     filters = ("Technique", "Grade", "Evidence", "Verdict")
-    return shown_table("claims-table", caption, _frame(marked), fields, filters, "failed", sortable=True)
+    return shown_table("claims-table", caption, marked, fields, filters, "failed", sortable=True)
 
 
 def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
@@ -637,7 +635,7 @@ def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
         Field("Ours then", lambda row: value_words(row["changed"], row.get("unit"))),
     )
     caption = "One assumption changed at a time; ◆ marks those that turn the verdict, and so decide it."
-    return shown_table("assumptions-table", caption, _frame(tried), fields, (), "turns")
+    return shown_table("assumptions-table", caption, tried[:MOST_ROWS], fields, (), "turns")
 
 
 def null_words(row: Mapping[str, Any]) -> str:
@@ -661,31 +659,30 @@ def grades_table(rows: Sequence[Row]) -> ShownTable:
     sums = [{"grade": grade, "rows": count.total(), **count} for grade, count in counts.items()]
     fields = (
         Field("Grade", column("grade")),
-        Field("Rows", column("rows", _count), "rows"),
-        *(Field(verdict.capitalize(), column(verdict, _count), verdict) for verdict in verdicts),
+        numeric("Rows", "rows", _count),
+        *(numeric(verdict.capitalize(), verdict, _count) for verdict in verdicts),
     )
-    return shown_table("grades-table", "Rows by what agreement is worth (see the definitions).", _frame(sums), fields)
+    return shown_table("grades-table", "Rows by what agreement is worth (see the definitions).", sums, fields)
 
 
 def throughput_table(found: Throughput) -> ShownTable:
     """Return the errors of each source, beside the null models' and those of constants that never saw it."""
 
-    def share(name: str, key: str, hint: str = "") -> Field:
-        return Field(name, column(key, lambda value: formatting.percent(_scaled(value, 100))), key, hint=hint)
-
     fields = (
         Field("Source", column("source")),
-        Field("Rows", column("rows", _count), "rows"),
-        Field("Compared", column("n", _count), "n"),
-        share("Median error", "median_error"),
-        share("90th percentile", "p90_error"),
-        share("Unseen", "unseen_median", "median error of constants that were fitted without this source"),
-        share("Constant MFU", "constant_mfu_median", "median error of the source's median MFU"),
-        share("Nearest", "nearest_median", "median error of the MFU of the source's most similar other row"),
-        Field("Rank correlation", column("rank_correlation", formatting.number), "rank_correlation"),
-        Field("Repeats differ by", column("repeat_spread", speedup_words), "repeat_spread"),
+        numeric("Rows", "rows", _count),
+        numeric("Compared", "n", _count),
+        numeric("Median error", "median_error", _percent),
+        numeric("90th percentile", "p90_error", _percent),
+        numeric("Unseen", "unseen_median", _percent, "median error of constants that were fitted without this source"),
+        numeric("Constant MFU", "constant_mfu_median", _percent, "median error of the source's median MFU"),
+        numeric(
+            "Nearest", "nearest_median", _percent, "median error of the MFU of the source's most similar other row"
+        ),
+        numeric("Rank correlation", "rank_correlation"),
+        numeric("Repeats differ by", "repeat_spread", speedup_words),
     )
-    rows = records_frame([source.to_dict() for source in found.sources])
+    rows = [source.to_dict() for source in found.sources]
     return shown_table("throughput-table", "Errors of predicted tokens per second, by source.", rows, fields)
 
 
@@ -742,24 +739,19 @@ def timeline_table(timelines: Sequence[tuple[str, Timeline]]) -> ShownTable:
     rows = [_row(label, rank) for label, timeline in timelines for rank in timeline.ranks][:MOST_TIMELINES]
     fields = (
         Field("Timeline", column("label")),
-        Field("Rank", column("rank", str), "rank"),
+        numeric("Rank", "rank", str),
         Field("How", column("how")),
         times("Step", "step"),
         times("Compute", "compute"),
         times("Exposed communication", "exposed"),
         times("Idle", "idle"),
-        Field(
-            "Hidden",
-            column("hidden", formatting.percent),
-            "hidden",
-            hint="|C ∩ K| / |C| of unions, as in densing profile",
-        ),
+        shares("Hidden", "hidden", hint="|C ∩ K| / |C| of unions, as in densing profile"),
     )
     caption = (
         "Means over the steps of each rank (of a simulation those of its steady state); over the whole timeline "
         "where none is marked."
     )
-    return shown_table("timelines-table", caption, records_frame(rows), fields, sortable=True)
+    return shown_table("timelines-table", caption, rows, fields, sortable=True)
 
 
 def _row(label: str, rank: RankTimeline) -> dict[str, Any]:
