@@ -74,7 +74,7 @@ def list_models(
 
 @app.command("show")
 def show_model(
-    model: Annotated[str, typer.Argument(help="Its name, in any spelling that names one model.")],
+    model: Annotated[str, typer.Argument(help="Name of the model, in any unambiguous spelling.")],
     catalog: o.CatalogFiles = None,
     json: o.JsonFlag = False,
 ) -> None:

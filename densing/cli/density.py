@@ -128,9 +128,9 @@ def density(
 ) -> None:
     """Turn scores into effective parameters and density, with a status and an interval per model.
 
-    Intervals are measured: the error of the model's ability and of the reference. The columns that end in _recipe hold
-    how far models of one making scatter too: where another model of the same recipe may lie. With --verbose and
-    --reference joint: also the reference's part of the intervals, from fewer families and from more.
+    Intervals cover the error of the model's ability and of the reference. The columns density_*_recipe add
+    model-to-model scatter: where another model of the same recipe may lie. With --verbose and --reference joint:
+    also the reference's share of the variance, by number of families.
 
     Example: densing density --reference qwen1.5 --benchmark mmlu --scores my_scores.csv --json
 
@@ -160,7 +160,7 @@ def density(
     `fail_if` what failed each model, and exit code 3 speaks of what the condition reads alone.
     """
     if fail_if and scores is None and not results:
-        raise typer.BadParameter("models of --scores or --results only; give one of them", param_hint="--fail-if")
+        raise typer.BadParameter("needs models of --scores or --results; give one of them", param_hint="--fail-if")
     if rulers is not None:
         say("--rulers is now --references; the old name goes with the next version")
         references = references or rulers
@@ -171,8 +171,8 @@ def density(
         raise typer.BadParameter("checkpoints of --scores or --results, on one reference", param_hint="--by-step")
     if pictures and ((results and not by_step) or references is not None or skills):
         raise typer.BadParameter(
-            "a figure is of one reference: it goes with --scores or the catalog, and with --results only --by-step, "
-            "not with --references or --skills",
+            "a figure shows one reference: use it with --scores or the catalog (with --results only together with "
+            "--by-step), without --references and --skills",
             param_hint="--html, --png, --svg",
         )
     options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
@@ -344,7 +344,7 @@ def _on_references(references: str, benchmark: str, options: dict[str, Any], out
     else:
 
         def cell(row: dict[str, Any]) -> str:
-            """Return a density with its rank, a limit without one, and whether it was measured otherwise."""
+            """Return a density with its rank, a limit without one, and whether it was measured differently."""
             limit, otherwise = formatting.sign(row["bound"]), " differs" if row["protocol"] == "differs" else ""
             rank = "" if limit else f" ({row['rank']:.0f}/{row['ranked']})"
             return f"{limit}{row['density']:.3g}{rank}{otherwise}"

@@ -25,7 +25,7 @@ Evaluators = Annotated[
 ]
 Sweeps = Annotated[
     int | None,
-    typer.Option("--sweeps", min=20, help="Length of each chain, after a third as many; the usual by default."),
+    typer.Option("--sweeps", min=20, help="Draws per chain, after a warm-up of a third as many."),
 ]
 POINTS = ["offset", "lo", "hi"]
 
@@ -125,10 +125,10 @@ def offsets(
 def links(
     refit: Annotated[
         str | None,
-        typer.Option("--refit", help="evaluator or benchmark: fit again without each large one (minutes)."),
+        typer.Option("--refit", help="evaluator or benchmark: refit without each large one in turn (minutes)."),
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option("--without", help="With --refit: leave out this one; may be repeated.")
+        list[str] | None, typer.Option("--without", help="With --refit: leave only this one out; may be repeated.")
     ] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
@@ -144,7 +144,7 @@ def links(
     from densing.scores.joint import evaluator_links, leave_one_out
 
     if without and refit is None:
-        raise typer.BadParameter("say with --refit what they are: evaluator or benchmark", param_hint="--without")
+        raise typer.BadParameter("needs --refit evaluator or --refit benchmark", param_hint="--without")
     _, cells = _cells(catalog, evaluator)
     structure = evaluator_links(cells)
     payload: dict[str, Any] = {"links": structure.table, "notes": list(structure.notes)}
@@ -226,7 +226,7 @@ def recover(
     try:
         paces = [float(part) for part in months.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{months!r} is no list of months; write 4,8", param_hint="--months") from None
+        raise typer.BadParameter(f"{months!r} is not a list of months; write 4,8", param_hint="--months") from None
     with progress(json) as step:
         result = recover_trend(load_catalog(*(catalog or [])), worlds=worlds, months=paces, seed=seed, step=step)
     payload = {"recovery": result.table, "sentence": result.sentence, "notes": list(result.notes)}

@@ -52,7 +52,7 @@ def trend(
         typer.Option(
             "--by",
             help="Answer a question on the joint scale instead: pace, language, skill, experts, compute or all "
-            "(several separated by commas). Other options than --catalog, --seed, --out and --json do not count then.",
+            "(several separated by commas). Only --catalog, --seed, --out and --json apply then.",
         ),
     ] = None,
     front: Annotated[
@@ -63,8 +63,8 @@ def trend(
         typer.Option(
             "--vintages",
             help="Print instead what the headline on the joint scale would have said at every half-year, scale "
-            "included. Only --since, --catalog, --include, --guard, --seed, --out and --json count then. Minutes the "
-            "first time.",
+            "included. Only --since, --catalog, --include, --guard, --seed, --out and --json apply then. Takes "
+            "minutes the first time.",
         ),
     ] = False,
     sensitivity: Annotated[
@@ -185,7 +185,7 @@ def trend(
         if calls.current().verbose:
             say("\n".join([result.record, *result.details()]))
         if front:
-            say("The front cannot be told: too few models." if told is None else told.sentence)
+            say("Too few models to estimate the front." if told is None else told.sentence)
             if told is not None:
                 emit_table(told.records, "Records")
         if choices is not None:

@@ -348,11 +348,11 @@ def _ranged(row: Mapping[str, Any], name: str, show: Any, what: str = "") -> str
 
 
 def _recipe(row: Mapping[str, Any]) -> str:
-    """Return where another model of the same making may lie."""
+    """Return where another model of the same recipe may lie."""
     low, high = row.get("density_lo_recipe"), row.get("density_hi_recipe")
     if formatting.is_missing(low) or formatting.is_missing(high):
         return formatting.MISSING
-    return f"{formatting.number(low)} to {formatting.number(high)}, with the scatter between models of one making"
+    return f"{formatting.number(low)} to {formatting.number(high)}, with model-to-model scatter"
 
 
 def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:

@@ -40,7 +40,7 @@ HOW = (
     "law fitted to the plain runs, and likewise one token ratio. Intervals resample clusters of size and seed, and "
     'draw the law. "No loss" is a test of non-inferiority: the lower end of the token ratio is .97 or more; an '
     'interval that merely holds 1 is "not decided". The trend with tokens is the result, never one budget: short runs'
-    " flatter or damn what communicates less."
+    " can over- or understate what communicates less."
 )
 CAPTION = (
     "Density ratio (circle) and token ratio (diamond) of every arm to the baseline, with their intervals; the dashed "

@@ -97,7 +97,7 @@ def render_replication(study: Study) -> str:
         f"Models: {study.selection}. Intervals are the classical ones of a regression on record-setters, far too "
         "narrow in simulation (docs/adr/0003). `p` shuffles the release dates of whole families: the share of shuffles "
         "in which all models, not the record-setters alone, rise as steeply. Size and power are how often that test "
-        "rejects at 5 % in worlds simulated on the same dates and families, without a trend and with a doubling in "
+        "rejects at 5 % in simulations on the same dates and families, without a trend and with a doubling in "
         f"{PAPER_MONTHS} months.\n",
         "### One curve on the mean score, as the paper\n",
         _estimates(means, "on the mean score"),

@@ -642,7 +642,7 @@ def shuffle_fields() -> tuple[Field, ...]:
 
 SHUFFLES = (
     "p: share of shuffles of whole families' release dates with as steep a slope of all models; size and power: how "
-    "often that test rejects at 5 % in worlds simulated on the same dates and families, without a trend and with a "
+    "often that test rejects at 5 % in simulations on the same dates and families, without a trend and with a "
     f"doubling in {PAPER_MONTHS} months."
 )
 
@@ -1244,7 +1244,7 @@ FIELDS = (
         "Recipe",
         ranged("density", formatting.number, "recipe"),
         "density_lo_recipe",
-        hint="95 %, where another model of the same making may lie: with the scatter of models around the reference",
+        hint="95 %, where another model of the same recipe may lie: with model-to-model scatter",
         minor=True,
     ),
     Field("Released", column("released", formatting.day), "released"),
@@ -1280,8 +1280,8 @@ def models_table(study: Study) -> ShownTable:
     caption = (
         "Every model measured, densest first; a click on a column's head sorts by it. Group says whether it is in the "
         "headline figures or why it is shown apart. Where a score cannot be read off the reference, the density is a "
-        "limit: ≤ true value at or below, ≥ at or above. Intervals are measured, of this model; those of its recipe, "
-        "among all columns, hold how far models of one making scatter too."
+        "limit: ≤ true value at or below, ≥ at or above. Intervals are those of this model; the recipe's, "
+        "among all columns, add model-to-model scatter."
     )
     return shown_table("models-table", caption, frame, fields, filters=("Group", "Status", "Family"), sortable=True)
 

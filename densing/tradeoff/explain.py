@@ -4,7 +4,7 @@ Of the items that B solves, those on which A fails are told from the others by t
 and by what is known of them (task, short fields of the document, length). The classifier is logistic with an L1
 penalty, so that some dozens of weights are left; items may lie in several stores, between which only the features'
 names, weights and gradients travel (proxCSL, :mod:`densing.efficiency.systems.prox_csl`). What it is worth is measured
-on items held out; what of it would come out again is measured by drawing the items anew, and only that may be kept.
+on items held out; its stability is measured over resamples of the items, and only stable weights may be kept.
 
 Source: for keeping what comes out again, Bach, "Bolasso", ICML 2008, and Meinshausen and Bühlmann, "Stability
 selection", JRSS B 72 (2010).
@@ -49,7 +49,7 @@ AMONG: Mapping[Among, str] = {
     "all": "of all items, those that B solves and A does not",
 }
 STABLE = 0.8
-"""Share of draws in which a weight keeps its sign, from which on it counts as one that would come out again."""
+"""Share of draws in which a weight keeps its sign, from which on it counts as stable."""
 LEAST_ITEMS = 5
 """A word, or a field's value, that fewer items of a store hold is no feature."""
 FEWEST, HELD_OUT_FEWEST = 10, 5

@@ -485,10 +485,7 @@ def ladder_gain(
     notes += [note for cost in costs.values() for note in cost.notes]
     asked = None
     if not sets and not (folder / "eval").is_dir():
-        text = (
-            f"{folder}: no questions asked; gains are of validation loss alone, and what questions without pairs would "
-            f"see is left out (run `densing ladder eval {folder}`)"
-        )
+        text = f"{folder}: no benchmark results; gains use validation loss only (run `densing ladder eval {folder}`)"
         notes.append(Note("not-evaluated", "info", text))
     elif sets:
         rows = sets[MEAN]

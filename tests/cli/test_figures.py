@@ -105,8 +105,8 @@ def test_rows_joined_to_the_catalog_are_pointed_out_where_they_would_be_grey(min
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("density", *ON, "--references", "all", "--html", "x.html"), "a figure is of one reference"),
-        (("density", "--skills", "--svg", "x.svg"), "a figure is of one reference"),
+        (("density", *ON, "--references", "all", "--html", "x.html"), "a figure shows one reference"),
+        (("density", "--skills", "--svg", "x.svg"), "a figure shows one reference"),
         (("density", *ON, "--png", "x.jpg"), "the name must end in .png"),
         (("trend", *ON, "--only", LEADERBOARD, "--catalog", LEADERBOARD), "give one of the two"),
         (("trend", "-r", "joint", "--only", LEADERBOARD), "the joint scale is made of the catalog"),

@@ -233,7 +233,7 @@ def test_error_severity_notes_give_exit_code_three() -> None:
     done = densing("density", "--reference", "olmo-ladder", "--benchmark", "mmlu", "--json")
     assert done.returncode == 3
     printed(done.stdout)
-    assert "must not be compared" in done.stderr
+    assert "Do not compare these densities" in done.stderr
 
 
 def test_doctor_finds_a_healthy_installation() -> None:

@@ -78,7 +78,7 @@ def test_a_page_of_its_own_shows_figure_table_and_notes(gains: Gains, tmp_path: 
     (row,) = gains.frame().to_dict("records")
     assert marks["x"] == pytest.approx([row["density_ratio"], row["token_ratio"]])
     said = " ".join(shown.words)
-    assert "local-sgd:tau=8" in said and "no questions asked" in said and "Do the intervals hold?" in said
+    assert "local-sgd:tau=8" in said and "no benchmark results" in said and "Do the intervals hold?" in said
     built_for_everyone(shown)
 
 

@@ -233,7 +233,7 @@ def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(s
     )
     later = fixture.FakeTrend(study.comparison.density.table, frames.estimates(), checks, 0.003)
     caveats = " ".join(sentence for _, sentence in check_sentences(comparison_with(study, later)))
-    assert "2023-09-27, has p = 0.015" in caveats and "rejects 7 % of those without a break (size)" in caveats
+    assert "2023-09-27, has p = 0.015" in caveats and "without a break, the 5 % test rejects 7 % (size)" in caveats
     assert "With the 31 organisations taken as independent" in caveats and "interval is 2.7 to 40.0 months" in caveats
     assert "Without research suites (A, B) the straight line's doubling time is 6.7 months (3.7 to 32.0)" in caveats
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 CARRIED = ("family", "organisation", "released", "kind", "architecture")
 FEW_CELLS = 3
-"""Below this many cells an ability is mostly what models are like in general."""
+"""Below this many cells an ability mostly reflects the prior."""
 
 
 def joint_densities(
@@ -128,7 +128,7 @@ def joint_densities(
     if few:
         message = (
             f"{formatting.plural(len(few), 'model')} on the joint scale with fewer than {FEW_CELLS} scores: their "
-            f"intervals hold mostly what models are like in general ({formatting.listed(few)})"
+            f"intervals mostly reflect the prior ({formatting.listed(few)})"
         )
         notes.append(Note("few-cells", "info", message, {"models": few}))
     log_n = np.log(rows["n_params"].to_numpy(dtype=float))
@@ -233,7 +233,7 @@ def reference_by_families(
     reference = densities.reference
     if not isinstance(reference, JointReference):
         raise InputError(
-            f"reference {reference.name} is one family: how its error falls with families asks for a joint reference"
+            f"reference {reference.name} is one family: its error by number of families needs a joint reference"
         )
     family = np.unique(reference.points["family"].to_numpy(dtype=str))
     others = family[family != reference.anchor]
@@ -333,7 +333,7 @@ def held_densities(result: DensityResult, models: Collection[str]) -> DensityRes
     table.loc[loose, "bound"] = ""
     undated = table.loc[own & table["released"].isna(), "model"].tolist()
     if undated:
-        message = f"{formatting.listed(undated)}: no release date, so no part of a trend"
+        message = f"{formatting.listed(undated)}: no release date, so not in the trend"
         notes.append(Note("no-date", "info", message, {"models": undated}))
     return replace(result, table=table, notes=(*result.notes, *links.notes, *notes))
 

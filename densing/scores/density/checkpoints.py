@@ -89,8 +89,8 @@ def densities_by_step(table: pd.DataFrame) -> pd.DataFrame:
     kept = rows[[at is not None for at in told]]
     if kept.empty:
         raise InputError(
-            "--by-step: no model is named as a checkpoint; names tell it by step500, checkpoint-500, iter_500 or the "
-            f"like, and here are {', '.join(map(str, rows['model'].head(3)))}"
+            "--by-step: no model name states a training step (step500, checkpoint-500, iter_500 or the like); found: "
+            f"{', '.join(map(str, rows['model'].head(3)))}"
         )
     known = [at for at in told if at is not None]
     kept = kept.assign(run=[run for run, _ in known], step=[step for _, step in known])

@@ -11,7 +11,7 @@ the curve. How far models scatter around a reference is learnt from the referenc
 
 So a density has two intervals. The *measured* one (``density_lo``, ``density_hi``) answers how well the effective size
 of this model on this curve is known: it holds the error of its ability and that of the reference. The one of its
-*recipe* (``density_lo_recipe``, ``density_hi_recipe``) holds the scatter on top: where another model of the same making
+*recipe* (``density_lo_recipe``, ``density_hi_recipe``) holds the scatter on top: where another model of the same recipe
 may lie. It is for comparing and predicting recipes, not for reading a model.
 """
 
@@ -176,9 +176,9 @@ class DensityResult(Readable):
             return ""
         scatter, reference, ability = (formatting.percentage(shares[name]) for name in ("scatter", "ruler", "ability"))
         return (
-            f"Of the variance of a recipe's density {scatter} is how far models of one making scatter, {reference} the "
-            f"reference, {ability} the model's own ability (mean over the models inside the reference); density_lo and "
-            "density_hi hold the last two."
+            f"Of the variance of a recipe's density, {scatter} is model-to-model scatter, {reference} the reference "
+            f"and {ability} the model's own ability (mean over the models inside the reference's range); density_lo "
+            "and density_hi cover the last two."
         )
 
     def card(self) -> Card:
@@ -230,7 +230,7 @@ def estimate_density(
     -------
     DensityResult
         A row per model that has a size; status ``ok``, ``extrapolated``, ``below_floor`` or ``above_ceiling``.
-        ``density_lo`` and ``density_hi`` are measured: they hold the curve's error, the score's noise and how far the
+        ``density_lo`` and ``density_hi`` cover the curve's error, the score's noise and how far the
         size was rounded. ``density_lo_recipe`` and ``density_hi_recipe`` hold the scatter of models around the
         reference too (:class:`Scatter`); NaN where the reference cannot tell it, and ``interval`` says so.
         ``share_ability``, ``share_ruler`` and ``share_scatter`` are their parts of a recipe's variance.
@@ -398,27 +398,27 @@ def _reading_notes(reference: Reference, denominator: str, guard: float, scatter
     notes = []
     if scatter is None:
         message = (
-            f"reference {reference.name} has no residuals to learn the scatter of models from "
-            f"({len(reference.fit.y)} points, {len(reference.fit.theta)} parameters): there is no interval of a recipe"
+            f"reference {reference.name} has no residuals to estimate model-to-model scatter from "
+            f"({len(reference.fit.y)} points, {len(reference.fit.theta)} parameters): no recipe intervals"
         )
         notes.append(Note("measurement-only", "warning", message, {"reference": reference.name}))
     kind = get_family(reference.name).kind if reference.name in family_names() else ""
     if denominator == "non_embedding" and kind == "one-step":
         message = (
-            f"the sizes of {reference.name} count embeddings, the denominator does not: densities come out too high, "
-            "most of all those of small models; compare them with each other only"
+            f"the sizes of {reference.name} include embeddings, the denominator does not: densities are too high, "
+            "most of all for small models; compare them only with each other"
         )
         notes.append(Note("mixed-counting", "warning", message, {"reference": reference.name}))
     if denominator != "non_embedding" and kind == "two-step":
         message = (
-            f"the sizes of {reference.name} leave out embeddings, the denominator counts them: densities come out too "
-            "low, most of all those of small models; --denominator non_embedding where the sizes are known"
+            f"the sizes of {reference.name} exclude embeddings, the denominator includes them: densities are too low, "
+            "most of all for small models; use --denominator non_embedding where the sizes are known"
         )
         notes.append(Note("mixed-counting", "warning", message, {"reference": reference.name}))
     if not np.isfinite(guard):
         message = (
-            "without a guard effective sizes are read as far as the curve goes, where its error has no limit, and a "
-            "score that it never reaches counts as beyond one parameter or a quadrillion: quote no trend from this"
+            "without a guard effective sizes are extrapolated as far as the curve goes, with unbounded error, and "
+            "scores off the curve are bounded by one parameter and a quadrillion: do not quote a trend from this"
         )
         notes.append(Note("no-guard", "warning", message))
     return notes

@@ -1,6 +1,6 @@
 """Ranks of models by density: where models stand among others on one reference, and which ranks hold on several.
 
-The value of a density on one reference says nothing about its value on another; ranks travel between references as far
+The value of a density on one reference says nothing about its value on another; ranks compare across references as far
 as the rank correlation says.
 """
 
@@ -187,7 +187,7 @@ def rank(
     measured = {*mine.table["model"], *mine.table.get("known_as", pd.Series(dtype=object)).dropna()}
     others = among.subset((~among.table["model"].isin(measured)).to_numpy())
     if not len(others):
-        raise InputError("there is no other model to be ranked among")
+        raise InputError("there is no other model to rank against")
     low, high = _ends(mine)
     others_low, others_high = _ends(others)
     n = len(others)
@@ -292,7 +292,8 @@ def compare_references(
     """Read the same models on several references.
 
     Density is relative to a reference family: its value on one reference says nothing about its value on another, where
-    other reference models, benchmarks and evaluators stand behind it. Ranks travel as far as the rank correlation says.
+    other reference models, benchmarks and evaluators stand behind it. Ranks compare as far as the rank correlation
+    says.
 
     Parameters
     ----------
@@ -346,7 +347,7 @@ def compare_references(
                 result = table_densities(models, reference, **options)
             if references is None and isinstance(models, Catalog) and result.table["protocol"].eq("differs").all():
                 detail = str(result.table["protocol_detail"].mode().iloc[0])
-                raise InputError(f"every score of the catalog was measured otherwise than the reference ({detail})")
+                raise InputError(f"all scores of the catalog were measured differently from the reference ({detail})")
             results[name] = result
         except DensingError as error:
             unknown = isinstance(error, UnknownNameError) and not name.endswith(".json") and name not in family_names()

@@ -317,7 +317,7 @@ def reference_benchmarks(reference: str, only: str | None = None) -> list[str]:
     if reference.endswith(".json"):
         benchmarks = list(load_reference(reference, only or "").benchmarks)
         if benchmarks == [""]:
-            raise InputError(f"{reference}: says not which benchmark its scores belong to; name it with --benchmark")
+            raise InputError(f"{reference}: states no benchmark that its scores belong to; name it with --benchmark")
         return benchmarks
     known = [name for name in available_benchmarks(reference) if name != "mean"]
     if only is not None and only not in known:
@@ -446,7 +446,7 @@ def _measurement_notes(chosen: pd.DataFrame, rows: pd.DataFrame, reference: str)
         if stock:
             message = (
                 f"{', '.join(stock)} are not the tasks that {reference} was measured on ({prefix}...): other "
-                "prompts and shots shift losses and scores, and densities with them"
+                "prompts and shots shift losses, scores and densities"
             )
             notes.append(Note("other-prompts", "warning", message, {"tasks": stock}))
     unknown = sorted(set(chosen.loc[chosen["stderr"].isna(), "task"].astype(str)))
@@ -482,7 +482,7 @@ def _reference_notes(table: pd.DataFrame, models: pd.DataFrame, reference: Refer
         if tokens and at and np.isfinite(float(tokens)) and not 0.99 < float(tokens) / at < 1.01:
             message = (
                 f"model {name} was trained on {float(tokens):.3g} tokens; the reference is read at D0 = {at:.3g}, "
-                "and what more tokens bring counts as density (arXiv 2412.04315, Eq. 4); --tokens reads it elsewhere"
+                "so the gain from more tokens counts as density (arXiv 2412.04315, Eq. 4); --tokens sets another D0"
             )
             notes.append(Note("training-tokens", "info", message, {"model": name}))
     low, high = reference.fit.domain["params"]
@@ -490,9 +490,8 @@ def _reference_notes(table: pd.DataFrame, models: pd.DataFrame, reference: Refer
     beyond = sorted(set(table.loc[outside & table["status"].eq("ok"), "model"]))
     if beyond:
         message = (
-            f"of {', '.join(beyond)} some effective sizes lie more than {DEFAULT_GUARD:g} times beyond the sizes that "
-            f"{reference.name} was fitted on ({low:.3g} to {high:.3g}); --guard {DEFAULT_GUARD:g} gives bounds there "
-            "instead"
+            f"some effective sizes of {', '.join(beyond)} lie more than {DEFAULT_GUARD:g} times outside the sizes that "
+            f"{reference.name} was fitted on ({low:.3g} to {high:.3g}); --guard {DEFAULT_GUARD:g} gives bounds"
         )
         notes.append(Note("far-from-ruler", "warning", message, {"models": beyond}))
     return notes

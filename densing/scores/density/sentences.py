@@ -14,9 +14,9 @@ COMBINED = "combined"
 """The benchmark of a row that stands for all that were measured."""
 HOW_TO_READ = (
     "Densities are relative to {reference}. Across references, compare ranks only (`densing density --references "
-    "all`).\ndensity_lo and density_hi are measured: they hold the error of the model's ability and of the reference. "
-    "Those that end in _recipe hold how far models of one making scatter too: for comparing or predicting recipes.\n"
-    "≤ and ≥ stand before the interval's end where the reference gives no more than a limit."
+    "all`).\ndensity_lo and density_hi cover the error of the model's ability and of the reference; density_*_recipe "
+    "add model-to-model scatter, for comparing or predicting recipes.\n"
+    "≤/≥: only an upper/lower bound is known (outside the reference's range)."
 )
 """What the columns of a table of densities say; ``reference`` names the reference."""
 _OVER = {"active": "active parameters", "non_embedding": "parameters without embeddings"}
@@ -43,7 +43,7 @@ def density_sentence(row: Mapping[str, Any], level: float = 0.95) -> str:
     >>> print(density_sentence({**limit, "protocol": "differs", "protocol_detail": "shots 0, reference 5"}))
     Mine-7B has density at most 0.049 (score at or below the floor) on the reference qwen1.5, benchmark mmlu; it must
     not be compared with densities on another reference or benchmark, nor with others on this one: it was measured
-    otherwise (shots 0, reference 5).
+    differently (shots 0, reference 5).
     """
     over = _OVER.get(str(row.get("denominator")), "")
     where = f"on the reference {formatting.clean(row.get('reference'), 80)}, {_score(row)}"
@@ -103,7 +103,7 @@ def _not(row: Mapping[str, Any]) -> str:
     others = "with densities on another reference or benchmark"
     detail = formatting.clean(row.get("protocol_detail"), 200)
     if row.get("protocol") == "differs":
-        return f"{others}, nor with others on this one: it was measured otherwise ({detail})"
+        return f"{others}, nor with others on this one: it was measured differently ({detail})"
     if row.get("protocol") == "unknown":
         return f"{others}, and only with care with others on this one: how it was measured is not all stated"
     return others

@@ -467,8 +467,8 @@ class StoppingRule:
     def _message(self, reason: str, items: int, now: _Interval, full: float) -> str:
         size, low, high = (math.exp(value) if value < math.inf else math.inf for value in now.log_size)
         reached = (
-            f"effective parameters {size:.3g} ({low:.3g} to {high:.3g}) by the items alone, on a reference taken as "
-            f"exact: ln density ± {now.half_width:.3g} after {items} items (asked: {self.target:g}"
+            f"effective parameters {size:.3g} ({low:.3g} to {high:.3g}) from the items alone (reference taken as "
+            f"exact): ln density ± {now.half_width:.3g} after {items} items (asked: {self.target:g}"
         )
         reached += {NARROW: ", met)", MORE: ")"}.get(reason, ", not met)")
         if reason == BOUND:

@@ -392,7 +392,7 @@ def _densities(
         if not (adopted.scores["benchmark"].eq(benchmark) & adopted.scores["evaluator"].eq(reference.evaluator)).any():
             raise InputError(
                 f"no {benchmark} score is measured as reference {reference.name} was ({reference.evaluator}); "
-                "give scores measured that way: --scores TABLE alone, or --catalog TABLE beside ours"
+                "give scores measured that way: --scores TABLE alone, or --catalog TABLE to add to ours"
             )
     scores = target_scores(adopted, reference.evaluator, reference.benchmarks)
     scores = scores.merge(_protocols(adopted, scores, reference), on="model", how="left")
@@ -518,22 +518,28 @@ def protocol_notes(table: pd.DataFrame, reference: Reference) -> list[Note]:
     reference : Reference
         The reference that they were read on.
     """
-    remedies = {
+    texts = {
         DIFFERS: (
             "error",
-            "differs from the reference's: densities must not be compared; measure as the reference was",
+            "{scores} measured differently from reference {name}: {examples}. Do not compare these densities; measure "
+            "as the reference was",
         ),
-        UNKNOWN: ("warning", "is not known whole, so it may differ from the reference's; state shots, metric and form"),
+        UNKNOWN: (
+            "warning",
+            "{scores} measured in a way that is not fully stated: {examples}. They may not be comparable with "
+            "reference {name}: add columns shots, metric and form",
+        ),
     }
     notes = []
-    for protocol, (severity, consequence) in remedies.items():
+    for protocol, (severity, text) in texts.items():
         rows = table[table["protocol"].eq(protocol)].drop_duplicates(["model", "benchmark", "protocol_detail"])
         if rows.empty:
             continue
         examples = formatting.listed(
             (f"{row['model']}, {row['benchmark']} ({row['protocol_detail']})" for row in rows.to_dict("records")), 2
         )
-        message = f"reference {reference.name}: the protocol of {examples} {consequence}"
+        scores = f"{formatting.plural(len(rows), 'score')} {'was' if len(rows) == 1 else 'were'}"
+        message = text.format(scores=scores, name=reference.name, examples=examples)
         models = sorted(set(rows["model"].astype(str)))
         notes.append(Note(f"protocol-{protocol}", severity, message, {"models": models}))  # type: ignore[arg-type]
     return notes

@@ -155,7 +155,7 @@ def to_log(result: Result) -> tuple[dict[str, float], dict[str, str]]:
     -------
     numbers : dict of str to float
         By ``density/REFERENCE/BENCHMARK/`` and ``density``, ``density_lo``, ``density_hi`` (its interval) or ``n_eff``
-        (the effective parameters). Where the reference gives no more than a limit the density is that limit, as in
+        (the effective parameters). Where only a bound is known the density is that bound, as in
         figures, and the end that is not known is left out. A density by loss is under ``BENCHMARK.loss``.
     texts : dict of str to str
         By ``density/REFERENCE/BENCHMARK`` the sentence to quote: name, density, interval, reference, and what it must

@@ -98,7 +98,7 @@ def evaluate_ladder(
     exports = list(read_exports(folder))
     if rewired := [export["name"] for export in exports if export.get("wiring")]:
         raise InputError(
-            f"{folder}: {rewired[0]} is wired otherwise than any model that lm-eval loads; its losses are in `densing "
+            f"{folder}: {rewired[0]} has an architecture that lm-eval cannot load; its losses are in `densing "
             "ladder gain`, and the other arms are asked in a ladder without it"
         )
     if not exports:

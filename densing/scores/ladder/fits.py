@@ -506,7 +506,7 @@ def fit_folder(folder: Path, *, draws: int = 1000, seed: int = 0, level: float =
         targets = _target_table(tasks, measured, level, seed)
     else:
         notes.append(
-            Note("not-evaluated", "warning", f"{folder}: no questions asked yet; run `densing ladder eval {folder}`")
+            Note("not-evaluated", "warning", f"{folder}: no benchmark results yet; run `densing ladder eval {folder}`")
         )
     notes += [note for task in tasks for note in task.notes]
     return LadderFit(about["preset"], exports, tuple(tasks), measured, targets, tuple(notes), behaviour)

@@ -384,8 +384,8 @@ class ArmTrainer(Trainer):
     def losses(self) -> dict[str, float]:
         """Return the losses: of clients with mixtures of their own also the mean of each on its own.
 
-        Where every client keeps its own weights, both are means over the clients; where modules are wired otherwise
-        than in transformers' model, the copies are asked themselves.
+        Where every client keeps its own weights, both are means over the clients; where the architecture is
+        not that of transformers' model, the copies are asked themselves.
         """
         losses = {"train": float(self.loss)}
         if not self.ranks.personal and not self.stack.late:

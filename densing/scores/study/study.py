@@ -171,7 +171,7 @@ class WinningForecast:
         table = self.table
         won = table[table["forecaster"].eq(self.outlook.choice.forecaster)]
         held = (
-            f" Its 90 % intervals held {formatting.percentage(won['cover90'].iloc[-1])} of what came."
+            f" Its 90 % intervals covered {formatting.percentage(won['cover90'].iloc[-1])} of the outcomes."
             if len(won)
             else ""
         )
@@ -594,9 +594,9 @@ def precision(trend: TrendResult) -> str:
     recent = np.asarray(released > since)
     families, everyone = (len(set(trend.data.family[mask])) for mask in (recent, np.ones(len(recent), bool)))
     prose += (
-        f". {formatting.percentage(shares.models)} of the variance is which families there are, and "
+        f". {formatting.percentage(shares.models)} of the variance comes from the choice of families, and "
         f"{families} of the {everyone} stem from the last {RECENT_MONTHS:.0f} months of the window: more makers after "
-        f"{formatting.month(since)}, measured by an evaluator that is none of them, would narrow it most"
+        f"{formatting.month(since)}, measured by an independent evaluator, would narrow it most"
     )
     if shares.reference_law is not None and shares.reference_law >= 0.05:
         prose += (

@@ -1,4 +1,4 @@
-r"""A back-test of forecasts: the catalog frozen at a date, the later models predicted, and what came set beside it.
+r"""A back-test of forecasts: the catalog frozen at a date, the later models predicted, compared with outcomes.
 
 Everything is fitted on the frozen part alone: the joint scale, the size curve, the lines. Of a later model a forecaster
 learns its size, its maker, its date and which tests it will take. Forecasts are compared by the continuous ranked
@@ -49,7 +49,7 @@ ORIGINS = ("2023-12-31", "2024-12-31", "2025-11-14")
 """The ends of past years, and a date from which little was known while this was written."""
 MONTHS, FURTHEST = 12.0, 120.0
 FEWEST_CELLS = 3
-"""A model known from fewer cells is mostly what models are like in general."""
+"""The ability of a model known from fewer cells mostly reflects the prior."""
 FEWEST_KNOWN, FEWEST_FAMILIES = 10, 3
 """Models since Llama-1, and families of them, without which there is no trend to carry on."""
 FEW_FAMILIES = 6
@@ -273,7 +273,9 @@ class ForecastBacktest(Readable):
         for target in (name for name in TARGETS if name in set(self.cases["target"])):
             choice = best_forecaster(self, target)
             inside = last.loc[(target, choice.forecaster), "cover90"]
-            lines.append(f"{choice.sentence} Its 90 % intervals held {formatting.percentage(inside)} of what came.")
+            lines.append(
+                f"{choice.sentence} Its 90 % intervals covered {formatting.percentage(inside)} of the outcomes."
+            )
         for name in (name for name in ("trend", "recent trend", "standing still") if name in self.forecasters):
             biases = self.table[self.table["target"].eq("density") & self.table["forecaster"].eq(name)]
             parts = [
@@ -307,7 +309,7 @@ class ForecastBacktest(Readable):
         """Return what is shown: the mean CRPS of every forecaster, over all origins."""
         usable = self.origins["status"].isin(["ok", "few families"])
         title = (
-            f"Forecasts of {self.months:g} months from {formatting.plural(int(usable.sum()), 'date')}, and what came"
+            f"Forecasts of {self.months:g} months from {formatting.plural(int(usable.sum()), 'date')} against outcomes"
         )
         facts = {formatting.day(row.origin): str(row.sentence) for row in self.origins.itertuples()}
         shown = ["target", "forecaster", "n", "families", "unit", "crps", "mae", "bias", "cover90"]

@@ -414,12 +414,12 @@ def _notes(data: TrendData, fit: Headline, checks: Checks, varying: PaceFit | No
         names = [str(name) for name in data.model[denser]]
         subject = f"{names[0]} is" if len(names) == 1 else f"{len(names)} models ({', '.join(names[:SHOWN])}, ...) are"
         message = (
-            f"{subject} beyond the reference and denser than the densest model measured ({np.exp(record):.3g}): "
-            "record-setters and forecasts, which rest on measured densities, stand too low"
+            f"{subject} beyond the reference and denser than the densest measured model ({np.exp(record):.3g}): "
+            "record-setters and forecasts, which use measured densities only, are biased low"
         )
         notes.append(Note("denser-than-record", "warning", message, {"models": names}))
     censored = 1 - float(data.observed.mean())
     if censored > 0.5:
-        message = f"{100 * censored:.0f} % of the rows lie beyond the reference and are known only as bounds"
+        message = f"{100 * censored:.0f} % of the rows are outside the reference's range and known only as bounds"
         notes.append(Note("mostly-censored", "warning", message, {"share": censored}))
     return notes

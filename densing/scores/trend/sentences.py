@@ -73,13 +73,13 @@ def quoted(title: str, now: str, *, models: int, families: int, reference: str, 
     --------
     >>> print(quoted("Density doubled every 5 months", "Now it rests.", models=9, families=1, reference="llama",
     ...              benchmark="mmlu"))
-    Density doubled every 5 months; 9 models of 1 family on the reference llama, benchmark mmlu. Now it rests. On
-    another reference, or of other models, the pace is another.
+    Density doubled every 5 months; 9 models of 1 family on the reference llama, benchmark mmlu. Now it rests. Another
+    reference or other models give another pace.
     """
     of = f"{formatting.plural(models, 'model')} of {formatting.plural(families, 'family', 'families')}"
     parts = (f"{title}; {of} on the reference {formatting.clean(reference, 80)}, benchmark "
              f"{formatting.clean(benchmark, 80)}.", now,
-             "On another reference, or of other models, the pace is another.")  # fmt: skip
+             "Another reference or other models give another pace.")  # fmt: skip
     return " ".join(filter(None, parts))
 
 
@@ -166,8 +166,8 @@ def shuffled(checks: Checks) -> str:
     >>> test = ShuffleTest(0.003, 0.006, 0.0, None, (), size=0.0475, power=power)
     >>> print(shuffled(Checks(permutation=PermutationTests(999, test, test, test))))
     With the release dates of whole families shuffled, as steep a slope appears with p = 0.003: the order of release
-    alone seldom gives such a slope. At 5 %, in worlds simulated on these dates and families, this test rejects 5 % of
-    those without a trend (size) and 59 % with a doubling in 12 months (power).
+    alone seldom gives such a slope. In simulations on these dates and families without a trend, the 5 % test rejects 5
+    % (size); power: 59 % with a doubling in 12 months.
     """
     test = None if checks.permutation is None else checks.permutation.headline_family_blocks
     if test is None or test.p is None:
@@ -187,20 +187,20 @@ def size_and_power(
     Examples
     --------
     >>> size_and_power(ShuffleTest(0.2, 0.006, 0.0, None, ()), "without a trend")
-    'How often this test is right was not simulated.'
+    'Size and power of this test were not simulated.'
     """
     if test.size is None or math.isnan(test.size):
-        return "How often this test is right was not simulated."
+        return "Size and power of this test were not simulated."
     effects = [
         f"{formatting.percentage(effect.share)} {'with' if effect.effect.startswith('a ') else 'where'} {effect.effect}"
         for effect in test.power or ()
     ]
     share = formatting.percentage(test.size)
-    size = f"At 5 %, in worlds simulated {where}, this test rejects {share} of those {nothing} (size)"
+    size = f"In simulations {where} {nothing}, the 5 % test rejects {share} (size)"
     if not effects:
         return f"{size}."
     *others, last = effects
-    return f"{size} and {', '.join(others)}{' and ' if others else ''}{last} (power)."
+    return f"{size}; power: {', '.join(others)}{' and ' if others else ''}{last}."
 
 
 def broken(checks: Checks) -> str:
@@ -213,8 +213,7 @@ def broken(checks: Checks) -> str:
     >>> stated = StatedBreak("2022-11-30", 0, 40, None, "no model before the date")
     >>> print(broken(Checks(breakpoint=BreakTests(stated, best, PAPER, 199))))
     The best break by search, 2023-09-27, has p = 0.015 (search included): a doubling in 1.1 months before and in 28.5
-    months after. At 5 %, in worlds simulated on its dates and families, this test rejects 7 % of those without a break
-    (size).
+    months after. In simulations on its dates and families without a break, the 5 % test rejects 7 % (size).
     """
     best = None if checks.breakpoint is None else checks.breakpoint.searched
     if best is None or best.p is None or best.date is None:
@@ -306,7 +305,7 @@ def bias(checks: Checks) -> str:
     if null is None or null.median_doubling_months is None:
         return ""
     # The share of such series that look as steep is a test without power; it stands in the details with its size.
-    return f"With no trend at all the envelope would report a doubling in {null.median_doubling_months:.1f} months."
+    return f"The envelope would report a doubling in {null.median_doubling_months:.1f} months even without any trend."
 
 
 def other_tests(checks: Checks) -> dict[str, ShuffleTest]:
@@ -329,7 +328,7 @@ def other_test(name: str, test: ShuffleTest) -> str:
     Examples
     --------
     >>> print(other_test("dates shuffled", ShuffleTest(0.001, 0.006, 0.0, None, (), size=0.18, power=())))
-    Dates shuffled: p = 0.001. At 5 %, in worlds simulated on its dates and families, this test rejects 18 % of those
-    without a trend (size).
+    Dates shuffled: p = 0.001. In simulations on its dates and families without a trend, the 5 % test rejects 18 %
+    (size).
     """
     return f"{name[:1].upper()}{name[1:]}: p = {test.p:.3f}. {size_and_power(test, 'without a trend')}"

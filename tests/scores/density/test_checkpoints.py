@@ -54,7 +54,7 @@ def test_steps_are_numbers_and_other_rows_stay_where_they_are() -> None:
 
 
 def test_without_a_checkpoint_the_error_says_how_names_tell_them() -> None:
-    with pytest.raises(InputError, match=r"no model is named as a checkpoint.*checkpoint-500.*here are mine"):
+    with pytest.raises(InputError, match=r"no model name states a training step.*checkpoint-500.*found: mine"):
         densities_by_step(pd.DataFrame([{"model": "mine", **ROW}]))
 
 

@@ -246,7 +246,7 @@ def test_the_parts_of_the_variance_are_those_of_the_world() -> None:
     # The variance of the scatter is drawn on five degrees of freedom: a mean of 5/3 of the estimate, before the noise.
     expected = (scatter.total * 5 / 3 - scatter.noise) / SE**2
     assert shares["share_scatter"].mean() / shares["share_ability"].mean() == pytest.approx(expected, rel=0.3)
-    assert f"{100 * result.shares['scatter']:.0f} % is how far models of one making scatter" in result.spread
+    assert f"{100 * result.shares['scatter']:.0f} % is model-to-model scatter" in result.spread
 
 
 def test_places_are_those_of_models_as_measured_and_not_of_their_recipes() -> None:
@@ -278,8 +278,8 @@ def test_references_and_skills_say_where_a_score_was_measured_otherwise(tmp_path
     mine = [row for row in printed(done.stdout) if row["model"] == "Mine-7B"]
     assert done.returncode == 3 and {row["protocol"] for row in mine} == {"differs"}
     everyone = compare_references(load_catalog())
-    assert "olmo-ladder" not in everyone.results, "every score of the catalog was measured otherwise than that ladder"
-    assert any("olmo-ladder" in note.message and "otherwise" in note.message for note in everyone.notes)
+    assert "olmo-ladder" not in everyone.results, "every score of the catalog was measured differently from that ladder"
+    assert any("olmo-ladder" in note.message and "differently" in note.message for note in everyone.notes)
 
 
 def test_rank_correlation_is_that_of_scipy_and_a_bound_has_no_rank() -> None:

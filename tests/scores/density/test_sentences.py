@@ -36,7 +36,7 @@ OTHERS = "it must not be compared with densities on another reference or benchma
         ({"benchmark": "combined", "benchmarks": "piqa+csqa", "quantity": "loss"},
          "on the reference qwen1.5, 2 benchmarks together (piqa, csqa) by loss; it"),
         ({"protocol": "differs", "protocol_detail": "shots 0, reference 5"},
-         f"{OTHERS}, nor with others on this one: it was measured otherwise (shots 0, reference 5)."),
+         f"{OTHERS}, nor with others on this one: it was measured differently (shots 0, reference 5)."),
         ({"protocol": "unknown"}, f"{OTHERS}, and only with care with others on this one: how it was measured is not"),
         ({"model": "two\nlines \u202e"}, "two lines has density"),
     ],
@@ -80,4 +80,4 @@ def test_a_trend_is_quoted_with_both_paces_its_models_and_its_reference() -> Non
     said = trend.quoted("qwen1.5", "mmlu")
     families = len(set(trend.data.family))
     assert said.startswith(f"{trend.title}; {len(trend.data)} models of {families} families on the reference qwen1.5,")
-    assert trend.now in said and said.endswith("the pace is another.")
+    assert trend.now in said and said.endswith("give another pace.")
