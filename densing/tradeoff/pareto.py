@@ -212,9 +212,9 @@ def frontier(
     >>> result = frontier(cost="device_hours", profiles=runs)
     >>> result.table[["name", "on_frontier", "share"]]
         name  on_frontier  share
-    0  small         True  1.000
-    1   best         True  1.000
-    2   slow        False  0.001
+    0  small         True    1.0
+    1   best         True    1.0
+    2   slow        False    0.0
     """
     if cost not in COSTS:
         raise UnknownNameError("cost", cost, COSTS)

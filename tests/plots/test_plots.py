@@ -250,7 +250,9 @@ def test_hover_tells_what_the_issue_asks_for(study: Any) -> None:
     for wanted in ("released", "size", "effective size", "score", "status", "source"):
         assert f"<br>{wanted}" in words
     recipe = {"density": 1.0, "density_lo": 0.8, "density_hi": 1.2, "density_lo_recipe": 0.5, "density_hi_recipe": 2.0}
-    assert "density: 1.0 (measured 0.80 to 1.2)<br>its recipe's: 0.50 to 2.0, with the scatter" in hover(recipe)
+    assert "density: 1.0 (measured 0.80 to 1.2)<br>its recipe's: 0.50 to 2.0, with model-to-model scatter" in hover(
+        recipe
+    )
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -49,7 +49,7 @@ def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: 
     assert record.digest == document["digest"]
     text = page.read_text()
     assert "local-sgd:tau=8" in text and "nan" not in text.lower()
-    assert "what questions without pairs would see is left out" in text and "Before" not in text
+    assert "gains use validation loss only" in text and "Before" not in text
     assert document["unpaired_questions"] is None
 
 

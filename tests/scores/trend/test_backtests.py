@@ -169,7 +169,7 @@ def test_what_one_forecaster_said_stands_beside_what_came() -> None:
 
 def test_the_sentences_say_who_won_and_which_way_the_trend_erred() -> None:
     lines = result().sentences()
-    assert len(lines) == 6 and sum("held" in line for line in lines) == 3
+    assert len(lines) == 6 and sum("90 % intervals covered" in line for line in lines) == 3
     bias = result().table.set_index(["target", "forecaster"]).loc[("density", "trend"), "bias"]
     [trend] = [line for line in lines if line.startswith("Densities by trend")]
     assert ("too low" if bias > 0 else "too high") in trend and ORIGIN in trend
