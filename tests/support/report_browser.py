@@ -88,7 +88,9 @@ def wait(done: Any, seconds: float = 20) -> None:
 
 def requests(browser: Any) -> set[str]:
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    return {m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"}
+    urls = {m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"}
+    # The browser's own start page may still load its parts.
+    return {url for url in urls if not url.startswith("chrome:")}
 
 
 def unfold(page: Any) -> None:
