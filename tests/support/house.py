@@ -319,16 +319,17 @@ class Walk:
 
 def walks(folder: Path) -> dict[str, Walk]:
     """Follow a score from CSV to doubling time, a trace event to exposed communication, and a flag to its technique."""
-    import densing
+    # Names are looked up before the walk, as a caller's imports are.
+    from densing import TrendData, estimate_trend, load_reference, table_densities
     from densing.cli import main as densing_main
 
     (folder / "scores.csv").write_text(SCORES, encoding="utf-8")
     (folder / "trace.json").write_text(json.dumps(EVENTS), encoding="utf-8")
-    reference = densing.load_reference("qwen1.5", "mmlu")
+    reference = load_reference("qwen1.5", "mmlu")
 
     def score() -> None:
-        densities = densing.table_densities(folder / "scores.csv", reference)
-        densing.estimate_trend(densing.TrendData.from_density(densities), seed=0, permutations=50, bootstrap=50)
+        densities = table_densities(folder / "scores.csv", reference)
+        estimate_trend(TrendData.from_density(densities), seed=0, permutations=50, bootstrap=50)
 
     def command(arguments: str) -> None:
         before, sys.argv = sys.argv, ["densing", *arguments.split()]
