@@ -47,7 +47,7 @@ coverage: $(STAMP)  ## the coverage simulations at full budget
 coverage-table: $(STAMP)  ## measure every estimator in every simulated world; the headline's reason is read from it
 	$(BIN)/python -m densing.scores.trend.coverage
 
-shipped: $(STAMP)  ## joint scale, vintages and back-tests of the embedded catalog, some ten fits of the joint scale; after a change of catalog or sampler
+shipped: $(STAMP)  ## joint scales, vintages and back-tests of the embedded catalog, some ten fits of the joint scale; after a change of catalog or sampler
 	$(BIN)/python -m densing.scores.study.shipped
 
 until-table: $(STAMP)  ## coverage and items of --until-ci on simulated models (docs/adr/0008-stopping.md)
