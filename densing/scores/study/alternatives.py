@@ -296,7 +296,7 @@ def sensitivity(
         From :class:`TrendData` to one or two slopes: over the window and, for the columns ``year_months, year_lo,
         year_hi``, over the last twelve months. The headline's estimator by default.
     refit : bool
-        Also fit the scale with the scores that makers gave their own models: 40 seconds of one core, once; that of the embedded catalog is shipped.
+        Also read the scale fitted with makers' scores of their own models; the embedded catalog's is shipped.
     seed : int
         Of the default estimate.
     keep : bool
