@@ -83,7 +83,7 @@ Fetch = Annotated[
 Since = Annotated[str | None, typer.Option("--since", help="First release date, ISO.", metavar="DATE")]
 Until = Annotated[str | None, typer.Option("--until", help="Last release date, ISO.", metavar="DATE")]
 Denominator = Annotated[
-    str, typer.Option("--denominator", help="Which parameters divide: total, active or non_embedding.")
+    str, typer.Option("--denominator", help="Parameter count in the denominator: total, active or non_embedding.")
 ]
 Tokens = Annotated[
     float | None,
@@ -91,7 +91,7 @@ Tokens = Annotated[
 ]
 Guard = Annotated[
     float,
-    typer.Option("--guard", help="Report N_eff inside [Nmin/GUARD, GUARD*Nmax] of the family; inf switches off."),
+    typer.Option("--guard", help="Report N_eff only within [Nmin/GUARD, GUARD*Nmax] of the family; inf: no limit."),
 ]
 Include = Annotated[
     list[str] | None,

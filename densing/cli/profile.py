@@ -266,7 +266,7 @@ def profile(
     except KeyboardInterrupt:
         if out is None:
             raise
-        raise StoppedError(f"stopped; the same command goes on from {out}") from None
+        raise StoppedError(f"stopped; the same command resumes from {out}") from None
 
 
 def _check_flags(source: Source, outputs: Outputs) -> None:
@@ -351,7 +351,7 @@ def _check_place(output: str, folder: Path) -> None:
     absolute = folder.absolute()
     existing = next(parent for parent in (absolute, *absolute.parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"{output}: nothing can be written in {existing}; check rights and place")
+        raise InputError(f"{output}: nothing can be written in {existing}; check permissions and location")
 
 
 def _has_traces(folder: Path) -> bool:

@@ -49,7 +49,7 @@ Model = Annotated[str, typer.Option("--model", help="tiny, small or medium; --la
 Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Transformer layers.")]
 Hidden = Annotated[int | None, typer.Option("--hidden", min=1, help="Width.")]
 Heads = Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")]
-Ffn = Annotated[int | None, typer.Option("--ffn", min=1, help="Width inside the feed-forward block.")]
+Ffn = Annotated[int | None, typer.Option("--ffn", min=1, help="Hidden size of the feed-forward block.")]
 Batch = Annotated[
     int, typer.Option("--batch", help="Sequences per rank and step (tensor-parallel, pipeline: of all ranks).")
 ]

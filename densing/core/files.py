@@ -246,7 +246,9 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{path}: cannot write ({error.strerror or error}); check space, rights and place") from error
+        raise InputError(
+            f"{path}: cannot write ({error.strerror or error}); check free space, permissions and location"
+        ) from error
 
 
 def cache_folder() -> Path:

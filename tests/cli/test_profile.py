@@ -378,7 +378,7 @@ def test_an_overlay_is_not_put_where_it_would_be_read_as_a_rank(two: Path, tmp_p
     [
         ("densing.cli.build", (), "stopped\n"),
         ("densing.cli.profile.read_run", (), "stopped\n"),
-        ("densing.cli.profile.read_run", ("--out", "store"), "stopped; the same command goes on from store\n"),
+        ("densing.cli.profile.read_run", ("--out", "store"), "stopped; the same command resumes from store\n"),
     ],
 )
 def test_an_interrupt_is_one_line(two: Path, tmp_path: Path, where: str, flags: tuple[str, ...], told: str) -> None:

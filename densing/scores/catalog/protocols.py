@@ -49,7 +49,7 @@ class Protocol:
     Parameters
     ----------
     shots : float, optional
-        Examples in the prompt.
+        Few-shot examples in the prompt.
     form : {"", "cloze", "letters", "generate"}
         Whether the text of an option, its letter, or an answer written freely is scored.
     metric : str

@@ -75,7 +75,7 @@ def evaluate_ladder(
     folder : Path
         The ladder.
     questions : int, optional
-        Questions per set; the preset's when left out.
+        Questions per set; default: the preset's.
     workers : int
         Processes; each takes a share of the models and all write into one store.
     device : str

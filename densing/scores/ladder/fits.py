@@ -551,7 +551,7 @@ def check_targets(
     tokens : float
         D0.
     level : float
-        Level of the intervals.
+        Confidence level of the intervals.
     seed : int
         Seed of the noise.
 

@@ -176,7 +176,7 @@ def _read(source: Path) -> bytes:
             raise InputError(f"corpus {source}: {size} bytes; at most {MAX_BYTES} are read, take a part of it")
         return b"\n".join(file.read_bytes() for file in files)
     except (OSError, ValueError) as error:
-        raise InputError(f"corpus {source}: cannot read ({error}); check path and rights") from error
+        raise InputError(f"corpus {source}: cannot read ({error}); check path and permissions") from error
 
 
 @cache

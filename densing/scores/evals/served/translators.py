@@ -209,7 +209,7 @@ def fit_translators(
     tokens, block : int
         Tokens read, in blocks that do not see each other; every tenth block is held out and chooses the penalty.
     seed : int
-        Of the order of texts.
+        Seed of the order of texts.
     device : str
         Where the model runs.
     progress : callable
