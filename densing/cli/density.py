@@ -105,8 +105,8 @@ def density(
         list[str] | None,
         typer.Option(
             "--fail-if",
-            help="'METRIC < NUMBER', e.g. 'density<0.8', for models of --scores or --results: exit code 4 if it holds "
-            "for all of a model's interval, or for a part of it (cannot be decided); may be repeated. METRIC: density "
+            help="'METRIC < NUMBER', e.g. 'density<0.8', for models of --scores or --results: exit code 4 if it is "
+            "true for a model's whole interval, or for part of it (undecided); may be repeated. METRIC: density "
             "or n_eff; an end of the interval, e.g. density_hi, which is a plain number; with the benchmark before it "
             "that of one benchmark, as in mmlu.density. On a ladder, where losses are read, too: loss.density, "
             "piqa.score.density.",

@@ -40,7 +40,7 @@ QUALITY = Table(
     "quality",
     (
         Column("exit", "integer", "layers computed", required=True, low=1, high=10_000, remedy="count layers from 1"),
-        Column("cut", "integer", "layers before the hand-over; empty: nothing is handed over", low=0, high=10_000,
+        Column("cut", "integer", "layers before the cut; empty: no cut", low=0, high=10_000,
                remedy="count layers from 0, the embedding"),
         Column("cut_bits", "integer", "of each number handed over", low=2, high=16, default="16",
                remedy="write 2, 4, 8 or 16"),

@@ -38,9 +38,9 @@ def test_a_model_is_deployed_and_a_folder_written(ways: Path, tmp_path: Path) ->
 def test_what_is_missing_is_said(ways: Path, tmp_path: Path) -> None:
     for options, words in (
         ((), "give either a result store"),
-        (("--quality", ways), "what do the layers take"),
+        (("--quality", ways), "layer times are missing"),
         (("--quality", ways, *QUICK, "--deadline", 1), "is met by nothing"),
         (("--quality", ways, *QUICK, "--channel", "good=fast"), "'fast' is no number"),
-        (("--quality", ways, *QUICK, "--try", "20mbit"), "which model is served"),
+        (("--quality", ways, *QUICK, "--try", "20mbit"), "needs the model to serve"),
     ):
         assert words in densing("deploy", *options, code=1).stderr

@@ -74,7 +74,7 @@ def reference(draws: int = 20) -> LawFit:
         ("M,7e9,2023-02-29,mmlu,0.5", "as 2024-02-29"),
         ("M,7e9,2999-01-01,mmlu,0.5", "and today"),
         ("M,7e9,2024-01-01,mmlu,62", "write 0.62 for 62 % (divide by 100)"),
-        ("M,7e9,2024-01-01,mmlu,-0.62", "a loss or a log-likelihood is none"),
+        ("M,7e9,2024-01-01,mmlu,-0.62", "losses and log-likelihoods do not belong here"),
         ("M,7e9,2024-01-01,mmlu,1e400", "write 0.45"),
         ("M,7e9,2024-01-01,MNLU,0.5", "benchmarks.csv"),
         ("M,7e9,2024-01-01,mmlu", "4 cells"),

@@ -76,9 +76,7 @@ def test_a_table_in_the_hosts_memory() -> None:
         assert row["parameters_on_device"] == 9_788 and row["parameters"] == 14_215_684_156
         assert row["bytes_per_link"] == {"host": row["bytes"]} and row["bytes"] >= 270_700 * 512
     shown = densing("compare", "--model", "sage-reddit", "--cluster", "rtx3090-pcie3", "--techniques", names).stdout
-    assert (
-        "parameters on the device, of all (which divides is a choice of N): host-gather 20,633 of 140,265,563" in shown
-    )
+    assert "parameters on the device, of all (either may serve as N): host-gather 20,633 of 140,265,563" in shown
     assert "figures of sage-reddit (derived)" in shown and "232,965 rows by 602 columns" in shown
 
 
@@ -172,7 +170,7 @@ def test_the_helps_own_example_fits(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert {row["status"] for row in found["rows"]} == {"simulated"}
     assert found["batch"] * found["sequence"] == 8 * 8192
     # Those that change what a step learns say so in the title, too.
-    assert found["title"].endswith("as fast as ddp per step, but changes what a step learns")
+    assert found["title"].endswith("as fast as ddp per step, but changes the training step")
 
 
 def test_equal_warnings_of_a_map_are_one_that_names_the_batches(

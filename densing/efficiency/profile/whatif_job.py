@@ -360,7 +360,7 @@ def build_graph(ops: Sequence[Op]) -> Graph:
     try:
         order = tuple(TopologicalSorter(waits).static_order())
     except CycleError as error:
-        raise InputError("operations wait for one another in a circle; the trace follows no known schedule") from error
+        raise InputError("operations wait for each other in a cycle; the trace follows no known schedule") from error
     return Graph(tuple(units[number] for number in order), tuple(tuple(sorted(awaited)) for awaited in before))
 
 

@@ -223,7 +223,7 @@ def estimate_density(
     level : float
         Confidence level of the intervals.
     seed : int
-        Seed of everything random. Each score has a stream of its own, named by benchmark and model, so that neither
+        Random seed. Each score has a stream of its own, named by benchmark and model, so that neither
         the other rows nor their order matter.
 
     Returns

@@ -144,8 +144,8 @@ def run_plan(
         if model.identity is not None and not model.identity.pinned:
             name, revision = model.spec.name, model.identity.key["revision"]
             message = (
-                f"model {name}: its commit could not be found out, so {revision!r} stands in the key; "
-                "pass revision=<commit> so that a change is noticed"
+                f"model {name}: its commit is unknown, so the key contains {revision!r}; pass revision=<commit> "
+                "so that changes are detected"
             )
             notes.append(Note("moving-revision", "warning", message, {"model": name, "revision": revision}))
     return RunSummary(Path(folder), tuple(outcomes), time.monotonic() - started, (*notes, *session.notes))

@@ -246,7 +246,7 @@ class Validation(Readable):
             "hidden": formatting.plural(len(self), "cell"),
             "rivals": formatting.listed(self.rivals),
         }
-        return Card("The joint scale on scores that it has not seen", facts, self.table, self.notes)
+        return Card("The joint scale on held-out scores", facts, self.table, self.notes)
 
 
 def validate(

@@ -132,7 +132,7 @@ def pair_table(losses: pd.DataFrame, arm: str, baseline: str = PLAIN) -> tuple[p
         if rows.duplicated(list(PAIR)).any():
             cell = rows.loc[rows.duplicated(list(PAIR)), list(PAIR)].iloc[0]
             raise InputError(
-                f"arm {name}: size {cell['size']}, seed {cell['seed']}, {cell['tokens']:,.0f} tokens is there twice; "
+                f"arm {name}: size {cell['size']}, seed {cell['seed']}, {cell['tokens']:,.0f} tokens occurs twice; "
                 "keep one of the exports"
             )
         sides[name] = rows[good]

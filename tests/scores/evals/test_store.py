@@ -304,7 +304,7 @@ def test_busy_names_the_other_process(tmp_path: Path) -> None:
     child = SPAWN.Process(target=_hold, args=(str(unit.folder), ready, release))
     child.start()
     assert ready.wait(60)
-    with pytest.raises(BusyError, match=rf"process {child.pid} on .* holds it since"), unit.lock(timeout=0):
+    with pytest.raises(BusyError, match=rf"process {child.pid} on .* has locked it since"), unit.lock(timeout=0):
         pass
     release.set()
     child.join(60)

@@ -84,7 +84,7 @@ def test_target_tasks_of_several_benchmarks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,prompt,target\n1,a,\n1,b,c\n1,b,c\n", "row 2, column target: empty(.|\n)*'1' stands twice"),
+        ("id,prompt,target\n1,a,\n1,b,c\n1,b,c\n", "row 2, column target: empty(.|\n)*'1' occurs twice"),
         ("id,prompt\n1,a\n", "target missing"),
     ],
 )

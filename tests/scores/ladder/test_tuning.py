@@ -183,7 +183,7 @@ def test_what_cannot_be_told_is_refused(place: Path, tmp_path: Path) -> None:
         tune(model(place), tmp_path / "out", Tuning(split="tme"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
-    with pytest.raises(InputError, match="holds something else than an adapter; choose another --out"):
+    with pytest.raises(InputError, match="contains something other than an adapter; choose another --out"):
         tune(model(place), tmp_path / "full", TUNING)
     assert (tmp_path / "full" / "notes.txt").exists()
 
@@ -231,7 +231,7 @@ def test_a_folder_that_holds_no_adapter_is_refused(place: Path, tmp_path: Path) 
     (error,) = failures(place, tmp_path / "run", entry(place, adapter=str(place / "nowhere")))
     assert "nowhere: no such folder; run densing tune --out" in error
     (error,) = failures(place, tmp_path / "run", entry(place, adapter=str(place / "deep")))
-    assert "no adapter of densing tune there (densing.json is missing)" in error
+    assert "no adapter of densing tune in it (densing.json is missing)" in error
     revision = identify_model(model(place)).key["revision"]
     copy = tmp_path / "copy"
     copy.mkdir()

@@ -119,7 +119,7 @@ def test_equal_links_part_nobody() -> None:
     ("bandwidth", "told"),
     [
         (spread([2, 2], 5.0, 0.0), "devices 2, 3 cannot be reached"),
-        (np.array([[0.0, 1.0], [2.0, 0.0]]), "differs between the two directions"),
+        (np.array([[0.0, 1.0], [2.0, 0.0]]), "the two directions of a pair differ"),
         (np.array([[0.0, -1.0], [-1.0, 0.0]]), "from 0 up"),
         (np.array([[0.0, math.nan], [math.nan, 0.0]]), "from 0 up"),
         (np.zeros((2, 3)), "square"),

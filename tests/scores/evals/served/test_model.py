@@ -160,7 +160,7 @@ def test_variants_that_cannot_be_served_are_refused(options: dict[str, Any], mes
 
 def test_translators_are_needed_and_must_be_the_models_own(folder: Path, tmp_path: Path) -> None:
     cases = {
-        "needs translators there; run densing exits": {},
+        "needs translators at that exit; run densing exits": {},
         "this model is another": {"translators": str(folder / "GPTNeoX-exits")},
     }
     for message, options in cases.items():
@@ -171,7 +171,7 @@ def test_translators_are_needed_and_must_be_the_models_own(folder: Path, tmp_pat
     one = fit_translators(ModelSpec.of("hf", arguments(folder / "Llama")), [1], TEXTS, tmp_path, tokens=3000)
     entry = {"model_args": arguments(folder / "Llama", exit=2, translators=str(one.folder))}
     (spec,) = plan_of({"models": [entry], "tasks": ["x"]}, "the test").models
-    with pytest.raises(InputError, match="has translators of the exits 1; fit this one too"):
+    with pytest.raises(InputError, match="has translators for exits 1; fit this one too"):
         load_model(spec, Loading(device="cpu"), identify_model(spec))
 
 
