@@ -750,7 +750,7 @@ def _sentences(validation: Validation) -> list[str]:
             f"{len(tally.blind)} calibrated rows that agree also agree under every broken law: {', '.join(tally.blind)}"
         )
     if tally.untested:
-        sentences.append(f"no reproduced row fails without {', '.join(tally.untested)}: these figures do not test it")
+        sentences.append(f"no row that holds detects {', '.join(tally.untested)}: these figures do not test it")
     if tally.not_first_hand:
         sentences.append(f"{tally.not_first_hand} of the published figures are not first-hand: see the column 'known'")
     return sentences

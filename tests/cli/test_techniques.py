@@ -97,7 +97,7 @@ def test_pipelines_find_their_stages() -> None:
     found = compare("gpt2", "geo48", "pipeline,fusion")
     assert {row["status"] for row in found["rows"]} == {"simulated"}
     assert (found["split"]["pp"], found["split"]["dp"], found["split"]["tp"]) == (6, 8, 1)
-    assert found["rows"][1]["speedup"] > 1 and found["title"].endswith("but changes what a step learns")
+    assert found["rows"][1]["speedup"] > 1 and found["title"].endswith("but changes the training step")
     [note] = [note for note in found["notes"] if note["code"] == "placement"]
     assert "ranks 24-31, 16-23" in note["message"] and "reconstructed" in note["message"]
     assert note["details"]["cuts"] == [1, 2, 3, 4, 5] and min(note["details"]["shares"]) == 0.01
@@ -324,7 +324,7 @@ def test_a_report_never_replaces_what_was_read(model: Path) -> None:
     done = densing(
         "compare", "--model", model, "--cluster", "a100x8-tcp", "--techniques", "ddp", "--html", model, code=1
     )
-    assert "is the file of --model" in done.stderr
+    assert "is also the file of --model" in done.stderr
     assert model.read_bytes() == before
 
 
@@ -428,8 +428,8 @@ def test_throughput_refuses_what_does_not_go_together(tmp_path: Path) -> None:
     table = tmp_path / "runs.csv"
     table.write_text("row_id,layers\na,24\n")
     assert "needs row_id, layers, hidden" in densing("validate", "--throughput", table, code=1).stderr
-    assert "goes with --throughput" in densing("validate", table, code=1).stderr
-    assert "leave out --technique" in densing("validate", "--throughput", "--fast", code=1).stderr
+    assert "needs --throughput" in densing("validate", table, code=1).stderr
+    assert "cannot be combined with --technique" in densing("validate", "--throughput", "--fast", code=1).stderr
     assert "is the table itself" in densing("validate", "--throughput", table, "--html", table, code=1).stderr
 
 

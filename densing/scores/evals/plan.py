@@ -451,7 +451,7 @@ def variant_of(type_: str, args: Mapping[str, Any], where: str) -> tuple[str, st
         return None
     kind, what = ("hf-served", "exits, cuts or bits") if served else ("hf-tuned", "an adapter of densing tune")
     if type_ not in ("hf", "hf-prefix", kind):
-        raise InputError(f"{where}: {what} require a transformers model (hf), not {type_}")
+        raise InputError(f"{where}: a transformers model (hf) is needed for {what}, not {type_}")
     others = ("adapter", "peft", "delta") if served else ("peft", "delta")
     if other := next((name for name in others if args.get(name)), None):
         raise InputError(f"{where}: {other} and {what} at once; merge it into the weights first")

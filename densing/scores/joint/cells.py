@@ -209,7 +209,7 @@ def joint_cells(catalog: Catalog, *, own: str = "none", evaluators: Sequence[str
 
 @lru_cache(maxsize=4)
 def catalog_cells(catalog: Catalog, own: str) -> Cells:
-    """Return :func:`joint_cells` of a catalog, worked out once: every basket, ruler and question reads the same."""
+    """Return :func:`joint_cells` of a catalog, computed once and shared by all baskets and questions."""
     return joint_cells(catalog, own=own)
 
 

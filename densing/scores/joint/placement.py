@@ -5,7 +5,7 @@ the new models' abilities, their effects with evaluators and their scatter are d
 
 .. math:: p(x_{new} \mid s_{new}, s_{old}) \approx \int p(x_{new} \mid s_{new}, \phi)\, p(\phi \mid s_{old})\, d\phi
 
-New scores tell nothing of the tests, which is what keeps a back-test strict and a user's model from moving the ruler.
+New scores do not change the tests, so back-tests stay strict and user models do not move the scale.
 """
 
 from __future__ import annotations

@@ -141,7 +141,5 @@ def test_wait_and_transfer_count_what_lies_in_the_window() -> None:
     [note] = [note for note in run.notes if note.code == "communication-cut"]
     assert note.details == {"inside_ns": 150, "whole_ns": 1950} and note.severity == "warning"
     lines = screen(run, None, None, None)
-    assert lines[1].startswith("share of hidden communication unknown") and not any(
-        "hidden behind" in a for a in lines
-    )
+    assert lines[1].startswith("share of hidden communication unknown") and not any("hidden behind" in a for a in lines)
     assert run.figures["overlap_pct"] is None and run.figures["exposed_pct"] == pytest.approx(7.5)

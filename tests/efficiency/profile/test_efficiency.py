@@ -118,7 +118,7 @@ def test_runs_that_differ_in_more_than_size_are_told() -> None:
     [note] = scaling_notes({"small": small, "other": other})
     assert note.code == "different-devices" and f"small: {A100}; other: {H100}" in note.message
     [note] = scaling_notes({"small": small, "unknown": changed(world_size=(-1, -1, -1), devices=((), (), ()))})
-    assert note.code == "size-assumed" and note.message.startswith("unknown: no trace tells")
+    assert note.code == "size-assumed" and note.message.startswith("unknown: no trace states")
     [note] = scaling_notes(
         {"small": small, "host": changed(world_size=(9, 9, 9), devices=((), (), ()), on_host=(True,) * 3)}
     )

@@ -92,7 +92,7 @@ def test_arms_that_do_not_divide_or_come_twice_are_refused(tmp_path: object) -> 
     with pytest.raises(InputError, match="there twice"):
         arm_runs(CPU, CORPUS, [parse_arm("plain"), parse_arm("plain")])
     text = TextCorpus(folders.ROOT, 257, "0")
-    with pytest.raises(InputError, match="text of yours"):
+    with pytest.raises(InputError, match="your own text"):
         arm_runs(CPU, text, [parse_arm("plain:clients=1")])  # type: ignore[list-item]
 
 

@@ -161,7 +161,7 @@ def test_variants_that_cannot_be_served_are_refused(options: dict[str, Any], mes
 def test_translators_are_needed_and_must_be_the_models_own(folder: Path, tmp_path: Path) -> None:
     cases = {
         "needs translators at that exit; run densing exits": {},
-        "this model is another": {"translators": str(folder / "GPTNeoX-exits")},
+        "but this model is": {"translators": str(folder / "GPTNeoX-exits")},
     }
     for message, options in cases.items():
         entry = {"model_args": arguments(folder / "Llama", exit=2, **options)}
