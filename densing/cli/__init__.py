@@ -1,4 +1,4 @@
-"""The ``densing`` program: its commands, each loaded when it is called, and how errors leave it."""
+"""The ``densing`` program: lazily loaded commands, and error handling."""
 
 from __future__ import annotations
 

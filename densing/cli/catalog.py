@@ -1,4 +1,4 @@
-"""``densing catalog``: who the models are, what they scored, and where each figure comes from."""
+"""``densing catalog``: models, their scores, and the source of each figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``densing distil``: small models with and without a teacher, and what it bought them."""
+"""``densing distil``: small models trained with and without a teacher, compared."""
 
 from __future__ import annotations
 

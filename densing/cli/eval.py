@@ -1,4 +1,4 @@
-"""``densing eval``: benchmarks run by lm-eval, every finished unit kept."""
+"""``densing eval``: run benchmarks with lm-eval and store every finished unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``densing exits``: exits for a model that was trained without."""
+"""``densing exits``: fit early exits to a model trained without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``densing fit``: a scaling law to a user's own table."""
+"""``densing fit``: fit a scaling law to a user's table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``densing forecast``: what models to come will be like, and how such forecasts fared when they were tested."""
+"""``densing forecast``: forecast future models, and back-test such forecasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``densing frontier``: density against what it cost, and what no cheaper thing reaches."""
+"""``densing frontier``: density against cost, and the Pareto frontier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How help is written: as plain text that says every word, fits the terminal, and has examples that can be copied."""
+"""Formatting of help: plain text, never truncated, fitted to the terminal, with examples to copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``densing joint``: one scale for every model, how evaluators differ on it, what holds it together, how good it is."""
+"""``densing joint``: one scale for all models: abilities, evaluator offsets, links and validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``densing ladder``: a reference family of one's own, trained, measured and fitted here."""
+"""``densing ladder``: train, measure and fit your own reference family."""
 
 from __future__ import annotations
 

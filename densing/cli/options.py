@@ -1,4 +1,4 @@
-"""What commands read: the options that several share, and from options to a reference and the densities read on it."""
+"""Options shared by several commands, and the reference and densities they select."""
 
 from __future__ import annotations
 

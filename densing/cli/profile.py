@@ -1,4 +1,4 @@
-"""``densing profile``: what a training run really spent, from its traces."""
+"""``densing profile``: where a training run spent its time, from its traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``densing refs``: the references that are shipped, what they rest on, and refitting them."""
+"""``densing refs``: list, inspect and refit the shipped references."""
 
 from __future__ import annotations
 

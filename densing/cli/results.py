@@ -1,4 +1,4 @@
-"""``densing results``: what was evaluated, what came out, and how it leaves."""
+"""``densing results``: list, show, merge and export evaluation results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: what a command is not told on its line, it reads from the environment and from a file, by one rule.
+"""Settings: options missing on the command line are read from the environment and a file, by one rule.
 
 The command line comes before the environment, the environment before the file, the file before the default.
 :data:`PROGRAM` lists the settings of the program itself; every other one is an option of a command, ``--guard`` of

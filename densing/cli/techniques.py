@@ -1,4 +1,4 @@
-"""``densing techniques``: what overlaps communication, compared on your model and cluster, and held to its papers."""
+"""``densing techniques``: compare techniques that overlap communication, and check their papers' claims."""
 
 from __future__ import annotations
 

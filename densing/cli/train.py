@@ -1,4 +1,4 @@
-"""``densing train``: run techniques for real, on this machine's processors, over a link of a chosen rate."""
+"""``densing train``: run techniques on this machine's processors, over a link of a chosen rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``densing tune``: adapters for a model that is told how films were received."""
+"""``densing tune``: train adapters on films and their reception."""
 
 from __future__ import annotations
 

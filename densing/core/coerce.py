@@ -1,4 +1,4 @@
-"""How people spell headers, numbers and dates, read where only one reading is possible and always with a note.
+"""Spellings of headers, numbers and dates, read only if unambiguous and always with a note.
 
 A declaration (:mod:`densing.core.tables`) knows one spelling of everything: ``params``, ``0.62``, ``2024-02-29``.
 People write ``# Params (B)``, ``0,62`` and ``29.02.2024``. :func:`as_declared` turns the second into the first. What

@@ -1,4 +1,4 @@
-"""Names of the last version, which warn and go with the next one."""
+"""Names of the last version, which warn and are removed in the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of Weights & Biases as they lie on the disk: what was configured, and what was logged step by step.
+"""Weights & Biases runs read from disk: their configuration and logged history.
 
 A run's folder holds ``run-ID.wandb``, a log in LevelDB's format (``log_format.md`` of LevelDB) behind W&B's own header
 of seven bytes. Its entries are protocol buffers (``wandb_internal.proto``, W&B 0.31): a run has its configuration

@@ -1,4 +1,4 @@
-"""What the training bought: a model's density beside the device hours it took and what of them was lost.
+"""Density of a model per device hour of its training, and the hours lost.
 
 .. math:: \\text{capability per parameter per device hour} = \\rho / H
 

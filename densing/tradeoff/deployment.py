@@ -1,4 +1,4 @@
-"""Which exit, cut and bits to serve a request with, by the quality and times of each way and a link that varies.
+"""Choice of exit, cut and bits for serving a request, from quality, times and a varying link.
 
 Source: Niu, Teng, Han and Zou, arXiv 2201.02968; density of what is kept: arXiv 2412.04315, Eqs. 1 and 4.
 """

@@ -1,4 +1,4 @@
-"""Many ranks profiled: in this process when they are small, over its processors when not, over a cluster if asked."""
+"""Profiling of many ranks: in this process, in several processes, or on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worst causes of lost time in words, with what each costs per step and what usually helps.
+"""The main causes of lost time, the cost of each per step, and the usual remedy.
 
 They come in the order of what can be won by removing them: of a cost that part which lies on the critical path, and of
 waiting for other ranks what the run would gain if their work were even, T - T_balanced of the what-if analysis. That is

@@ -1,4 +1,4 @@
-"""What changed between two runs beyond the noise of their steps.
+"""Differences between two runs beyond step-to-step noise.
 
 Steps of one rank and ranks of one step are not independent of each other: ranks of a synchronous run wait for each
 other, so a step is one observation. A metric is therefore averaged over ranks first, and steps are what is resampled.

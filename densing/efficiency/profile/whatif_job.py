@@ -1,4 +1,4 @@
-"""What slow workers cost a job: its steps replayed, and replayed again as if nobody were slow.
+"""Cost of slow workers to a job: its steps replayed as recorded, and without slowness.
 
 With T the mean step time replayed without launch delays, and T_ideal the same with every operation at its usual time:
 

@@ -1,4 +1,4 @@
-"""Evaluation that stops by itself: items in random order, look by look, until a rule has seen enough.
+"""Adaptive evaluation: items in random order, in planned looks, until a stopping rule is met.
 
 The rule is handed in, because evaluation knows nothing of density. The result is an ordinary unit per task, whose key
 names the rule and the order instead of the items, so that a second call finds it: lm-eval evaluates the chosen items

@@ -1,4 +1,4 @@
-"""A plan from beginning to end: what is there already, what is to do, here or by one worker per model.
+"""Execution of a plan: finished and remaining units, run here or by one worker per model.
 
 A worker is one model of a plan in a process: ``python -m densing.scores.evals.runner RUN_FOLDER --plan FILE --model
 INDEX``. It evaluates the units that have no result yet, writes what became of them beside the plan and ends; started

@@ -1,4 +1,4 @@
-"""What holds the scale together: which models link which evaluators, and what moves when a link is taken out.
+"""Links of the joint scale: which models connect which evaluators, and the effect of removing a link.
 
 Evaluators are compared through models that both measured. Where no model links them, only the assumption is left that
 two evaluators' tests of one benchmark are drawn alike; where neither is shared, nothing.

@@ -1,4 +1,4 @@
-"""What a change of training buys: one ratio of densities, or of tokens, from all pairs of an arm's and plain losses.
+"""Gain of a training change: one ratio of densities or tokens, from all pairs of an arm's and plain losses.
 
 A pair is a plain run and an arm's of equal size, budget and seed, which share initialisation and order of blocks. The
 model of all pairs has one shift in common,

@@ -1,4 +1,4 @@
-"""What a ladder trains: presets of sizes, token budgets, runs, and targets of a density known beforehand.
+"""Training plan of a ladder: presets of sizes, token budgets, runs, and targets of known density.
 
 Sizes and budgets are the paper's six, and the same proportions scaled down for a CPU. A run is one stable stage of
 training that serves every token budget, each with a short decay of its own (warm-up, stable, decay).

@@ -1,4 +1,4 @@
-"""What packets weigh, and what share of a tensor is kept; without torch, for plans."""
+"""Sizes of packets, and the share of a tensor they keep; without torch, for plans."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def train_from_table(
         ``tokens`` are seeds, ``parameters`` those of the model without the table's. ``extra``: ``sample_s``,
         ``gather_s``, ``train_s`` and ``sequential_step_s`` of the first pass, per step; ``equal``, 1 where both passes
         ended the same; ``rows`` per step, ``row_bytes``, ``width``, ``table_parameters``; ``accuracy`` on held-out
-        nodes, ``majority`` what guessing majority label gives.
+        nodes, ``majority`` what guessing the majority label gives.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def _fetched(env: RunEnv, task: Task, fetch: Fetch, seeds: int) -> Callable[[int
 
 
 def _evaluate(task: Task, model: Sage, seeds: int) -> tuple[float, float, float]:
-    """Return loss and accuracy on held-out nodes, and the share of majority label."""
+    """Return loss and accuracy on held-out nodes, and the share of the majority label."""
     device = next(model.parameters()).device
     nodes = task.held_out[:HELD_OUT]
     logits, labels = [], torch.from_numpy(task.labels[nodes])

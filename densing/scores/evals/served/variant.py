@@ -1,4 +1,4 @@
-"""What is served of a model: up to which layer it is computed, where it is handed over, and in how many bits."""
+"""Served variants of a model: exit layer, cut, and bits."""
 
 from __future__ import annotations
 
