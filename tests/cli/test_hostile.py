@@ -70,7 +70,7 @@ def reference(draws: int = 20) -> LawFit:
         ("M,7,2024-01-01,mmlu,0.5", "write 7e9"),
         ("M,8x7B,2024-01-01,mmlu,0.5", "write 7e9"),
         ("M,-7e9,2024-01-01,mmlu,0.5", "write 7e9"),
-        ("M,7e9,01/02/2024,mmlu,0.5", "cannot be told apart"),
+        ("M,7e9,01/02/2024,mmlu,0.5", "are ambiguous"),
         ("M,7e9,2023-02-29,mmlu,0.5", "as 2024-02-29"),
         ("M,7e9,2999-01-01,mmlu,0.5", "and today"),
         ("M,7e9,2024-01-01,mmlu,62", "write 0.62 for 62 % (divide by 100)"),

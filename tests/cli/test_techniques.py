@@ -89,7 +89,7 @@ def test_options_of_transformers_are_refused_for_a_table(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    assert f"{option[0]}: of a transformer, and sage-reddit is none" in capsys.readouterr().err
+    assert f"{option[0]}: applies to transformers only, and sage-reddit is not one" in capsys.readouterr().err
 
 
 def test_pipelines_find_their_stages() -> None:

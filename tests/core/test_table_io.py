@@ -47,7 +47,7 @@ def test_two_separators_that_fit_equally_are_both_named_and_a_first_line_decides
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a;b\n1;2;3\n", "row 2: 3 cells, but the header has 2; quote cells that hold semicolons"),
+        ("a;b\n1;2;3\n", "row 2: 3 cells, but the header has 2; quote cells that contain semicolons"),
         ("a,b\n1\n", "row 2: 1 cells, but the header has 2"),
         ("a,b\n1,2\n\x00,4\n", "row 3 holds a NUL byte"),
         ("a,,\n1,2,3\n", "header repeats a column without a name"),

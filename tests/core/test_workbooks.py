@@ -45,7 +45,7 @@ def test_of_several_sheets_the_first_is_read_and_the_others_are_named(tmp_path: 
     assert sheet.cells["Model"].tolist() == ["mine", "yours"]
     (note,) = sheet.notes
     assert note.severity == "warning" and note.details == {"read": "Scores", "sheets": ["Cover", "Scores", "Old"]}
-    assert "read is the sheet 'Scores', the first; not read: 'Old'" in note.message
+    assert "only the first sheet, 'Scores', is read; not read: 'Old'" in note.message
     chosen = read_sheet(on_sheet(path, "Old"))
     assert chosen.cells["Model"].tolist() == ["theirs"] and chosen.notes == ()
     with pytest.raises(UnknownNameError, match=r"'Olds'.*Old"):

@@ -158,7 +158,7 @@ def test_a_tuned_model_is_one_of_its_own_in_the_store(place: Path, tmp_path: Pat
     assert manifest["key"]["model"]["args"]["adapter"].startswith("sha256:")
     about = manifest["model"]["adapter"]
     assert about["films"] == 12 and about["settings"]["split"] == "time" and "told" not in about
-    assert any("told with their reception, by the split time" in caveat for caveat in manifest["model"]["caveats"])
+    assert any("with their reception, training split time" in caveat for caveat in manifest["model"]["caveats"])
 
 
 @pytest.mark.parametrize("args", [{"exit": 2}, {"adapter": "x"}, {"peft": "x"}])
@@ -223,7 +223,7 @@ def test_films_by_another_split_are_not_asked(place: Path, tmp_path: Path) -> No
     adapter = read_adapter(place / "tuned", identify_model(model(place)).key["revision"])
     adapter.check_splits(["time"])
     adapter.check_splits([])
-    with pytest.raises(InputError, match=r"films by the split director, and .* was told films by the split time"):
+    with pytest.raises(InputError, match=r"split director, but .* was trained on split time"):
         adapter.check_splits(["time", "director"])
 
 
