@@ -243,7 +243,7 @@ def _read_targets(source: Path) -> list[dict[str, str]]:
         elif not row["target"].strip():
             problems.append(f"row {number}, column target: empty; it needs the text to measure")
         elif row["id"] in ids:
-            problems.append(f"row {number}, column id: {row['id'][:60]!r} stands twice")
+            problems.append(f"row {number}, column id: {row['id'][:60]!r} occurs twice")
         ids.add(row["id"])
         rows.append(row)
     if problems:

@@ -61,7 +61,7 @@ def test_what_utilisation_cannot_read_is_named_by_the_users_keys(spec: str, mess
         ("params=1e6,tokens=1,recompute=selective", "^--mfu: recompute=selective: formula palm .*formula=megatron"),
         ("params=1e6,tokens=1,dtype=foo", "^--mfu: unknown data type 'foo'"),
         ("params=1e6,tokens=1,peak=312e12", "^--mfu: peak .*write 312"),
-        ("params=1e15,tokens=1000", "^--mfu: [HM]FU .* above 100 %.*peak=TFLOPS in --mfu$"),
+        ("params=1e15,tokens=1000", "^--mfu: [HM]FU .* above 100 %.*peak=TFLOPS to --mfu$"),
     ],
 )
 def test_what_utilisation_lacks_is_named_by_the_users_keys(spec: str, message: str) -> None:

@@ -169,7 +169,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no profile"):
         list(read_profiles(tmp_path / "empty"))
-    with pytest.raises(InputError, match="nothing to merge"):
+    with pytest.raises(InputError, match="no files to merge"):
         merge([], tmp_path / "all.parquet")
 
 

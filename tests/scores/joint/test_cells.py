@@ -53,7 +53,7 @@ def test_a_benchmark_of_two_models_and_flagged_scores_are_left_out() -> None:
 
 
 def test_nothing_left_says_so() -> None:
-    with pytest.raises(InputError, match="no score of 2 is on a benchmark that 3 models share"):
+    with pytest.raises(InputError, match="no score of 2 is on a capability benchmark shared by 3 models"):
         joint_cells(catalog_of(FOUR[:2]))
 
 

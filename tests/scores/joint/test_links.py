@@ -131,7 +131,7 @@ def test_leaving_out_what_is_not_there_or_is_everything_is_refused() -> None:
     one = replace(toy, table=toy.table.query("evaluator == 'first'"))
     with pytest.raises(InputError, match="fewer than two models are left"):
         leave_one_out(one, ["first"], **SHORT)
-    with pytest.raises(InputError, match="no evaluator measured 10 models"):
+    with pytest.raises(InputError, match="no evaluator covers 10 models"):
         leave_one_out(replace(toy, table=toy.table.query("model < 'm3'")))
 
 
