@@ -89,7 +89,7 @@ def test_arms_that_do_not_divide_or_come_twice_are_refused(tmp_path: object) -> 
         arm_runs(CPU, CORPUS, [parse_arm("plain:batch=7")])
     with pytest.raises(InputError, match="split over 3 ranks"):
         arm_runs(CPU, CORPUS, [parse_arm("plain", 3)])
-    with pytest.raises(InputError, match="there twice"):
+    with pytest.raises(InputError, match="occurs twice"):
         arm_runs(CPU, CORPUS, [parse_arm("plain"), parse_arm("plain")])
     text = TextCorpus(folders.ROOT, 257, "0")
     with pytest.raises(InputError, match="your own text"):
