@@ -170,7 +170,7 @@ def measured_table() -> str:
     return markdown.table(
         ("columns", "films a step", "rows a step", "MB", "sampling ms", "gathering ms", "training ms", "in turn ms",
          "predicted ms", "ahead ms", "difference", "times as fast", "right on held-out films",
-         "with the commoner label"),
+         "with the majority label"),
         rows,
     )  # fmt: skip
 

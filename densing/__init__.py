@@ -61,7 +61,7 @@ def __getattr__(name: str) -> object:
     if name in __all__ or name.startswith("_"):
         return _imported(name)
     if name in RENAMED:
-        message = f"densing.{name} is now densing.{RENAMED[name]}; the old name goes with the next version"
+        message = f"densing.{name} is now densing.{RENAMED[name]}; the next version removes the old name"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return _imported(RENAMED[name])
     try:

@@ -14,8 +14,6 @@ DOCS = (
     "examples/README.md",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
 )
-# Of the joint scale's folder the sentences are written with its next sampler.
-LATER = ROOT / "densing" / "scores" / "joint"
 
 
 def discarded() -> list[str]:
@@ -29,12 +27,11 @@ def texts() -> dict[str, str]:
     """What people read, by place: docs, and the package's strings of more than one word."""
     found = {}
     for path in sorted((ROOT / "densing").rglob("*.py")):
-        if not path.is_relative_to(LATER):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value != ""]
-            found[str(path.relative_to(ROOT))] = "\n".join(
-                text for text in strings if isinstance(text, str) and " " in text
-            )
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value != ""]
+        found[str(path.relative_to(ROOT))] = "\n".join(
+            text for text in strings if isinstance(text, str) and " " in text
+        )
     for path in sorted((ROOT / "densing").rglob("*.html")):
         found[str(path.relative_to(ROOT))] = path.read_text(encoding="utf-8")
     for name in DOCS:

@@ -1,4 +1,4 @@
-"""The ``densing`` program: its commands, each loaded when it is called, and how errors leave it."""
+"""The ``densing`` program: lazily loaded commands, and error handling."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def build(only: str | None = None) -> typer.Typer:
         help="Measure how much capability a language model packs into each parameter, how fast that improves, and how\n"
         "efficiently training turns hardware time into it.\n\n"
         "Example: densing run --out results/latest\n\n"
-        "Options may also be set in densing.toml, pyproject.toml or the environment: `densing doctor` shows what is.",
+        "Options can also be set in densing.toml, pyproject.toml or the environment; `densing doctor` shows them.",
         no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,
@@ -186,7 +186,7 @@ def _fail(error: BaseException) -> int:
         where = f"{error.filename}: " if error.filename else ""
         document = {
             "kind": "OSError",
-            "message": f"{where}cannot read or write ({error.strerror or error}); check space and rights",
+            "message": f"{where}cannot read or write ({error.strerror or error}); check free space and permissions",
             **({"where": str(error.filename)} if error.filename else {}),
         }
     elif os.environ.get("DENSING_DEBUG", "").lower() not in ("", "0", "false"):

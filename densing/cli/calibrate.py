@@ -26,34 +26,39 @@ Paths = Annotated[
 ]
 Link = Annotated[
     str | None,
-    typer.Option("--link", help="Measure instead: a link as for `densing train` (200mbit, emulated:200mbit, none)."),
+    typer.Option("--link", help="Measure this link instead, as in `densing train` (200mbit, emulated:200mbit, none)."),
 ]
-Nproc = Annotated[int, typer.Option("--nproc", min=2, help="With --link: ranks.")]
-Model = Annotated[str, typer.Option("--model", help="With --link: tiny, small or medium, whose modules are timed.")]
+Nproc = Annotated[int, typer.Option("--nproc", min=2, help="With --link: number of ranks.")]
+Model = Annotated[
+    str, typer.Option("--model", help="With --link: model whose modules are timed (tiny, small or medium).")
+]
 Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Transformer layers.")]
 Hidden = Annotated[int | None, typer.Option("--hidden", min=1, help="Width.")]
 Heads = Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")]
-Ffn = Annotated[int | None, typer.Option("--ffn", min=1, help="Width inside the feed-forward block.")]
+Ffn = Annotated[int | None, typer.Option("--ffn", min=1, help="Hidden size of the feed-forward block.")]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="With --link: sequences per rank and step.")]
 Sequence = Annotated[int, typer.Option("--sequence", min=1, help="With --link: tokens per sequence.")]
 Mode = Annotated[str, typer.Option("--mode", help="With --link: train, or prefill (forward only).")]
-Repeats = Annotated[int, typer.Option("--repeats", min=4, help="With --link: how often every module is timed.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="With --link: seconds after which a rank gives up.")]
+Repeats = Annotated[int, typer.Option("--repeats", min=4, help="With --link: timed repetitions per module.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="With --link: timeout of a rank, seconds.")]
 Base = Annotated[
     str | None,
     typer.Option(
-        "--base", help="Cluster whose other figures are kept (preset or TOML); default: cpu2 for runs on CPUs."
+        "--base", help="Cluster that supplies all other figures (preset or TOML); default: cpu2 for runs on CPUs."
     ),
 ]
 Level = Annotated[
     str | None,
-    typer.Option("--level", help="Which link the runs used: intra, inter or wide; default: by the ranks per node."),
+    typer.Option("--level", help="Link the runs used: intra, inter or wide; default: from the ranks per node."),
 ]
 Delays = Annotated[
     bool,
-    typer.Option("--delays", help="Fit a model of the ranks' delays too; needs marked steps, and tells links less."),
+    typer.Option(
+        "--delays",
+        help="Also fit a delay model of the ranks; needs marked steps and leaves links less well determined.",
+    ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the cluster: TOML, usable as --cluster FILE.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the cluster as TOML, usable as --cluster FILE.")]
 
 
 def calibrate(
@@ -97,7 +102,7 @@ def calibrate(
         measured = _from_traces(tuple(paths or ()), base, level, delays)
     else:
         if base is not None or level is not None or delays:
-            raise typer.BadParameter("--base, --level and --delays go with recorded runs", param_hint="--link")
+            raise typer.BadParameter("--base, --level and --delays apply to recorded runs only", param_hint="--link")
         from densing.efficiency.parallel import RunSpec, named_shape
 
         if mode not in MODES:
@@ -121,7 +126,7 @@ def calibrate(
     if out is not None:
         if measured.cluster is None:
             reasons = "; ".join(note.message for note in measured.notes)
-            raise InputError(f"{out}: not written, no cluster came out: {reasons}")
+            raise InputError(f"{out}: not written, because no cluster could be fitted: {reasons}")
         from densing.efficiency.simulation import to_toml
 
         write_text(out, to_toml(measured.cluster))
@@ -180,13 +185,13 @@ def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None, d
         notes += [replace(note, severity="warning") for note in calibration.notes]
         notes += fit.notes
         if fit.delay is None:
-            notes.append(Note("no-delay", "error", "no model of delays could be fitted"))
+            notes.append(Note("no-delay", "error", "no delay model could be fitted"))
     about: dict[str, Any] = {"source": [str(path) for path in paths], "ranks": recording.ranks}
     about["link_kind"] = "recorded"
     if cluster is None and recording.on_host:
         cluster = load_cluster("cpu2")
     if cluster is None:
-        text = "the traces do not say what devices and other links there are: no cluster is made; name one with --base"
+        text = "the traces do not describe devices and other links, so no cluster is written; name one with --base"
         return CalibrationResult(calibration, None, (*notes, Note("no-base", "info", text)), about, fit)
     cluster = cluster.change(name=f"{cluster.name}, calibrated", n=max(cluster.n, recording.ranks))
     level = level or ("intra" if recording.ranks <= cluster.per_node else "inter")

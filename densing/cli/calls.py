@@ -1,4 +1,4 @@
-"""The command that runs, and how its answer is to be written: read from the arguments before typer sees them."""
+"""The command being run and its output format, read from the arguments before typer parses them."""
 
 from __future__ import annotations
 

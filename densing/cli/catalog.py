@@ -1,4 +1,4 @@
-"""``densing catalog``: who the models are, what they scored, and where each figure comes from."""
+"""``densing catalog``: models, their scores, and the source of each figure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from densing.core import UnknownNameError, cell_text, worst
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Models and published scores, a source on every row.\n\nExample: densing catalog show Llama-3-8B",
+    help="Models and published scores, with a source for every row.\n\nExample: densing catalog show Llama-3-8B",
 )
 MODEL_COLUMNS = ["model", "params_total_b", "params_basis", "released", "stratum", "family", "kind", "architecture"]
 # Six columns fit a terminal; the others are in --json and --out.
@@ -74,7 +74,7 @@ def list_models(
 
 @app.command("show")
 def show_model(
-    model: Annotated[str, typer.Argument(help="Name of the model, in any unambiguous spelling.")],
+    model: Annotated[str, typer.Argument(help="Model name; any unambiguous spelling.")],
     catalog: o.CatalogFiles = None,
     json: o.JsonFlag = False,
 ) -> None:
@@ -138,10 +138,11 @@ def _languages(cell: str) -> str:
 @app.command("erratic")
 def erratic(
     everything: Annotated[
-        bool, typer.Option("--all", help="Every verdict, also those in order and those with too few neighbours.")
+        bool,
+        typer.Option("--all", help="Show every verdict, including plausible scores and those with too few neighbours."),
     ] = False,
     apply: Annotated[
-        Path | None, typer.Option("--apply", help="A table of scores whose flags become those of the rule.")
+        Path | None, typer.Option("--apply", help="Table of scores whose flags are replaced by the rule's.")
     ] = None,
     catalog: o.CatalogFiles = None,
     out: o.Out = None,
@@ -178,7 +179,7 @@ def erratic(
 @app.command("validate")
 def validate(
     path: Annotated[
-        Path | None, typer.Argument(help=f"Your table ({o.FORMS}) or folder; the embedded catalog when left out.")
+        Path | None, typer.Argument(help=f"Your table ({o.FORMS}) or folder; default: the embedded catalog.")
     ] = None,
     sheet: o.SheetName = None,
     fetch: o.Fetch = False,
@@ -203,7 +204,7 @@ def validate(
 
 @app.command("add")
 def add(
-    path: Annotated[Path, typer.Argument(help="Your CSV (or folder), made when missing.")],
+    path: Annotated[Path, typer.Argument(help="Your CSV (or folder); created if missing.")],
     fields: Annotated[
         list[str], typer.Argument(help="column=value, e.g. model=Mine-7B params_b=7.2 released=2025-03-01.")
     ],

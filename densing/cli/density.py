@@ -45,7 +45,7 @@ def density(
         Path | None,
         typer.Option(
             "--scores",
-            help=f"Your own table ({o.FORMS}): model,params,released,benchmark,score; only its models are shown.",
+            help=f"Your table ({o.FORMS}) of model,params,released,benchmark,score; only its models are shown.",
         ),
     ] = None,
     results: Annotated[
@@ -61,8 +61,8 @@ def density(
         typer.Option(
             "--params",
             metavar="NAME=COUNT",
-            help="Size of a model of --results (13e9: 13 billion); may be repeated. Without it the size that the "
-            "results state, else that of the catalog's model of this name.",
+            help="Size of a model of --results (13e9: 13 billion); may be repeated. Default: the size stated in the "
+            "results, else the catalog's for that name.",
         ),
     ] = None,
     catalog: o.CatalogFiles = None,
@@ -75,8 +75,8 @@ def density(
         str | None,
         typer.Option(
             "--denominator",
-            help="Which parameters divide: total, active or non_embedding; by default total, and for --results on a "
-            "ladder non_embedding, as the ladder counts.",
+            help="Parameter count in the denominator: total, active or non_embedding; default: total, or "
+            "non_embedding for --results on a ladder, which counts these.",
         ),
     ] = None,
     tokens: o.Tokens = None,
@@ -84,17 +84,18 @@ def density(
         float | None,
         typer.Option(
             "--guard",
-            help="Report N_eff inside [Nmin/GUARD, GUARD*Nmax] of the family; inf switches off.  [3; 10 for --results]",
+            help="Report N_eff only within [Nmin/GUARD, GUARD*Nmax] of the family; inf: no limit.  [3; 10 for "
+            "--results]",
         ),
     ] = None,
     level: Annotated[
-        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
+        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Confidence level of the intervals.")
     ] = 0.95,
     references: Annotated[
         str | None,
         typer.Option(
             "--references",
-            help="Several references side by side, `all` or names with commas: values, ranks, rank correlation.",
+            help="Compare references (`all` or comma-separated names): values, ranks, rank correlation.",
             metavar="NAMES",
         ),
     ] = None,
@@ -104,8 +105,8 @@ def density(
         list[str] | None,
         typer.Option(
             "--fail-if",
-            help="'METRIC < NUMBER', e.g. 'density<0.8', for models of --scores or --results: exit code 4 if it holds "
-            "for all of a model's interval, or for a part of it (cannot be decided); may be repeated. METRIC: density "
+            help="'METRIC < NUMBER', e.g. 'density<0.8', for models of --scores or --results: exit code 4 if it is "
+            "true for a model's whole interval, or for part of it (undecided); may be repeated. METRIC: density "
             "or n_eff; an end of the interval, e.g. density_hi, which is a plain number; with the benchmark before it "
             "that of one benchmark, as in mmlu.density. On a ladder, where losses are read, too: loss.density, "
             "piqa.score.density.",
@@ -160,9 +161,9 @@ def density(
     `fail_if` what failed each model, and exit code 3 speaks of what the condition reads alone.
     """
     if fail_if and scores is None and not results:
-        raise typer.BadParameter("needs models of --scores or --results; give one of them", param_hint="--fail-if")
+        raise typer.BadParameter("needs --scores or --results", param_hint="--fail-if")
     if rulers is not None:
-        say("--rulers is now --references; the old name goes with the next version")
+        say("--rulers is now --references; the next version removes the old name")
         references = references or rulers
     scores = scores and o.brought(scores, sheet, fetch)
     catalog = [o.brought(path, sheet, fetch) for path in catalog or []]
@@ -179,7 +180,9 @@ def density(
     if results:
         results = [o.brought(path, None, fetch) for path in results]
         if scores is not None or catalog or skills or references is not None:
-            raise typer.BadParameter("--results stands alone", param_hint="--results")
+            raise typer.BadParameter(
+                "cannot be combined with --scores, --catalog, --skills or --references", param_hint="--results"
+            )
         if guard is not None:
             options["guard"] = guard
         _of_runs(
@@ -188,7 +191,7 @@ def density(
         )  # fmt: skip
         return
     if params:
-        raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
+        raise typer.BadParameter("for --results only; score tables state their sizes", param_hint="--params")
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.density import (
         HOW_TO_READ,
@@ -209,16 +212,20 @@ def density(
     benchmark, guard = benchmark or "mean", 3.0 if guard is None else guard
     options |= {"denominator": denominator or "total", "guard": guard}
     if scores is not None and (catalog or skills):
-        raise typer.BadParameter("--scores stands alone; use --catalog to add models to ours", param_hint="--scores")
+        raise typer.BadParameter(
+            "cannot be combined with --catalog or --skills; use --catalog alone to add models to ours",
+            param_hint="--scores",
+        )
     if skills and reference.endswith(".json"):
         raise typer.BadParameter(
-            "a fit of your own is one benchmark, not a skill; use --benchmark", param_hint="--skills"
+            "your own fit covers one benchmark, not a skill; use --benchmark", param_hint="--skills"
         )
     selection = selection_of(include)
     if references is not None:
         if skills or pool or combine != "mean-score" or fail_if:
             raise typer.BadParameter(
-                "--references goes with neither --skills, --pool, --combine nor --fail-if", param_hint="--references"
+                "--references cannot be combined with --skills, --pool, --combine or --fail-if",
+                param_hint="--references",
             )
         if scores is None:
             options |= {"models": load_catalog(*(catalog or [])), "selection": selection}
@@ -315,7 +322,7 @@ def _on_references(references: str, benchmark: str, options: dict[str, Any], out
 
     names = None if references == "all" else [name for name in references.split(",") if name]
     if names == []:
-        raise typer.BadParameter("names no reference; write `all` or names with commas", param_hint="--references")
+        raise typer.BadParameter("names no reference; write `all` or comma-separated names", param_hint="--references")
     with timed_bar(json, "densities"):
         comparison = compare_references(references=names, benchmark=benchmark, **options)
     order = comparison.wide().index
@@ -355,9 +362,7 @@ def _on_references(references: str, benchmark: str, options: dict[str, Any], out
         emit_table(
             wide.reset_index(), f"Density on each reference, {benchmark} (rank among the models with a value on it)"
         )
-        emit_table(
-            comparison.correlation, "Do they agree? Spearman's rank correlation, and how far the values are apart"
-        )
+        emit_table(comparison.correlation, "Agreement of references: Spearman's rank correlation and spread of values")
     finish(comparison.notes)
 
 

@@ -43,26 +43,26 @@ def deploy(
         str | None,
         typer.Option(
             "--times",
-            help="TOML file with what layers take on both sides, or a preset; else measured here "
-            "(device: one thread, server: two).",
+            help="Layer times on device and server (TOML file or preset); else measured here (device: one thread, "
+            "server: two).",
         ),
     ] = None,
     tokens: Annotated[int, typer.Option("--tokens", min=1, max=100_000, help="Of a request.")] = 128,
     edge_threads: Annotated[int, typer.Option("--edge-threads", min=1, help="Of the server, where measured.")] = 2,
     deadline: Annotated[
-        float, typer.Option("--deadline", help="Milliseconds that a request may take.", callback=o.finite)
+        float, typer.Option("--deadline", help="Deadline of a request, milliseconds.", callback=o.finite)
     ] = 500.0,
     interval: Annotated[
-        float | None, typer.Option("--interval", help="Milliseconds between requests; else the deadline.")
+        float | None, typer.Option("--interval", help="Milliseconds between requests; default: the deadline.")
     ] = None,
     latency: Annotated[
-        float, typer.Option("--latency", min=0.0, help="Milliseconds of the link, there and back.", callback=o.finite)
+        float, typer.Option("--latency", min=0.0, help="Round-trip time of the link, milliseconds.", callback=o.finite)
     ] = 10.0,
     trace: Annotated[
         Path | None,
         typer.Option(
             "--trace",
-            help=f"Table ({o.FORMS}) with mbit, perhaps load and s: a row per request.",
+            help=f"Table ({o.FORMS}) with mbit, optionally load and s: one row per request.",
             dir_okay=False,
             exists=True,
         ),
@@ -75,26 +75,26 @@ def deploy(
         ),
     ] = "",
     text_stays: Annotated[
-        bool, typer.Option("--text-stays/--text-may-leave", help="Whether the tokens may not be sent.")
+        bool, typer.Option("--text-stays/--text-may-leave", help="Tokens must stay on the device.")
     ] = False,
     weight_bits: Annotated[int, typer.Option("--weight-bits", help="Of the evaluated variants: 4, 8 or 16.")] = 16,
     policy: Annotated[
         str,
         typer.Option(
-            "--policy", help="With commas: oracle,last,expected,fixed,greedy,device-only,edge-only,random,sac-d."
+            "--policy", help="Comma-separated: oracle,last,expected,fixed,greedy,device-only,edge-only,random,sac-d."
         ),
     ] = "oracle,last,expected,fixed,greedy,device-only,edge-only,random,sac-d",
     reference: o.Reference = "olmo-ladder",
     updates: Annotated[int, typer.Option("--updates", min=1, help="Of sac-d's training.")] = 3000,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of sac-d.")] = 5,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Training runs of sac-d.")] = 5,
     traces: Annotated[int, typer.Option("--traces", min=2, help="Of 200 requests each, to try on.")] = 10,
     seed: o.Seed = 0,
     attempt: Annotated[
         str | None,
         typer.Option(
             "--try",
-            help="Serve for real over this link, such as 40mbit (shaped) or emulated:40mbit: every "
-            "way on the front, predicted beside measured.",
+            help="Serve over this link, such as 40mbit (shaped) or emulated:40mbit: every option on the Pareto front, "
+            "predicted and measured.",
             metavar="LINK",
         ),
     ] = None,
@@ -120,7 +120,7 @@ def deploy(
     if (store is None) == (quality is None):
         raise InputError("give either a result store of densing eval, or --quality with a table")
     if attempt and not model:
-        raise InputError("--try: which model is served? give --model")
+        raise InputError("--try needs the model to serve; give --model")
     rows = _rows(store, quality, model, reference)
     spec = _spec(model, model_args) if model and (times is None or attempt) else None
     if trace is not None and channel:
@@ -140,7 +140,7 @@ def deploy(
             from densing.tradeoff import try_choices
 
             folder = (out or Path("results/deploy")) / "tried"
-            step("serving for real", 0.5)
+            step("serving", 0.5)
             result = try_choices(result, spec.args["pretrained"], spec.args.get("gguf_file", ""), link=attempt,
                                  requests=requests, edge_threads=edge_threads, seed=seed, out=folder)  # fmt: skip
     if out is not None:
@@ -157,13 +157,14 @@ def deploy(
 
 
 def _show(result: Deployment) -> None:
-    emit_table(result.choices[[name for name in SHOWN if name in result.choices]], "Ways to serve, the fastest first")
+    emit_table(result.choices[[name for name in SHOWN if name in result.choices]], "Ways to serve, fastest first")
     emit_table(
-        result.policies.drop(columns="what"), "Policies on the same requests; gain: sac-d's reward beyond its own"
+        result.policies.drop(columns="what"),
+        "Policies on the same requests; gain: reward of sac-d minus that of the policy",
     )
     emit_table(result.table, f"What {result.recommended} takes while all is free")
     if result.tried is not None:
-        emit_table(result.tried, "Served for real, one request at a time")
+        emit_table(result.tried, "Measured while serving, one request at a time")
     say(result.sentence)
     show_notes(result.notes)
 
@@ -175,7 +176,7 @@ def _rows(store: Path | None, quality: Path | None, model: str, reference: str) 
     from densing.scores.density import served_densities
 
     if not model or store is None:
-        raise InputError("which model of the store? give --model")
+        raise InputError("the store holds several models; name one with --model")
     return served_densities(store, model, reference)
 
 
@@ -200,9 +201,7 @@ def _times(name: str | None, spec: Any, tokens: int, edge_threads: int, out: Pat
         if before.tokens == tokens:
             return before
     if spec is None:
-        raise InputError(
-            "--times: what do the layers take? give a TOML file or a preset, or --model to measure it here"
-        )
+        raise InputError("layer times are missing; give --times (TOML file or preset), or --model to measure them here")
     from densing.tradeoff import measure_served
 
     found = measure_served(spec.args["pretrained"], spec.args.get("gguf_file", ""), name=spec.name, tokens=tokens,

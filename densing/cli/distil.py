@@ -1,4 +1,4 @@
-"""``densing distil``: small models with and without a teacher, and what it bought them."""
+"""``densing distil``: small models trained with and without a teacher, compared."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ def distil(
             help="scratch, kd, fitnet, talking; options as in kd:temperature=4 or talking:w1=.2,codec=dense.",
         ),
     ] = None,
-    rounds: Annotated[str, typer.Option("--rounds", help="Rounds of talk, with commas: an arm each.")] = "0,1,2",
-    seeds: Annotated[str, typer.Option("--seeds", help="Runs of each, or the seeds themselves: 0..5.")] = "3",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="First seed: initialisation and order of blocks.")] = 0,
+    rounds: Annotated[
+        str, typer.Option("--rounds", help="Rounds of exchange, comma-separated: one arm each.")
+    ] = "0,1,2",
+    seeds: Annotated[str, typer.Option("--seeds", help="Runs of each, or a range of seeds: 0..5.")] = "3",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="First seed, for initialisation and block order.")] = 0,
     preset: Annotated[str, typer.Option("--preset", help="cpu (minutes), gpu or tiny (seconds).")] = "cpu",
     recipe: Annotated[
         str,
@@ -46,25 +48,25 @@ def distil(
         ),
     ] = "standard",
     vocabulary: Annotated[
-        int | None, typer.Option("--vocabulary", min=1, help="BPE tokens of a text; 257 or fewer: bytes.")
+        int | None, typer.Option("--vocabulary", min=1, help="BPE vocabulary size for a text; 257 or fewer: bytes.")
     ] = None,
     equal_flops: Annotated[
         bool,
-        typer.Option(help="Also train from scratch on more tokens, with the FLOPs of the cheapest lesson."),
+        typer.Option(help="Also train from scratch with the FLOPs of the cheapest distillation (more tokens)."),
     ] = True,
     law: Annotated[
         Path | None,
-        typer.Option(
-            "--law", exists=True, file_okay=False, help="Ladder that the law is fitted to.  [the teacher's, or DIR]"
-        ),
+        typer.Option("--law", exists=True, file_okay=False, help="Ladder to fit the law to.  [the teacher's, or DIR]"),
     ] = None,
-    bootstrap: Annotated[int, typer.Option("--bootstrap", min=20, help="Resamplings of sizes and seeds.")] = 1000,
+    bootstrap: Annotated[
+        int, typer.Option("--bootstrap", min=20, help="Bootstrap resamples of sizes and seeds.")
+    ] = 1000,
     level: Annotated[
-        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
+        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Confidence level of the intervals.")
     ] = 0.95,
     page: o.Page = None,
     workers: Workers = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads per process.")] = 1,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="PyTorch threads per process.")] = 1,
     device: Device = "cpu",
     json: o.JsonFlag = False,
 ) -> None:
@@ -82,7 +84,7 @@ def distil(
     try:
         numbers = [int(part) for part in rounds.split(",")]
     except ValueError:
-        raise InputError(f"--rounds {rounds}: write numbers with commas, as in 0,1,2") from None
+        raise InputError(f"--rounds {rounds}: give comma-separated numbers, as in 0,1,2") from None
     arms = lesson_arms(method or ["scratch,kd,fitnet,talking"], numbers, teacher)
     chosen = get_preset(preset)
     corpus = find_corpus(recipe, out / "corpus", vocabulary or chosen.vocabulary)
@@ -103,8 +105,8 @@ def distil(
     else:
         columns = [f"{ratio}_{end}" for ratio in ("density", "token") for end in ("ratio", "lo", "hi")]
         columns = ["arm", *columns, "flops_ratio", "verdict", "status", "pairs"]
-        emit_table(result.frame()[columns], f"What {teacher} taught, beside scratch")
-        emit_table(result.claims, "Talking Models: what is reported of it, and what was found")
+        emit_table(result.frame()[columns], f"Distilled from {teacher}, compared with training from scratch")
+        emit_table(result.claims, "Talking Models: published and measured")
         say(f"the law of losses: {reference or out}; flops_ratio: FLOPs of a run over those of scratch")
         show_notes(result.notes)
     finish(result.notes)

@@ -1,4 +1,4 @@
-"""``densing doctor``: is this installation whole, and are the shipped fits those of the shipped catalog?"""
+"""``densing doctor``: check the installation, and that the shipped fits match the shipped catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``densing eval``: benchmarks run by lm-eval, every finished unit kept."""
+"""``densing eval``: run benchmarks with lm-eval and store every finished unit."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ UntilCi = Annotated[
     typer.Option(
         "--until_ci",
         "--until-ci",
-        help="Draw items at random, in a few planned looks, until ln density is known to ± this: 0.2 is about 20 %. "
-        "Where the full sets would not give that, the interval they do give is reported.",
+        help="Evaluate random items, in a few planned looks, until the half-width of ln density is below this (0.2: "
+        "about 20 %). If the full sets cannot reach it, their interval is reported.",
     ),
 ]
 CiOf = Annotated[
     str,
-    typer.Option("--ci_of", "--ci-of", help="--until_ci for all items there could be (population) or for these (set)."),
+    typer.Option("--ci_of", "--ci-of", help="Target of --until_ci: the population of items, or this set."),
 ]
-CiFrom = Annotated[str, typer.Option("--ci_from", "--ci-from", help="--until_ci by loss or by score.")]
+CiFrom = Annotated[str, typer.Option("--ci_from", "--ci-from", help="Quantity of --until_ci: loss or score.")]
 
 
 def _flag(*names: str, **options: Any) -> Any:
@@ -62,40 +62,43 @@ def eval_(
         _flag("--model_args", "-a", help="key=value,key2=value2 or JSON. Repeat with --model for several models."),
     ] = None,
     tasks: Annotated[
-        list[str] | None, _flag("--tasks", "-t", help="Tasks, groups, patterns or YAML files, with commas.")
+        list[str] | None, _flag("--tasks", "-t", help="Tasks, groups, patterns or YAML files, comma-separated.")
     ] = None,
-    plan: Annotated[
-        Path | None, _flag("--plan", help="Models, tasks and settings as TOML; flags given here beat it.")
-    ] = None,
+    plan: Annotated[Path | None, _flag("--plan", help="Models, tasks and settings as TOML; flags override it.")] = None,
     out: Annotated[Path, _flag("--out", "-o", file_okay=False, help="Folder of the run: the store.")] = Path(
         "results/evals"
     ),
     exit: Annotated[
         str | None,
-        _flag("--exit", help="Serve only so many layers; several with commas. Needs --translators (densing exits)."),
+        _flag("--exit", help="Keep only this many layers; comma-separated. Needs --translators (densing exits)."),
     ] = None,
     cut: Annotated[
-        str | None, _flag("--cut", help="Hand the state over behind so many layers; several with commas.")
+        str | None, _flag("--cut", help="Cut after this many layers, where the state is sent on; comma-separated.")
     ] = None,
     cut_bits: Annotated[
-        str | None, _flag("--cut_bits", help="Bits of what is handed over: 2, 4, 8, 16; several with commas.")
+        str | None, _flag("--cut_bits", help="Bits of the state sent at the cut: 2, 4, 8, 16; comma-separated.")
     ] = None,
     weight_bits: Annotated[
-        str | None, _flag("--weight_bits", help="Round weights to 4 or 8 bits (16: as stored); several with commas.")
+        str | None, _flag("--weight_bits", help="Round weights to 4 or 8 bits (16: as stored); comma-separated.")
     ] = None,
     translators: Annotated[
         str | None,
-        _flag("--translators", help="Folder that densing exits wrote for this model; none: its head reads any layer."),
+        _flag(
+            "--translators",
+            help="Folder written by `densing exits` for this model; none: the model's own head reads each exit.",
+        ),
     ] = None,
     adapter: Annotated[
-        str | None, _flag("--adapter", help="Folder that densing tune wrote for this model: evaluate it tuned.")
+        str | None,
+        _flag("--adapter", help="Folder written by `densing tune` for this model; evaluates the tuned model."),
     ] = None,
-    num_fewshot: Annotated[int | None, _flag("--num_fewshot", "-f", help="Examples in the prompt.")] = None,
+    num_fewshot: Annotated[int | None, _flag("--num_fewshot", "-f", help="Few-shot examples in the prompt.")] = None,
     batch_size: Annotated[str | None, _flag("--batch_size", "-b", help="A number, auto or auto:N.  [1]")] = None,
     max_batch_size: Annotated[int | None, _flag("--max_batch_size", help="Largest batch auto tries.")] = None,
     device: Annotated[str | None, _flag("--device", help="cpu, cuda:0, ...  [first GPU, else cpu]")] = None,
     limit: Annotated[
-        float | None, _flag("--limit", "-L", help="First documents of each task: a number, or a share below 1.")
+        float | None,
+        _flag("--limit", "-L", help="Use only the first documents of each task: a number, or a fraction below 1."),
     ] = None,
     samples: Annotated[
         str | None, _flag("--samples", "-E", help="Documents by task, as JSON or a JSON file; excludes --limit.")
@@ -116,20 +119,22 @@ def eval_(
         typer.Option(
             "--fewshot_as_multiturn/--no_fewshot_as_multiturn",
             "--fewshot-as-multiturn/--no-fewshot-as-multiturn",
-            help="Examples as turns of the chat.",
+            help="Format few-shot examples as chat turns.",
         ),
     ] = None,
     system_instruction: Annotated[str | None, _flag("--system_instruction", help="System prompt.")] = None,
     predict_only: Annotated[bool, _flag("--predict_only", "-x", help="Store answers, compute no metrics.")] = False,
     trust_remote_code: Annotated[
-        bool, _flag("--trust_remote_code", help="Let code of models and data sets from outside run.")
+        bool, _flag("--trust_remote_code", help="Run remote code of models and data sets.")
     ] = False,
     confirm_run_unsafe_code: Annotated[
-        bool, _flag("--confirm_run_unsafe_code", help="Let Python in task files run, and code that models write.")
+        bool, _flag("--confirm_run_unsafe_code", help="Run Python in task files and code generated by models.")
     ] = False,
-    metadata: Annotated[list[str] | None, _flag("--metadata", help="key=value for tasks that need it.")] = None,
+    metadata: Annotated[
+        list[str] | None, _flag("--metadata", help="key=value metadata for tasks that need it.")
+    ] = None,
     executor: Annotated[
-        str | None, _flag("--executor", help="local, slurm, or another package's; this process when left out.")
+        str | None, _flag("--executor", help="local, slurm, or another package's; default: this process.")
     ] = None,
     executor_arg: Annotated[
         list[str] | None, _flag("--executor_arg", help="key=value for the executor; may be repeated.")
@@ -140,13 +145,13 @@ def eval_(
     ci_from: CiFrom = "loss",
     output_path: Annotated[str | None, _elsewhere("--output_path", "results go into a store: --out FOLDER")] = None,
     wandb_args: Annotated[
-        str | None, _elsewhere("--wandb_args", "nothing is sent anywhere: --json, or `densing results show RUN --json`")
+        str | None, _elsewhere("--wandb_args", "no uploads: use --json, or `densing results show RUN --json`")
     ] = None,
     hf_hub_log_args: Annotated[
         str | None,
-        _elsewhere("--hf_hub_log_args", "nothing is sent anywhere: --out holds lm-eval's own files"),
+        _elsewhere("--hf_hub_log_args", "no uploads: --out holds lm-eval's own files"),
     ] = None,
-    dry_run: Annotated[bool, _flag("--dry_run", help="Say what is done and what is to do, and stop.")] = False,
+    dry_run: Annotated[bool, _flag("--dry_run", help="List finished and remaining units, then exit.")] = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Run benchmarks with lm-eval: same flags, same numbers, and nothing done twice.
@@ -198,14 +203,14 @@ def eval_(
             emit_table(pd.DataFrame(rows), f"{out}: {sum(row['state'] != 'done' for row in rows)} units to do")
         return
     if until_ci is not None and executor is not None:
-        raise InputError("--until_ci decides as it goes, in this process; drop --executor")
+        raise InputError("--until_ci runs in this process; drop --executor")
     try:
         if until_ci is not None:
             _evaluate_until(request, out, until_ci, reference, ci_of, ci_from, json)
         else:
             _evaluate(request, out, executor, executor_arg or [], json)
     except KeyboardInterrupt:
-        raise StoppedError(f"stopped; the same command goes on from {out}") from None
+        raise StoppedError(f"stopped; the same command resumes from {out}") from None
 
 
 def plan_of_flags(
@@ -269,7 +274,7 @@ def numbers(text: str, option: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--{option} {text}: write whole numbers with commas, as in 12,18") from None
+        raise InputError(f"--{option} {text}: give comma-separated whole numbers, as in 12,18") from None
 
 
 def _ways(entry: Any, served: dict[str, list[int]] | None, translators: str | None) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from densing.core import copy_shipped
 
 
 def examples(
-    folder: Annotated[Path, typer.Argument(file_okay=False, help="Where they go; made when missing.")] = Path(
+    folder: Annotated[Path, typer.Argument(file_okay=False, help="Destination folder; created if missing.")] = Path(
         "examples"
     ),
     json: o.JsonFlag = False,

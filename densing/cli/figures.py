@@ -1,4 +1,4 @@
-"""Figures that commands write: pages, pictures, and the table beside them that a chart service reads."""
+"""Figures written by commands: pages, pictures, and a table of points for chart services."""
 
 from __future__ import annotations
 

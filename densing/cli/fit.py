@@ -1,4 +1,4 @@
-"""``densing fit``: a scaling law to a user's own table."""
+"""``densing fit``: fit a scaling law to a user's table."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def fit(
         typer.Option(
             "--column",
             metavar="NAME=HEADER",
-            help="Which column of the table is params, tokens, loss or score, where several may be meant: "
-            "loss=eval/loss. May be repeated.",
+            help="Column to use as params, tokens, loss or score if the choice is ambiguous: loss=eval/loss. May be "
+            "repeated.",
         ),
     ] = None,
     law: Annotated[
@@ -48,8 +48,8 @@ def fit(
     loss: Annotated[
         str | None, typer.Option("--loss", help="huber, log, raw, lad ...; huber for losses, raw for scores.")
     ] = None,
-    delta: Annotated[float, typer.Option("--delta", help="Turning point of the Huber loss, on log residuals.")] = 1e-3,
-    bootstrap: Annotated[int, typer.Option("--bootstrap", min=0, help="Refits behind the intervals.")] = 1000,
+    delta: Annotated[float, typer.Option("--delta", help="Threshold of the Huber loss, on log residuals.")] = 1e-3,
+    bootstrap: Annotated[int, typer.Option("--bootstrap", min=0, help="Bootstrap refits for the intervals.")] = 1000,
     scheme: Annotated[
         str | None,
         typer.Option(
@@ -64,19 +64,19 @@ def fit(
     floor: Annotated[float | None, typer.Option("--floor", help="Fixed floor of a score law (chance).")] = None,
     ceiling: Annotated[float | None, typer.Option("--ceiling", help="Fixed ceiling of a score law.")] = None,
     level: Annotated[
-        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
+        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Confidence level of the intervals.")
     ] = 0.95,
     rollout: Annotated[
-        float | None, typer.Option("--rollout", help="Fit rows whose first input is below this, predict the rest.")
+        float | None, typer.Option("--rollout", help="Fit rows whose first input is below this; predict the rest.")
     ] = None,
     protocol: Annotated[
         str | None,
         typer.Option(
             "--protocol",
             metavar="PARTS",
-            help="How the scores were measured, kept with --out and compared with the scores that are read on the fit: "
+            help="Protocol of the scores, stored with --out and compared with that of scores read on the fit: "
             "shots=5,form=letters,metric=acc (form: cloze, letters or generate; also normalisation=, cot=yes, "
-            "source=). Unknown where not given.",
+            "source=). Omitted parts are unknown.",
         ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print the fit's full identity and diagnostics.")] = False,
@@ -170,7 +170,7 @@ def _rollout(runs: pd.DataFrame, law: Law, cutoff: float, options: dict[str, Any
     from densing.scores.laws import TwoStep
 
     if isinstance(law, TwoStep):
-        raise InputError("--rollout: fit the two steps one at a time (chinchilla, then sigmoid) to roll them out")
+        raise InputError("--rollout: fit the two steps separately (chinchilla, then sigmoid)")
     x = {name: runs[name].to_numpy(dtype=float) for name in law.inputs}
     first = law.inputs[0]
     if not x[first].min() < cutoff <= x[first].max():

@@ -1,4 +1,4 @@
-"""``densing forecast``: what models to come will be like, and how such forecasts fared when they were tested."""
+"""``densing forecast``: forecast future models, and back-test such forecasts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ SKILL = ["origin", "target", "forecaster", "n", "families", "unit", "crps", "mae
 AGAINST = ["vs_still", "vs_still_lo", "vs_still_hi", "vs_nearest", "vs_nearest_lo", "vs_nearest_hi"]
 MODELS = ["model", "released", "params", "density", "forecast", "lo90", "hi90"]
 MODELS += ["scores", "points", "points_forecast", "inside90", "linked", "origin"]
-Months = Annotated[float, typer.Option("--months", min=0.5, max=120, help="How far a forecast reaches.")]
+Months = Annotated[float, typer.Option("--months", min=0.5, max=120, help="Forecast horizon.")]
 Moe = Annotated[bool, typer.Option("--moe", help="Mixtures of experts (by total size) instead of dense models.")]
 
 
 Basket = Annotated[
     str,
-    typer.Option(
-        "--benchmark", "-b", help="What ability and density are read on: general, a skill, multilingual or a language."
-    ),
+    typer.Option("--benchmark", "-b", help="Ability that is forecast: general, a skill, multilingual or a language."),
 ]
 
 
@@ -85,18 +83,23 @@ def show(
 @app.command("backtest")
 def backtest(
     freeze: Annotated[
-        str | None, typer.Option("--freeze", help="The one date to freeze the catalog at, ISO.", metavar="DATE")
+        str | None, typer.Option("--freeze", help="Date to freeze the catalog at, ISO.", metavar="DATE")
     ] = None,
     origins: Annotated[
         str | None,
-        typer.Option("--origins", help="Several dates, with commas; by default the ends of past years and 2025-11-14."),
+        typer.Option(
+            "--origins", help="Several dates, comma-separated; default: the ends of past years and 2025-11-14."
+        ),
     ] = None,
     benchmark: Basket = "general",
     months: Months = 12.0,
     catalog: o.CatalogFiles = None,
     moe: Moe = False,
     cases: Annotated[
-        bool, typer.Option("--cases", help="Also print every later model, as with one date; --out FILE.csv holds them.")
+        bool,
+        typer.Option(
+            "--cases", help="Also print every later model, as for a single date; --out FILE.csv contains them."
+        ),
     ] = False,
     seed: o.Seed = 0,
     out: o.Out = None,
@@ -130,11 +133,11 @@ def backtest(
         for origin in dict.fromkeys(result.table["origin"]):
             rows = result.table[result.table["origin"].eq(origin)].round(3)
             where = "All dates" if origin == "all" else f"Frozen at {origin}"
-            emit_table(rows[SKILL[1:]], f"{where}: forecasts of {months:g} months, and what came")
+            emit_table(rows[SKILL[1:]], f"{where}: forecasts of {months:g} months and outcomes")
             emit_table(rows[["target", "forecaster", *AGAINST]], f"{where}: CRPS skill")
         if len(result.cases) and (cases or len(dates) == 1):
             winner = choices["density"].forecaster
-            emit_table(result.models(winner)[MODELS], f"Models that came, and what {winner!r} said of them")
+            emit_table(result.models(winner)[MODELS], f"Later models and their forecasts by {winner!r}")
         for row in result.origins.itertuples():
             say(f"{row.origin.date()}: {row.status}; {row.sentence}.")
         say("\n".join(result.sentences()))

@@ -1,4 +1,4 @@
-"""``densing frontier``: density against what it cost, and what no cheaper thing reaches."""
+"""``densing frontier``: density against cost, and the Pareto frontier."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def frontier(
     cost: Annotated[str, typer.Option("--cost", help="flops, device_hours, bytes or joules.")] = "flops",
     gain: Annotated[
         list[Path] | None,
-        typer.Option("--gain", help="gain.json that `densing ladder gain DIR` leaves: its arms. May be repeated."),
+        typer.Option("--gain", help="gain.json of `densing ladder gain DIR`: adds its arms. May be repeated."),
     ] = None,
     profile: Annotated[
         list[Path] | None,
         typer.Option(
             "--profile",
-            help="What `densing profile RUN --density FILE --device-hours HOURS --json` printed: a run of your own. "
-            "May be repeated.",
+            help="Output of `densing profile RUN --density FILE --device-hours HOURS --json`: adds your run. May be "
+            "repeated.",
         ),
     ] = None,
     reference: o.Reference = "joint",
@@ -69,7 +69,7 @@ def frontier(
     else:
         columns = ["name", "density", "density_lo", "density_hi", cost, "share", "source", "evidence"]
         for scale in result.scales:
-            emit_table(result.front(scale)[columns], f"Frontier on {scale}, the cheapest first")
+            emit_table(result.front(scale)[columns], f"Frontier on {scale}, cheapest first")
             say(f"{scale}: {result.sentence(scale)}")
         show_notes(result.notes)
     finish(result.notes)

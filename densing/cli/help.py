@@ -1,4 +1,4 @@
-"""How help is written: as plain text that says every word, fits the terminal, and has examples that can be copied."""
+"""Formatting of help: plain text, never truncated, fitted to the terminal, with examples to copy."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ def _how_much_is_said() -> tuple[TyperOption, TyperOption]:
             is_flag=True,
             default=False,
             allow_from_autoenv=False,
-            help="Write the answer, warnings and errors, and nothing else.",
+            help="Print only the result, warnings and errors.",
         ),
         TyperOption(
             param_decls=["--verbose", "-v"],
             count=True,
             default=0,
             allow_from_autoenv=False,
-            help="Also write what is only worth knowing, and what is read and kept; -vv: every step.",
+            help="Also print notes, and files read and cached; -vv: every step.",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""``densing joint``: one scale for every model, how evaluators differ on it, what holds it together, how good it is."""
+"""``densing joint``: one scale for all models: abilities, evaluator offsets, links and validation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Evaluators = Annotated[
 ]
 Sweeps = Annotated[
     int | None,
-    typer.Option("--sweeps", min=20, help="Draws per chain, after a warm-up of a third as many."),
+    typer.Option("--sweeps", min=20, help="Draws per chain, after a warm-up a third as long."),
 ]
 POINTS = ["offset", "lo", "hi"]
 
@@ -115,7 +115,7 @@ def offsets(
     notes = [*scale.notes]
     if table.empty:
         about = "these scores" if benchmark is None else f"the scores of {benchmark}"
-        message = f"no offset: {about} come from one evaluator a benchmark, so nothing tells them apart"
+        message = f"no offset: {about} come from one evaluator a benchmark, so they cannot be separated"
         notes.append(Note("no-offset", "warning", message))
     payload = {"offsets": table, **_of_chains(scale, json), "notes": notes}
     _show(table, f"{len(table)} offsets, percentage points", payload, notes, out, json)
@@ -125,7 +125,7 @@ def offsets(
 def links(
     refit: Annotated[
         str | None,
-        typer.Option("--refit", help="evaluator or benchmark: refit without each large one in turn (minutes)."),
+        typer.Option("--refit", help="evaluator or benchmark: refit without each large one in turn (takes minutes)."),
     ] = None,
     without: Annotated[
         list[str] | None, typer.Option("--without", help="With --refit: leave only this one out; may be repeated.")
@@ -174,10 +174,10 @@ def validate_(
     ] = "cells,pairs,time,skill,evaluator",
     seeds: Annotated[int, typer.Option("--seeds", min=1, max=50, help="Seeds per split.")] = 3,
     cutoff: Annotated[
-        str, typer.Option("--cutoff", help="Of the split by time: later models are hidden.", metavar="DATE")
+        str, typer.Option("--cutoff", help="Cut-off date of the time split: later models are hidden.", metavar="DATE")
     ] = "2025-11-01",
     by: Annotated[
-        str | None, typer.Option("--by", help="Errors by evaluator, skill, language, benchmark or model instead.")
+        str | None, typer.Option("--by", help="Group errors by evaluator, skill, language, benchmark or model.")
     ] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
@@ -205,9 +205,9 @@ def validate_(
 
 @app.command("recover")
 def recover(
-    worlds: Annotated[int, typer.Option("--worlds", min=1, max=50, help="Simulated worlds, a fit each.")] = 6,
+    worlds: Annotated[int, typer.Option("--worlds", min=1, max=50, help="Simulated data sets, one fit each.")] = 6,
     months: Annotated[
-        str, typer.Option("--months", help="Doubling times of the worlds, with commas; they take turns.")
+        str, typer.Option("--months", help="Doubling times of the simulated data sets, comma-separated; used in turn.")
     ] = "4,8",
     catalog: o.CatalogFiles = None,
     seed: o.Seed = 0,
@@ -232,7 +232,7 @@ def recover(
     payload = {"recovery": result.table, "sentence": result.sentence, "notes": list(result.notes)}
     if not json:
         say(result.sentence)
-    _show(result.table, "A known doubling time, from simulated scores", payload, result.notes, out, json)
+    _show(result.table, "Recovery of a known doubling time from simulated scores", payload, result.notes, out, json)
 
 
 def _of_chains(scale: JointScale, json: bool) -> dict[str, Any]:

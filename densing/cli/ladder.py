@@ -1,4 +1,4 @@
-"""``densing ladder``: a reference family of one's own, trained, measured and fitted here."""
+"""``densing ladder``: train, measure and fit your own reference family."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A reference ladder of your own: train small models, measure, fit.\n\n"
+    help="Your own reference ladder: train small models, measure, fit.\n\n"
     "Example: densing ladder train --preset tiny --out ladders/tiny",
 )
 Folder = Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A ladder's folder (`ladder train --out`).")]
@@ -40,10 +40,10 @@ def train(
         ),
     ] = "cpu",
     sizes: Annotated[
-        list[str] | None, typer.Option("--sizes", help="Only these sizes, such as d8; may be repeated.")
+        list[str] | None, typer.Option("--sizes", help="Only this size, such as d8; may be repeated.")
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="Runs per size, or the seeds themselves: 0..5.")] = "3",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="First seed: initialisation and order of blocks.")] = 0,
+    seeds: Annotated[str, typer.Option("--seeds", help="Runs per size, or a range of seeds: 0..5.")] = "3",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="First seed, for initialisation and block order.")] = 0,
     corpus: Annotated[
         str,
         typer.Option(
@@ -53,14 +53,14 @@ def train(
         ),
     ] = "standard",
     vocabulary: Annotated[
-        int | None, typer.Option("--vocabulary", min=1, help="BPE tokens for --corpus; 257 or fewer: bytes.")
+        int | None, typer.Option("--vocabulary", min=1, help="BPE vocabulary size for --corpus; 257 or fewer: bytes.")
     ] = None,
     target: Annotated[
         str | None,
         typer.Option("--target", help="Train targets with a known answer instead: longer, clean or shuffled."),
     ] = None,
     tokens_factor: Annotated[
-        int, typer.Option("--tokens-factor", min=2, help="How many times the tokens `--target longer` has.")
+        int, typer.Option("--tokens-factor", min=2, help="Factor on the tokens for `--target longer`.")
     ] = 2,
     arm: Annotated[
         list[str] | None,
@@ -73,9 +73,9 @@ def train(
             "order=reverse. May be repeated; `densing ladder gain` compares them.",
         ),
     ] = None,
-    ranks: Annotated[int, typer.Option("--ranks", min=1, max=64, help="Virtual ranks of every --arm.")] = 1,
+    ranks: Annotated[int, typer.Option("--ranks", min=1, max=64, help="Virtual ranks per --arm.")] = 1,
     workers: Workers = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads per process.")] = 1,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="PyTorch threads per process.")] = 1,
     device: Device = "cpu",
     json: o.JsonFlag = False,
 ) -> None:
@@ -102,7 +102,7 @@ def train(
     need_training()
     numbers = parse_seeds(seeds, seed)
     if arm and target is not None:
-        raise InputError("--target and --arm are two ways to change a training; give one of them")
+        raise InputError("--target and --arm cannot be combined")
     if ranks > 1 and not arm:
         raise InputError(f"--ranks {ranks}: virtual ranks belong to arms; add --arm plain and the arms beside it")
     chosen = get_preset(preset)
@@ -136,7 +136,7 @@ def train(
 def evaluate(
     folder: Folder,
     questions: Annotated[
-        int | None, typer.Option("--questions", min=10, help="Questions per set; the preset's when left out.")
+        int | None, typer.Option("--questions", min=10, help="Questions per set; default: the preset's.")
     ] = None,
     workers: Workers = None,
     device: Device = "cpu",
@@ -167,13 +167,15 @@ def evaluate(
 @app.command("fit")
 def fit(
     folder: Folder,
-    bootstrap: Annotated[int, typer.Option("--bootstrap", min=1, help="Refits over whole runs.")] = 1000,
+    bootstrap: Annotated[
+        int, typer.Option("--bootstrap", min=1, help="Bootstrap refits, resampling whole runs.")
+    ] = 1000,
     level: Annotated[
-        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
+        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Confidence level of the intervals.")
     ] = 0.95,
     seed: o.Seed = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", file_okay=False, help="Folder of the fits; DIR/fits when left out.")
+        Path | None, typer.Option("--out", "-o", file_okay=False, help="Folder of the fits; default: DIR/fits.")
     ] = None,
     json: o.JsonFlag = False,
 ) -> None:
@@ -210,7 +212,7 @@ def fit(
     if len(result.targets):
         columns = ["task", "target", "size", "tokens", "runs", "loss", "loss_law_lo", "loss_law_hi", "density",
                    "density_lo", "density_hi", "density_law", "agrees"]  # fmt: skip
-        emit_table(result.targets[columns], "Targets: measured, and what the loss law says")
+        emit_table(result.targets[columns], "Targets: measured, and predicted by the loss law")
     if result.behaviour is not None:
         emit_table(result.behaviour, "Behaviour: bits of the right answer, as effective parameters and density")
     show_notes(result.notes)
@@ -220,26 +222,26 @@ def fit(
 @app.command("gain")
 def gain(
     folder: Folder,
-    baseline: Annotated[str, typer.Option("--baseline", help="The arm that the others are compared with.")] = "plain",
+    baseline: Annotated[str, typer.Option("--baseline", help="Baseline arm.")] = "plain",
     link: Annotated[
         str | None,
         typer.Option(
-            "--link", help="Seconds over such links, simulated (100mbit, 1gbit); measured here when left out."
+            "--link", help="Simulate step times over these links (100mbit, 1gbit); default: times measured here."
         ),
     ] = None,
     watts: Annotated[
-        float, typer.Option("--watts", help="Power of a busy core, where none is counted.", callback=o.finite)
+        float, typer.Option("--watts", help="Watts of a busy core, if no power is measured.", callback=o.finite)
     ] = 15.0,
-    bootstrap: Annotated[int, typer.Option("--bootstrap", min=20, help="Resamplings of sizes and seeds.")] = 1000,
+    bootstrap: Annotated[
+        int, typer.Option("--bootstrap", min=20, help="Bootstrap resamples of sizes and seeds.")
+    ] = 1000,
     level: Annotated[
-        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
+        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Confidence level of the intervals.")
     ] = 0.95,
     seed: o.Seed = 0,
     null: Annotated[
         int,
-        typer.Option(
-            "--null", min=0, help="Also simulate so many ladders like this one: how often do the intervals hold?"
-        ),
+        typer.Option("--null", min=0, help="Also estimate the intervals' coverage from this many simulated ladders."),
     ] = 0,
     page: o.Page = None,
     html: o.Html = None,
@@ -274,7 +276,7 @@ def gain(
             emit_table(trends, "Trend: d ln ratio / d ln tokens")
         emit_table(result.resolution(), "Resolution: half-widths of ln ratios")
         if held is not None:
-            emit_table(held, "Simulated ladders like this one: shares of 95 % intervals that hold what was injected")
+            emit_table(held, "Simulated ladders like this one: share of 95 % intervals that cover the injected value")
         for name in ("seconds", "joules"):
             say(f"{name}: {result.evidence[name]}")
         show_notes(result.notes)

@@ -1,4 +1,4 @@
-"""What commands read: the options that several share, and from options to a reference and the densities read on it."""
+"""Options shared by several commands, and the reference and densities they select."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ SheetName = Annotated[
     str | None,
     typer.Option(
         "--sheet",
-        help="Sheet of a workbook (.xlsx) that is read, the first by default; of one file among several write "
+        help="Sheet to read from a workbook (.xlsx); default: the first. For one of several files write "
         "FILE.xlsx#SHEET.",
         metavar="SHEET",
     ),
 ]
 Fetch = Annotated[
     bool,
-    typer.Option("--fetch", help="Fetch files that are named by an address (https://...); nothing is fetched without."),
+    typer.Option("--fetch", help="Allow fetching files given by URL (https://...)."),
 ]
 Since = Annotated[str | None, typer.Option("--since", help="First release date, ISO.", metavar="DATE")]
 Until = Annotated[str | None, typer.Option("--until", help="Last release date, ISO.", metavar="DATE")]
 Denominator = Annotated[
-    str, typer.Option("--denominator", help="Which parameters divide: total, active or non_embedding.")
+    str, typer.Option("--denominator", help="Parameter count in the denominator: total, active or non_embedding.")
 ]
 Tokens = Annotated[
     float | None,
@@ -91,26 +91,26 @@ Tokens = Annotated[
 ]
 Guard = Annotated[
     float,
-    typer.Option("--guard", help="Report N_eff inside [Nmin/GUARD, GUARD*Nmax] of the family; inf switches off."),
+    typer.Option("--guard", help="Report N_eff only within [Nmin/GUARD, GUARD*Nmax] of the family; inf: no limit."),
 ]
 Include = Annotated[
     list[str] | None,
     typer.Option(
         "--include",
-        help="Also use: continued, compressed, instruct, moe, domain, unverified, vendors (makers' "
-        "own figures of their own models). May be repeated.",
+        help="Also include: continued, compressed, instruct, moe, domain, unverified, vendors (makers' figures for "
+        "their own models). May be repeated.",
     ),
 ]
 Combine = Annotated[
     str,
     typer.Option(
-        "--combine", help="mean-score: one curve on the mean, as the paper; per-benchmark: mean of ln density."
+        "--combine", help="mean-score: one curve on the mean score, as in the paper; per-benchmark: mean of ln density."
     ),
 ]
 Pool = Annotated[
-    bool, typer.Option("--pool", help="Also read other evaluators' scores of the same shots (one benchmark only).")
+    bool, typer.Option("--pool", help="Also use other evaluators' scores with the same shots (one benchmark only).")
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed.")]
 
 
 def _file_named(*suffixes: str) -> Callable[[Path | None], Path | None]:
@@ -137,16 +137,14 @@ FitOut = Annotated[
 
 Page = Annotated[
     Path | None,
-    typer.Option(
-        "--page", dir_okay=False, help="Also write a page of it in Markdown (.md).", callback=_file_named(".md")
-    ),
+    typer.Option("--page", dir_okay=False, help="Also write a Markdown page (.md).", callback=_file_named(".md")),
 ]
 Html = Annotated[
     Path | None,
     typer.Option(
         "--html",
         dir_okay=False,
-        help="Also write a page with figures that opens offline (.html).",
+        help="Also write a self-contained page with figures (.html).",
         callback=_file_named(".html"),
     ),
 ]
@@ -163,7 +161,9 @@ Png = Annotated[
 ]
 Svg = Annotated[
     Path | None,
-    typer.Option("--svg", dir_okay=False, help="The same as a drawing (.svg).", callback=_file_named(".svg")),
+    typer.Option(
+        "--svg", dir_okay=False, help="Also write the figure as a vector graphic (.svg).", callback=_file_named(".svg")
+    ),
 ]
 
 

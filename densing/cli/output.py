@@ -1,4 +1,4 @@
-"""How commands speak: one JSON document or a table on stdout, everything else on stderr.
+"""Output of commands: one JSON document or a table on stdout, everything else on stderr.
 
 Tables have sizes people can read, names that stay text, and no column squeezed beyond reading. :func:`emit_table` draws
 a DataFrame with rich; :func:`columns` aligns plain text, for commands that answer in a fraction of a second: loading

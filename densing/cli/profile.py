@@ -1,4 +1,4 @@
-"""``densing profile``: what a training run really spent, from its traces."""
+"""``densing profile``: where a training run spent its time, from its traces."""
 
 from __future__ import annotations
 
@@ -57,36 +57,40 @@ Ranks = Annotated[
 ]
 Patterns = Annotated[
     list[str] | None,
-    typer.Option("--comm-pattern", help="Regular expression: names it matches are communication; may be repeated."),
+    typer.Option(
+        "--comm-pattern", help="Regular expression; kernels whose names match are communication. May be repeated."
+    ),
 ]
 Detail = Annotated[
     str,
-    typer.Option("--detail", help="auto, device or host; host reads operators too: slower, names what the host did."),
+    typer.Option(
+        "--detail", help="auto, device or host; host also reads operators: slower, but shows what the host did."
+    ),
 ]
 FailIf = Annotated[
     list[str] | None,
     typer.Option(
         "--fail-if",
-        help="'METRIC > NUMBER', e.g. 'exposed_pct>10' or 'step_ms>=250 and overlap_pct<50': exit code 4 if it holds "
-        "or cannot be decided; may be repeated. METRIC: a key of `figures` in --json (exposed_pct, overlap_pct, "
-        "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct or hfu_pct; its name tells its unit.",
+        help="'METRIC > NUMBER', e.g. 'exposed_pct>10' or 'step_ms>=250 and overlap_pct<50': exit code 4 if it is "
+        "true or undecided; may be repeated. METRIC: a key of `figures` in --json (exposed_pct, overlap_pct, "
+        "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct or hfu_pct; its name states the unit.",
     ),
 ]
 Html = Annotated[Path | None, typer.Option("--html", help="Write the report: one HTML file.", metavar="FILE")]
 Compare = Annotated[
     list[Path] | None,
-    typer.Option("--compare", help="Traces or stored results of a baseline; says what changed beyond noise."),
+    typer.Option("--compare", help="Baseline traces or stored results; reports changes beyond noise."),
 ]
 Perfetto = Annotated[
     Path | None,
     typer.Option("--perfetto", help="Write the trace back with overlay tracks that Perfetto opens.", metavar="FILE"),
 ]
 Explain = Annotated[
-    str | None, typer.Option("--explain", help="Say which rule decides on a kernel of this name, and stop.")
+    str | None, typer.Option("--explain", help="Print which rule classifies a kernel of this name, then exit.")
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="Folder for the ranks' results (Parquet); a killed run goes on from there."),
+    typer.Option("--out", "-o", help="Folder for the ranks' results (Parquet); an interrupted run resumes from it."),
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", help="Processes, or jobs of the executor.")]
 ExecutorName = Annotated[
@@ -103,7 +107,7 @@ ExecutorArgs = Annotated[
 RankFiles = Annotated[Path | None, typer.Option("--rank-files", help="A list of traces.", hidden=True)]
 Density = Annotated[
     Path | None,
-    typer.Option("--density", help="What `densing density --json` printed for the model: joined with the run."),
+    typer.Option("--density", help="Output of `densing density --json` for the model, joined with the run."),
 ]
 DensityModel = Annotated[str | None, typer.Option("--density-model", help="Which model of that file.")]
 DensityBenchmark = Annotated[str | None, typer.Option("--density-benchmark", help="Which benchmark of that file.")]
@@ -266,7 +270,7 @@ def profile(
     except KeyboardInterrupt:
         if out is None:
             raise
-        raise StoppedError(f"stopped; the same command goes on from {out}") from None
+        raise StoppedError(f"stopped; the same command resumes from {out}") from None
 
 
 def _check_flags(source: Source, outputs: Outputs) -> None:
@@ -293,9 +297,7 @@ def _check_flags(source: Source, outputs: Outputs) -> None:
         hits = check_conditions(outputs.conditions, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
         metrics = {name for hit in hits for name in hit.values}
         if outputs.utilisation is None and (without := sorted(metrics.intersection(OF_MFU))):
-            raise InputError(
-                f"--fail-if: {without[0]} is told by --mfu only; give it, e.g. --mfu params=7e9,tokens=4.2e6"
-            )
+            raise InputError(f"--fail-if: {without[0]} needs --mfu, e.g. --mfu params=7e9,tokens=4.2e6")
     if outputs.utilisation is not None:
         from densing.efficiency.profile import parse_spec
 
@@ -337,13 +339,13 @@ def _check_outputs(source: Source, outputs: Outputs) -> None:
     if out.suffix == ".zip":
         raise InputError(f"--perfetto {out}: written as .json or .json.gz; choose such a name")
     if source.paths and all(map(_is_store, source.paths)):
-        raise InputError(f"--perfetto {out}: stored results hold no single spans; give the traces instead")
+        raise InputError(f"--perfetto {out}: stored results contain no individual spans; give the traces instead")
     folders = [path.resolve() for path in source.paths if path.is_dir()]
     folder = out.resolve().parent
     # Of a folder without traces its subfolders are read.
     beside_traces = folder in folders or (folder.parent in folders and not _has_traces(folder.parent))
     if beside_traces and _is_named(out):
-        raise InputError(f"--perfetto {out}: would be read as one more rank next time; choose another folder")
+        raise InputError(f"--perfetto {out}: would be read as another rank next time; choose another folder")
 
 
 def _check_place(output: str, folder: Path) -> None:
@@ -351,7 +353,7 @@ def _check_place(output: str, folder: Path) -> None:
     absolute = folder.absolute()
     existing = next(parent for parent in (absolute, *absolute.parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"{output}: nothing can be written in {existing}; check rights and place")
+        raise InputError(f"{output}: nothing can be written in {existing}; check permissions and location")
 
 
 def _has_traces(folder: Path) -> bool:
@@ -370,7 +372,9 @@ def _is_store(path: Path) -> bool:
     if path.is_dir():
         stored = any(path.glob("*.parquet"))
         if stored and _has_traces(path):
-            raise InputError(f"{path}: holds traces and stored results; name the files of one kind, or part them")
+            raise InputError(
+                f"{path}: contains both traces and stored results; name files of one kind, or separate them"
+            )
         return stored
     return path.suffix == ".parquet"
 
@@ -401,7 +405,7 @@ def read_run(source: Source) -> RunProfile:
                 )
         for flag, argument in {"--rank": source.ranks, "--out": source.out, "--executor": source.executor}.items():
             if argument:
-                raise InputError(f"{flag}: stored results are only joined, not read from traces; leave the flag out")
+                raise InputError(f"{flag}: applies to traces, not to stored results; leave it out")
         return run
     notes: list[Note] = []
     with ExitStack() as stack:
@@ -474,7 +478,7 @@ def _many(
             reason = f"holds results of other traces ({foreign[0]}, ...); choose a folder of its own"
             raise InputError(f"--out {out}: {reason}")
         if out.is_dir() and _has_traces(out):
-            raise InputError(f"--out {out}: holds traces; choose a folder of its own for results")
+            raise InputError(f"--out {out}: holds traces; choose another folder for results")
 
     def on_failure(trace: TraceFile, reason: str) -> None:
         failed.append(reason)
@@ -652,10 +656,10 @@ def _headline(run: RunProfile) -> list[str]:
     figures = run.figures
     counted = f"{run.counted}, window {run.window}"
     if figures["compute_pct"] is None:
-        return [f"{counted}: no work was recorded, so nothing can be said of the time (see the notes)"]
+        return [f"{counted}: no work was recorded, so time cannot be attributed (see the notes)"]
     overlap = figures["overlap_pct"]
     if overlap is None and figures["comm_pct"]:
-        hidden = "share of communication hidden not told (most of it lies beyond the window)"
+        hidden = "share of hidden communication unknown (most of it lies outside the window)"
     elif overlap is None:
         hidden = "no communication"
     else:
@@ -735,11 +739,11 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
         if row.sum_ns > row.total_ns * (1 + AT_ONCE):
             union, total = (_ms(ns / steps / 1e6) for ns in (row.total_ns, row.sum_ns))
             name = row.op or "unknown"
-            yield f"{name}: {union} ms per {_unit(run)}; calls run at the same time, their sum is {total}"
+            yield f"{name}: {union} ms per {_unit(run)}; calls overlap, their sum is {total}"
     claimed = sum(row.exposed_ns for row in run.collectives) / steps / 1e6
     exposed = run.figures["exposed_ms_per_step"]
     if isinstance(exposed, float) and claimed > exposed * (1 + AT_ONCE):
-        yield f"Some run at the same time: all kinds together expose {_ms(exposed)} ms, not their sum"
+        yield f"Some overlap: all kinds together expose {_ms(exposed)} ms, less than their sum"
     yield ""
 
 
@@ -755,11 +759,11 @@ def _across(run: RunProfile) -> Iterator[str]:
         offset = _ms(max(map(abs, clocks.offset_ns.values())) / 1e6)
         yield f"Clocks: aligned on ends of collectives, up to {offset} ms taken out; {residual} ms remain uncertain"
     elif clocks.verdict == "not aligned":
-        yield "Clocks: not comparable between ranks; who arrived last is told by durations"
+        yield "Clocks: not comparable between ranks; the last arrival is inferred from durations"
     if stragglers.worst is not None:
         slowdown, gain = run.figures.get("slowdown"), ""
         if isinstance(slowdown, float) and slowdown <= 1:
-            gain = "; balancing the ranks would gain nothing"
+            gain = "; balancing the ranks would not help"
         elif isinstance(slowdown, float):
             gain = f"; with balanced ranks the run would be {_fixed(slowdown, 2)} times as fast"
         often = f", {stragglers.often}" if stragglers.often else ""
@@ -785,8 +789,8 @@ def _delays(run: RunProfile) -> Iterator[str]:
 def _unrecognised(run: RunProfile) -> Iterator[str]:
     """Name the work that no rule knows, the longest first: what counts as compute, and what counts as nothing."""
     for by_default, noun, consequence in (
-        (True, "kernel", "counted as compute; if it is communication, say --comm-pattern REGEX"),
-        (False, "other name", "of a category without rule, counted as nothing"),
+        (True, "kernel", "counted as compute; if it is communication, use --comm-pattern REGEX"),
+        (False, "other name", "not counted, as no rule covers the category"),
     ):
         total: dict[str, int] = {}
         for rank in run.ranks:

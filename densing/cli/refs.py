@@ -1,4 +1,4 @@
-"""``densing refs``: the references that are shipped, what they rest on, and refitting them."""
+"""``densing refs``: list, inspect and refit the shipped references."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Reference families: they turn scores into effective parameters.\n\nExample: densing refs list",
+    help="Reference families, which convert scores into effective parameters.\n\nExample: densing refs list",
 )
 
 
@@ -99,7 +99,7 @@ def show_ref(
     emit_table(ref.fit.intervals(), "Parameters, 95 % intervals")
     emit_table(ref.points, "Points")
     if misses is not None:
-        emit_table(misses, "Held-out models: our prediction beside the authors' own")
+        emit_table(misses, "Held-out models: our prediction and the authors'")
     for title, table in extra.items():
         emit_table(table, title)
     show_notes(ref.notes)
@@ -107,7 +107,7 @@ def show_ref(
 
 @app.command("build")
 def build(
-    names: Annotated[list[str] | None, typer.Argument(help="Families to refit; all when left out.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Families to refit; default: all.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder for the JSON fits.")] = Path(
         "reference_fits"
     ),

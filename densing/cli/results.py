@@ -1,4 +1,4 @@
-"""``densing results``: what was evaluated, what came out, and how it leaves."""
+"""``densing results``: list, show, merge and export evaluation results."""
 
 from __future__ import annotations
 
@@ -147,22 +147,23 @@ def export(
 @app.command("explain")
 def explain(
     stores: Annotated[list[Path], typer.Argument(help="Runs of densing eval, or of lm-eval with --log_samples.")],
-    model: Annotated[str, typer.Option("--model", "-M", help="A: the model that fails.")],
-    against: Annotated[str, typer.Option("--against", help="B: the model that solves.")],
-    nnz: Annotated[int, typer.Option("--nnz", help="Weights at most.")] = 60,
-    updates: Annotated[int, typer.Option("--updates", help="Rounds of gradients between stores.", min=0)] = 2,
+    model: Annotated[str, typer.Option("--model", "-M", help="A: the model that fails items.")],
+    against: Annotated[str, typer.Option("--against", help="B: the model that solves them.")],
+    nnz: Annotated[int, typer.Option("--nnz", help="Maximum number of weights.")] = 60,
+    updates: Annotated[int, typer.Option("--updates", help="Communication rounds between stores.", min=0)] = 2,
     among: Annotated[
         str,
         typer.Option(
-            "--among", help="solved: what B solves, A failing or not; all: what B solves and A fails, beside all else."
+            "--among",
+            help="solved: among items B solves, A failing vs. not; all: items B solves and A fails vs. all others.",
         ),
     ] = "solved",
-    held_out: Annotated[float, typer.Option("--held-out", help="Share of the items that is only for testing.")] = 0.25,
-    draws: Annotated[int, typer.Option("--draws", help="Of the items anew, for the stability of signs.")] = 50,
-    stable: Annotated[
-        bool, typer.Option("--stable", help="Keep only weights whose sign is stable, and fit them anew.")
-    ] = False,
-    least: Annotated[int, typer.Option("--least", help="Items of a store that a word must stand in.", min=1)] = 5,
+    held_out: Annotated[float, typer.Option("--held-out", help="Share of items held out for testing.")] = 0.25,
+    draws: Annotated[int, typer.Option("--draws", help="Resamples of the items, for sign stability.")] = 50,
+    stable: Annotated[bool, typer.Option("--stable", help="Keep only weights with a stable sign, and refit.")] = False,
+    least: Annotated[
+        int, typer.Option("--least", help="Minimum number of items per store that contain a word.", min=1)
+    ] = 5,
     reference: o.Reference = "olmo-ladder",
     params: Annotated[
         list[str] | None,
@@ -239,7 +240,7 @@ def variant(
     task_file: Annotated[Path, typer.Argument(help="Task file of lm-eval with output_type generate_until.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the variant: --include_path of densing eval.")],
     field: Annotated[
-        str | None, typer.Option("--field", help="Field or template of the gold answer, where the task's own is code.")
+        str | None, typer.Option("--field", help="Field or template of the gold answer, if the task's own is code.")
     ] = None,
     json: o.JsonFlag = False,
 ) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 CAVEATS = 3
-"""Printed with the headline; the others stand in the report."""
+"""Caveats printed with the headline; the others are in the report."""
 
 
 def run(
@@ -37,8 +37,8 @@ def run(
         Path | None,
         typer.Option(
             "--scores",
-            help=f"Table ({o.FORMS}) with columns model, params, released, benchmark, score: models of your own to "
-            "place among the catalog's. They do not enter the headline; rows of --catalog do.",
+            help=f"Table ({o.FORMS}) with columns model, params, released, benchmark, score: your own models, to be "
+            "placed among the catalog's. They do not affect the headline; rows of --catalog do.",
         ),
     ] = None,
     sheet: o.SheetName = None,
@@ -47,8 +47,8 @@ def run(
         list[Path] | None,
         typer.Option(
             "--gain",
-            help="gain.json that `densing ladder gain DIR` leaves: a section of the report on what its changes of "
-            "training buy. May be repeated.",
+            help="gain.json of `densing ladder gain DIR`: adds a report section on its training changes. May be "
+            "repeated.",
         ),
     ] = None,
     include: o.Include = None,

@@ -1,4 +1,4 @@
-"""``densing scaling``: how well a training run scales, from the profiles of runs of different size."""
+"""``densing scaling``: scaling efficiency from profiles of runs of different sizes."""
 
 from __future__ import annotations
 

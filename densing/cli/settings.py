@@ -1,4 +1,4 @@
-"""Settings: what a command is not told on its line, it reads from the environment and from a file, by one rule.
+"""Settings: options missing on the command line are read from the environment and a file, by one rule.
 
 The command line comes before the environment, the environment before the file, the file before the default.
 :data:`PROGRAM` lists the settings of the program itself; every other one is an option of a command, ``--guard`` of
@@ -24,16 +24,16 @@ from densing.core import SLIP, InputError, UnknownNameError, nearest
 PREFIX = "DENSING"
 DEFAULT = "default"
 VERBOSITY = {"quiet": logging.ERROR, "normal": logging.WARNING, "verbose": logging.INFO, "debug": logging.DEBUG}
-"""How much is said, and from which level on messages of the log are."""
+"""Verbosity, and the corresponding log level."""
 PROGRAM = {"verbosity": "normal", "cache": "", "debug": "false"}
-"""The settings of the program itself, and their defaults: how much is said, where results that can be made again are
-kept, and whether a mistake of ours leaves with its traceback."""
+"""Settings of the program and their defaults: verbosity, cache folder, and whether internal errors print a "
+"traceback."""
 GIVEN_ONLY = frozenset(
     {"json", "fetch", "trust_remote_code", "confirm_run_unsafe_code", "quiet", "verbose", "help", "version",
      "json_schema", "install_completion", "show_completion"}
 )  # fmt: skip
-"""Options that count on the command line alone: who calls knows the form of the answer, and no file or variable lets
-code run or anything be fetched."""
+"""Options accepted on the command line only, so that no file or variable can change the output format, run code or "
+"fetch anything."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class SettingsFile:
             table = table.get(word, {})
             if not isinstance(table, dict):
                 where, below = self.place(words[:at]), self.place(words[: at + 1]).removeprefix(f"{self.name} ")
-                raise InputError(f"{where}: {word} = {table!r}, which is a command; write its options below {below}")
+                raise InputError(f"{where}: {word} = {table!r}, which is a command; put its options below {below}")
         return table
 
 
@@ -171,7 +171,7 @@ def defaults_of(file: SettingsFile, words: Sequence[str], command: Any) -> dict[
         name = key.replace("-", "_")
         where = f"{file.place(words)}: {key} = {value!r}"
         if name in GIVEN_ONLY:
-            raise InputError(f"{where}: --{key} counts on the command line alone; leave it out here")
+            raise InputError(f"{where}: --{key} is accepted on the command line only; leave it out here")
         if name not in known:
             raise UnknownNameError(f"setting in {file.place(words)}:", key, sorted(known))
         option = known[name]
@@ -292,7 +292,7 @@ def apply(settings: Sequence[Setting], *, quiet: bool, verbose: int) -> list[Set
         When the line asks for both, less and more.
     """
     if quiet and verbose:
-        raise typer.BadParameter("less and more at once; give one of them", param_hint="--quiet, --verbose")
+        raise typer.BadParameter("--quiet and --verbose cannot be combined", param_hint="--quiet, --verbose")
     given = "quiet" if quiet else ("verbose", "debug")[min(verbose, 2) - 1] if verbose else ""
     settings = [
         Setting(each.name, given, "command line") if given and each.name == "verbosity" else each for each in settings

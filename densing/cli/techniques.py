@@ -1,4 +1,4 @@
-"""``densing techniques``: what overlaps communication, compared on your model and cluster, and held to its papers."""
+"""``densing techniques``: compare techniques that overlap communication, and check their papers' claims."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def compare(
         ),
     ],
     cluster: Annotated[str, typer.Option("--cluster", help="Cluster preset, or a TOML file.")],
-    techniques: Annotated[str, typer.Option("--techniques", help="Names with commas between.", metavar="A,B,...")],
+    techniques: Annotated[str, typer.Option("--techniques", help="Comma-separated names.", metavar="A,B,...")],
     baseline: Annotated[
         str | None, typer.Option("--baseline", help="Speed-ups are relative to it; default: the first technique.")
     ] = None,
@@ -126,61 +126,74 @@ def compare(
         typer.Option("--batch", min=1, help="Sequences per replica and step; default: the preset's for the mode."),
     ] = None,
     sequence: Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens per sequence.")] = None,
-    micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="Parts of the batch.")] = None,
+    micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="Micro-batches.")] = None,
     tp: Annotated[int | None, typer.Option("--tp", min=1, help="Tensor-parallel devices; default: to fit.")] = None,
-    dp: Annotated[int | None, typer.Option("--dp", min=1, help="Replicas; default: what is left.")] = None,
+    dp: Annotated[
+        int | None, typer.Option("--dp", min=1, help="Data-parallel replicas; default: the remaining devices.")
+    ] = None,
     pp: Annotated[
         int | None,
-        typer.Option("--pp", min=1, help="Pipeline stages; default: 1, or to fit where all techniques need some."),
+        typer.Option(
+            "--pp", min=1, help="Pipeline stages; default: 1, or as needed if all techniques need a pipeline."
+        ),
     ] = None,
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes of the cluster.")] = None,
     recompute: Annotated[
         str | None,
         typer.Option(
             "--recompute",
-            help="Not kept for the backward pass, and computed once more: nothing, attention's scores "
-            "(selective) or whole layers (full).",
+            help="Activation recomputation: none, attention scores (selective) or whole layers (full).",
             metavar="none|selective|full",
         ),
     ] = None,
     sequence_parallel: Annotated[
-        bool, typer.Option("--sequence-parallel", help="Split activations between tensor-parallel regions too.")
+        bool,
+        typer.Option(
+            "--sequence-parallel", help="Also split activations between tensor-parallel regions (sequence parallelism)."
+        ),
     ] = False,
     unfused_attention: Annotated[
-        bool, typer.Option("--unfused-attention", help="Attention writes its scores, and keeps them: memory only.")
+        bool,
+        typer.Option("--unfused-attention", help="Attention materialises and keeps its scores (affects memory only)."),
     ] = False,
     virtual: Annotated[
         int | None, typer.Option("--virtual", min=1, help="Interleaved stages per device of a pipeline.")
     ] = None,
     cp: Annotated[
-        int | None, typer.Option("--cp", min=1, help="Parts of every sequence (context parallelism), of a replica.")
+        int | None, typer.Option("--cp", min=1, help="Context-parallel degree: parts of every sequence.")
     ] = None,
     ep: Annotated[
-        int | None, typer.Option("--ep", min=1, help="Devices that a mixture's experts are dealt out over.")
+        int | None, typer.Option("--ep", min=1, help="Expert-parallel degree: devices that share a mixture's experts.")
     ] = None,
     whole_vocabulary: Annotated[
-        bool, typer.Option("--whole-vocabulary", help="Embedding and head whole on each device of a group.")
+        bool,
+        typer.Option(
+            "--whole-vocabulary", help="Replicate embedding and head on every device of a tensor-parallel group."
+        ),
     ] = False,
     gradient_bytes: Annotated[
         int | None,
-        typer.Option("--gradient-bytes", help="Of an exchanged gradient: 4 for sums in float32.", metavar="2|4"),
+        typer.Option(
+            "--gradient-bytes", help="Bytes per exchanged gradient element: 4 for sums in float32.", metavar="2|4"
+        ),
     ] = None,
     overlap_weight_gradients: Annotated[
         bool,
         typer.Option(
             "--overlap-weight-gradients",
-            help="Tensor-parallel sums of the backward pass run beside gradients of weights (plain techniques).",
+            help="Overlap tensor-parallel all-reduces of the backward pass with weight gradients (plain techniques).",
         ),
     ] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="TECHNIQUE.KNOB=VALUE, as co2.tau=48; may be repeated.")
     ] = None,
     regime_map: Annotated[
-        bool, typer.Option("--map", help="Also where each wins: bandwidth × batch, or × --replicas.")
+        bool, typer.Option("--map", help="Also map which technique is fastest: bandwidth × batch, or × --replicas.")
     ] = False,
     link: Annotated[str | None, typer.Option("--link", help="Link the map varies: intra, inter or wide.")] = None,
     bandwidths: Annotated[
-        str | None, typer.Option("--bandwidths", help="Gbit/s of the map, as 25,100,400.", metavar="A,B,...")
+        str | None,
+        typer.Option("--bandwidths", help="Bandwidths of the map in Gbit/s, as 25,100,400.", metavar="A,B,..."),
     ] = None,
     batches: Annotated[
         str | None, typer.Option("--batches", help="Batches of the map, as 1,4,16.", metavar="A,B,...")
@@ -193,7 +206,7 @@ def compare(
         str | None,
         typer.Option(
             "--delay",
-            help="How late devices are, in place of the cluster's own: shifted-exp:a=0.01,mu=10 (seconds, per second), "
+            help="Delays of devices, instead of the cluster's: shifted-exp:a=0.01,mu=10 (seconds, per second), "
             "pareto:scale=0.1,shape=2, empirical:FILE; ,iid or ,persistent; ,seed=3.",
             metavar="MODEL",
         ),
@@ -232,7 +245,7 @@ def compare(
     for option, path in (("--model", model), ("--cluster", cluster)):
         source = Path(path)
         if html is not None and source.is_file() and html.resolve() == source.resolve():
-            raise InputError(f"--html {html}: is the file of {option}; choose another name")
+            raise InputError(f"--html {html}: is also the file of {option}; choose another name")
     names = [name.strip() for name in techniques.split(",") if name.strip()]
     knobs = parse_settings(settings or ())
     machine = load_cluster(cluster)
@@ -253,7 +266,7 @@ def compare(
         }  # fmt: skip
         for option, value in of_transformers.items():
             if value:
-                raise InputError(f"{option}: of a transformer, and {model} is none: leave it out")
+                raise InputError(f"{option}: applies to transformers only, and {model} is not one; leave it out")
         workload = other
     else:
         step = load_workload(
@@ -391,7 +404,7 @@ def validate(
     fast: Annotated[
         bool,
         typer.Option(
-            "--fast", help="Leave out claims that take more than ten seconds; break laws for predictions only."
+            "--fast", help="Skip claims that take more than ten seconds; test broken laws on predictions only."
         ),
     ] = False,
     measure: Annotated[
@@ -399,15 +412,15 @@ def validate(
         typer.Option(
             "--measure",
             exists=True,
-            help="Make a measurement again from its record (gain.json of a ladder's arms) and the runs beside it; "
-            "may be repeated. Published figures then only with --technique.",
+            help="Recompute a measurement from its record (gain.json of a ladder's arms) and the runs next to it; may "
+            "be repeated. Published figures are then checked only with --technique.",
         ),
     ] = None,
     throughput: Annotated[
         bool,
         typer.Option(
             "--throughput",
-            help="Predict the speed and memory of measured training runs instead: those of FILE, or our selection.",
+            help="Predict speed and memory of measured training runs instead (FILE, or our selection).",
         ),
     ] = False,
     table: Annotated[
@@ -437,11 +450,11 @@ def validate(
     """
     if throughput:
         if technique or measure or fast:
-            raise InputError("--throughput: asks about training runs; leave out --technique, --measure and --fast")
+            raise InputError("--throughput cannot be combined with --technique, --measure or --fast")
         _validate_throughput(table, html, json)
         return
     if table is not None:
-        raise InputError(f"{table}: a table of training runs goes with --throughput")
+        raise InputError(f"{table}: a table of training runs needs --throughput")
     from densing.efficiency.systems import Validation
     from densing.efficiency.systems import validate as validate_claims
     from densing.tradeoff import check_record
@@ -501,10 +514,11 @@ def _validate_throughput(table: Path | None, html: Path | None, json: bool) -> N
         typer.echo("\n".join([
             *columns(header, rows),
             "",
-            "errors of predicted tokens per second; unseen: by constants fitted without the source; constant MFU, "
-            "nearest: what the source's own rows would say",
-            f"memory: AUC {formatting.number(memory.auc)}; of {memory.ran:,} that ran {_share(memory.ran_refused)} are "
-            f"said not to fit, of {memory.failed:,} that failed {_share(memory.failed_passed)} are said to fit",
+            "errors of predicted tokens per second; unseen: constants fitted without the source; constant MFU, "
+            "nearest: baselines from the source's own rows",
+            f"memory: AUC {formatting.number(memory.auc)}; of {memory.ran:,} that ran {_share(memory.ran_refused)} "
+            f"are predicted not to fit, of {memory.failed:,} that failed {_share(memory.failed_passed)} are predicted "
+            "to fit",
         ]))  # fmt: skip
     show_notes(found.notes)
     finish(found.notes)
@@ -546,7 +560,7 @@ def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> lis
     try:
         return [kind(part) for part in (text or "").split(",") if part.strip()]
     except ValueError as error:
-        raise InputError(f"{option} {text}: {error}; give numbers with commas between, as in 1,4,16") from error
+        raise InputError(f"{option} {text}: {error}; give comma-separated numbers, as in 1,4,16") from error
 
 
 def _about(workload: Step) -> dict[str, Any]:
@@ -599,7 +613,7 @@ def _head(workload: Step, cluster: Cluster) -> str:
     saving += [f"{axis} {getattr(split, axis)}" for axis in ("cp", "ep") if getattr(split, axis) > 1]
     saving += [f"{split.virtual} stages per device"] if split.virtual > 1 else []
     saving += [f"gradients of {workload.gradient_bytes} bytes"] if workload.gradient_bytes else []
-    saving += ["sums beside gradients of weights"] if workload.overlap_weight_gradients else []
+    saving += ["sums overlapped with weight gradients"] if workload.overlap_weight_gradients else []
     return (
         f"{visible(workload.model.name)}, {workload.mode}, batch {workload.batch} per replica{parts}, sequence "
         f"{workload.sequence}; {machine}: {cluster.n} devices, {split.ranks} used "
@@ -650,13 +664,9 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
     legend = [
         f"simulated; per rank and step; speed-up over {comparison.baseline}",
         *late,
-        *([f"by the cost model of measured runs (four of five within): {modelled}"] if modelled else []),
-        "loss: whether a step learns what one of plain synchronous training does",
-        *(
-            [f"parameters on the device, of all (which divides is a choice of N): {', '.join(counted)}"]
-            if counted
-            else []
-        ),
+        *([f"cost model calibrated on published runs (80 % prediction interval): {modelled}"] if modelled else []),
+        "loss: whether a step is mathematically equivalent to one of plain synchronous training",
+        *([f"parameters on the device, of all (either may serve as N): {', '.join(counted)}"] if counted else []),
         *(f"does not fit: {row.technique} {row.reason}" for row in comparison.rows if row.status == "does not fit"),
         *figures,
     ]
@@ -724,23 +734,23 @@ def _sentences(validation: Validation) -> list[str]:
     tally = validation.tally
     sentences = [
         f"{tally.reproduced} of {tally.predictions} predictions reproduced"
-        + (", each noticing at least one broken law of the simulator" if tally.reproduced else "")
+        + (", each failing under at least one broken law of the simulator" if tally.reproduced else "")
         if tally.predictions
         else "nothing was predicted",
-        "whatever else agrees predicts nothing: it went in, is arithmetic or a count, our own measurement, or was "
-        "fitted beside",
+        "other agreeing rows are not predictions: they are inputs, arithmetic, counts, our own measurements, or were "
+        "fitted together",
     ]
     if tally.with_null:
         sentences.append(
-            f"of {tally.with_null} calibrated figures {tally.closer} come closer (by over 0.1 point) than the null "
-            "model, which has no simulator"
+            f"of {tally.with_null} calibrated figures {tally.closer} are closer (by over 0.1 point) than the null "
+            "model, which uses no simulator"
         )
     if tally.blind:
         sentences.append(
-            f"{len(tally.blind)} calibrated rows that agree notice no broken law: {', '.join(tally.blind)}"
+            f"{len(tally.blind)} calibrated rows that agree also agree under every broken law: {', '.join(tally.blind)}"
         )
     if tally.untested:
-        sentences.append(f"no row that holds notices {', '.join(tally.untested)}: these figures do not test it")
+        sentences.append(f"no row that holds detects {', '.join(tally.untested)}: these figures do not test it")
     if tally.not_first_hand:
         sentences.append(f"{tally.not_first_hand} of the published figures are not first-hand: see the column 'known'")
     return sentences

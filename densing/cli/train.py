@@ -1,4 +1,4 @@
-"""``densing train``: run techniques for real, on this machine's processors, over a link of a chosen rate."""
+"""``densing train``: run techniques on this machine's processors, over a link of a chosen rate."""
 
 from __future__ import annotations
 
@@ -24,54 +24,54 @@ Techniques = Annotated[
     typer.Option(
         "--technique",
         "-t",
-        help="Name, or several with commas between (see `densing techniques list`).",
+        help="Technique, or several, comma-separated (see `densing techniques list`).",
         metavar="NAMES",
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; of several, one below it each.")]
-Nproc = Annotated[int, typer.Option("--nproc", help="Ranks: processes, each on a core of its own.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; for several runs, one subfolder each.")]
+Nproc = Annotated[int, typer.Option("--nproc", help="Ranks: one process each, pinned to separate cores.")]
 Link = Annotated[
     str,
     typer.Option(
         "--link",
-        help="200mbit: network namespaces joined at that rate; emulated:200mbit: waiting added; none. One for all "
-        "ranks, or one each: 1gbit,1gbit,50mbit.",
+        help="200mbit: network namespaces joined at that rate; emulated:200mbit: added waiting; none. One for all "
+        "ranks, or one per rank: 1gbit,1gbit,50mbit.",
     ),
 ]
 Steps = Annotated[int, typer.Option("--steps", help="Training steps.")]
-Tau = Annotated[int | None, typer.Option("--tau", help="Steps per round, of techniques that have rounds.")]
+Tau = Annotated[int | None, typer.Option("--tau", help="Steps per round, for techniques with rounds.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="KNOB=VALUE or TECHNIQUE.KNOB=VALUE, as outer_lr=0.8; may be repeated."),
 ]
 Seeds = Annotated[str, typer.Option("--seed", "--seeds", help="Seed, or several: 0,1,2.", metavar="NUMBERS")]
-Model = Annotated[str, typer.Option("--model", help="tiny, small or medium; --layers and the like change it.")]
+Model = Annotated[str, typer.Option("--model", help="Model: tiny, small or medium; modified by --layers etc.")]
 Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Transformer layers.")]
 Hidden = Annotated[int | None, typer.Option("--hidden", min=1, help="Width.")]
 Heads = Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")]
-Ffn = Annotated[int | None, typer.Option("--ffn", min=1, help="Width inside the feed-forward block.")]
+Ffn = Annotated[int | None, typer.Option("--ffn", min=1, help="Hidden size of the feed-forward block.")]
 Batch = Annotated[
     int, typer.Option("--batch", help="Sequences per rank and step (tensor-parallel, pipeline: of all ranks).")
 ]
 SequenceLength = Annotated[int, typer.Option("--sequence", help="Tokens (bytes) per sequence.")]
 Rate = Annotated[float, typer.Option("--lr", help="Learning rate of AdamW.")]
 Corpus = Annotated[
-    str, typer.Option("--corpus", help="Text file or folder; default: documentation that Python comes with.")
+    str, typer.Option("--corpus", help="Text file or folder; default: the documentation shipped with Python.")
 ]
-Traced = Annotated[int, typer.Option("--trace-steps", help="Steps recorded at the end; 0: none.")]
+Traced = Annotated[int, typer.Option("--trace-steps", help="Steps to record at the end; 0: none.")]
 Every = Annotated[int, typer.Option("--checkpoint-every", help="Steps between checkpoints; 0: none.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint that every rank has.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds after which a rank gives up on another.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint that all ranks have.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Timeout for communication with another rank, seconds.")]
 Predict = Annotated[
     str | None,
-    typer.Option("--predict", help="Cluster (preset, or what `densing calibrate --out` wrote): simulate beside it."),
+    typer.Option("--predict", help="Cluster (preset, or what `densing calibrate --out` wrote): also simulate the run."),
 ]
 Html = Annotated[Path | None, typer.Option("--html", help="Write the report: one HTML file.", metavar="FILE")]
 Delay = Annotated[
     str,
     typer.Option(
         "--delay",
-        help="Injected delays: ranks sleep before they compute, as shifted-exp:a=0.01,mu=10 draws it, pareto:... or "
+        help="Injected delays: ranks sleep before they compute, drawn from shifted-exp:a=0.01,mu=10, pareto:... or "
         "empirical:FILE; iid or persistent. Data-parallel runs and a server's workers.",
     ),
 ]
@@ -167,7 +167,8 @@ def train(
     served = list(dict.fromkeys(spec.technique for spec in specs if _served(spec)))
     if served and len(served) < len({spec.technique for spec in specs}):
         message = (
-            f"{', '.join(served)}: of the {nproc} ranks one is the server, {nproc - 1} work; of the others all work"
+            f"{', '.join(served)}: one of the {nproc} ranks is the server, {nproc - 1} are workers; in other "
+            "techniques all ranks work"
         )
         notes.append(Note("server", "info", message, {"techniques": served}))
     document: dict[str, Any]
@@ -256,7 +257,7 @@ def _seeds(text: str) -> list[int]:
 
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise InputError(f"--seed {text[:60]!r}: write whole numbers from 0 up, with commas between")
+        raise InputError(f"--seed {text[:60]!r}: give comma-separated whole numbers of at least 0")
     numbers = [int(part) for part in parts]
     if len(set(numbers)) < len(numbers) or len(numbers) > MOST_SEEDS:
         raise InputError(f"--seed {text[:60]!r}: give each seed once, {MOST_SEEDS} at most")
@@ -303,7 +304,7 @@ def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
         *columns(title, cells),
         "",
         *_solutions(runs),
-        "measured; waiting: the training thread stood still for communication, or for rows",
+        "measured; waiting: time the training thread was blocked on communication or rows",
         *(line for run in runs for line in _stages(run)),
     ]
 
@@ -314,12 +315,12 @@ def _stages(run: Run) -> list[str]:
     if "row_bytes" not in figures:
         return []
     size = formatting.number(figures["rows"] * figures["row_bytes"] / 1e6)
-    same = "; rows gathered ahead gave the same weights, to the bit" if figures.get("equal") else ""
+    same = "; prefetched rows gave bitwise identical weights" if figures.get("equal") else ""
     return [
         f"{run.technique}, seed {run.seed}: one after the other {_ms(figures['sequential_step_s'])} ms (sampling "
         f"{_ms(figures['sample_s'])}, gathering {_ms(figures['gather_s'])}, training {_ms(figures['train_s'])}); "
         f"{figures['rows']:,.0f} rows a step, {size} MB{same}; {100 * figures['accuracy']:.1f} % right on held-out "
-        f"nodes, the commoner label {100 * figures['majority']:.1f} %"
+        f"nodes, majority label {100 * figures['majority']:.1f} %"
     ]
 
 
@@ -338,7 +339,7 @@ def _solutions(runs: Sequence[Run]) -> list[str]:
         if "moved_bytes" in run.extra
     ]
     heads = ("classifier", "objective", "weights", "accuracy", "moved", "start s")
-    legend = "a step is an update, or all of a mean; accuracy: held out; start: the partitions' own solutions"
+    legend = "a step is an update, or the whole of an average; accuracy: held-out; start: each partition's own solution"
     return [*columns(heads, rows), "", legend] if rows else []
 
 

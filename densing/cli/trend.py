@@ -30,7 +30,7 @@ def trend(
         list[Path] | None,
         typer.Option(
             "--only",
-            help=f"Your own table ({o.FORMS}), without the catalog's models: its trend alone. May be repeated.",
+            help=f"Your table ({o.FORMS}); its trend is estimated without the catalog's models. May be repeated.",
         ),
     ] = None,
     include: o.Include = None,
@@ -44,7 +44,8 @@ def trend(
     when: Annotated[
         list[str] | None,
         typer.Option(
-            "--when", help="SCORE:PARAMS, e.g. 0.75:3e9: when does that score fit in that size? May be repeated."
+            "--when",
+            help="SCORE:PARAMS, e.g. 0.75:3e9: date when a model of that size reaches that score. May be repeated.",
         ),
     ] = None,
     by: Annotated[
@@ -56,7 +57,11 @@ def trend(
         ),
     ] = None,
     front: Annotated[
-        bool, typer.Option("--front", help="Also how the densest models moved, and who set records, how surely.")
+        bool,
+        typer.Option(
+            "--front",
+            help="Also report the trend of the densest models, and the record holders with their probabilities.",
+        ),
     ] = False,
     vintages: Annotated[
         bool,
@@ -92,12 +97,12 @@ def trend(
     from densing.scores.trend import when as arrival
 
     if only and catalog:
-        raise typer.BadParameter("a table alone, or joined to the catalog: give one of the two", param_hint="--only")
+        raise typer.BadParameter("give either a table alone, or one joined to the catalog", param_hint="--only")
     if (by is not None or vintages) and any((only, html, png, svg)):
-        raise typer.BadParameter("go with the trend itself, not with --by or --vintages",
+        raise typer.BadParameter("cannot be combined with --by or --vintages",
                                  param_hint="--only, --html, --png, --svg")  # fmt: skip
     if only and reference == "joint":
-        raise typer.BadParameter("the joint scale is made of the catalog; name a family (`densing refs list`)",
+        raise typer.BadParameter("the joint scale is built from the catalog; name a family (`densing refs list`)",
                                  param_hint="--only")  # fmt: skip
     if by is not None:
         _answer(by, catalog, seed=seed, out=out, json=json)
@@ -107,7 +112,7 @@ def trend(
         _vintages(catalog, since=since, include=include, guard=guard, seed=seed, out=out, json=json)
         return
     if sensitivity and reference != "joint":
-        message = f"{reference!r} is a reference of one family; the other choices are those of --reference joint"
+        message = f"{reference!r} is a single-family reference; other choices exist for --reference joint only"
         raise typer.BadParameter(message, param_hint="--sensitivity")
     questions = [_question(text) for text in when or []]
     merged = load_catalog(*(only or catalog or []), embedded=not only)

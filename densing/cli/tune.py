@@ -1,4 +1,4 @@
-"""``densing tune``: adapters for a model that is told how films were received."""
+"""``densing tune``: train adapters on films and their reception."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def tune_(
         str | None, typer.Option("--model_args", "--model-args", "-a", help="As in densing eval: pretrained=FOLDER.")
     ] = None,
     split: Annotated[
-        str, typer.Option("--split", help="Told are films to learn from by this split: time, director or random.")
+        str, typer.Option("--split", help="Train on the training films of this split: time, director or random.")
     ] = "time",
-    films: Annotated[int, typer.Option("--films", min=1, help="So many of them.")] = 500,
-    passes: Annotated[int, typer.Option("--passes", min=1, help="How often each is told.")] = 1,
-    rank: Annotated[int, typer.Option("--rank", min=1, help="Of the adapters.")] = 8,
+    films: Annotated[int, typer.Option("--films", min=1, help="Number of films.")] = 500,
+    passes: Annotated[int, typer.Option("--passes", min=1, help="Epochs.")] = 1,
+    rank: Annotated[int, typer.Option("--rank", min=1, help="Rank of the adapters.")] = 8,
     rate: Annotated[float, typer.Option("--rate", callback=o.finite, help="Peak learning rate.")] = 1e-3,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Films per step.")] = 4,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Of first weights, of the choice of films and of their order.")
+        int, typer.Option("--seed", min=0, help="Seed of the initial weights and of the choice and order of films.")
     ] = 0,
     device: Device = "cpu",
     json: o.JsonFlag = False,

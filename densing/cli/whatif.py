@@ -1,4 +1,4 @@
-"""``densing what-if``: what slow workers cost a job, from a trace of its operations."""
+"""``densing what-if``: the cost of slow workers to a job, from a trace of its operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people give where a file is expected, and is none: addresses on the network, and names of models."""
+"""Arguments given in place of a file: URLs and model names."""
 
 from __future__ import annotations
 

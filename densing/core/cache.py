@@ -1,4 +1,4 @@
-"""Results that take seconds or minutes, kept in the cache folder under a name that tells all they were made of."""
+"""Results that take seconds or minutes, cached under a name that covers all of their inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How people spell headers, numbers and dates, read where only one reading is possible and always with a note.
+"""Spellings of headers, numbers and dates, read only if unambiguous and always with a note.
 
 A declaration (:mod:`densing.core.tables`) knows one spelling of everything: ``params``, ``0.62``, ``2024-02-29``.
 People write ``# Params (B)``, ``0,62`` and ``29.02.2024``. :func:`as_declared` turns the second into the first. What
@@ -97,7 +97,7 @@ def as_declared(sheet: Sheet, columns: Iterable[Column], also: Mapping[str, Sequ
     cells = sheet.cells.rename(columns={header: name for header, (name, _) in names.items()})
     notes = list(sheet.notes)
     if otherwise := [f"{header} as {name}" for header, (name, _) in names.items() if header != name]:
-        message = f"{sheet.name}: columns read by their declared names: {listed(otherwise, 12)}"
+        message = f"{sheet.name}: columns read under their declared names: {listed(otherwise, 12)}"
         notes.append(Note("columns-matched", "info", message, {"columns": {h: n for h, (n, _) in names.items()}}))
     titles = {name: header for header, (name, _) in names.items() if header != name}
     for header, (name, unit) in names.items():
@@ -299,7 +299,7 @@ def _numbers(texts: Sequence[str], kind: str, unit: str, where: _Where) -> tuple
     by_comma = next((text for text, sign in signs.items() if sign == ","), None)
     by_point = next((text for text, sign in signs.items() if sign == "."), None)
     if by_comma is not None and by_point is not None:
-        raise where.refuse(by_comma, by_point, "have a decimal comma and a decimal point; write points in all rows")
+        raise where.refuse(by_comma, by_point, "mix decimal commas and decimal points; use points in all rows")
     if (known := by_comma or by_point) is not None and (unsure := _unsure(parsed, signs[known])) is not None:
         raise where.refuse(
             known,
@@ -336,7 +336,7 @@ def _numbers(texts: Sequence[str], kind: str, unit: str, where: _Where) -> tuple
     if kind == "share" and unit and spelled and all(abs(float(number)) <= 0.01 for number in spelled.values()):
         raise TableError(
             where.file,
-            [f"column {where.header}: the header says per cent and no cell is above 1; take the unit out"],
+            [f"column {where.header}: the header says per cent but no cell is above 1; remove the unit"],
         )
     return spelled | _absent(odd, what), sorted(what)
 
@@ -378,7 +378,9 @@ def _dates(texts: Sequence[str], where: _Where) -> tuple[dict[str, str], list[st
     day_first = next((text for text, match in either.items() if int(match["one"]) > 12), None)
     month_first = next((text for text, match in either.items() if int(match["two"]) > 12), None)
     if day_first is not None and month_first is not None:
-        raise where.refuse(day_first, month_first, "put day and month in two orders; write the year first in all rows")
+        raise where.refuse(
+            day_first, month_first, "mix day-month and month-day order; write the year first in all rows"
+        )
     spelled, what = {}, set()
     for text in texts:
         if (match := _YEAR_FIRST.fullmatch(text)) is not None:

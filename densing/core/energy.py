@@ -1,4 +1,4 @@
-"""Joules, where the processor counts them: its energy counters (RAPL), and this process's share of what they say."""
+"""Energy in joules from the processor's counters (RAPL), and this process's share of it."""
 
 from __future__ import annotations
 

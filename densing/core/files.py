@@ -60,7 +60,7 @@ def read_bytes(path: Path | str, name: str) -> bytes:
     if len(data) > MAX_BYTES:
         raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the file")
     if data.startswith(LFS_POINTER.encode()):
-        raise InputError(f"{name}: a Git LFS pointer, not the file that it stands for; run `git lfs pull` there")
+        raise InputError(f"{name}: a Git LFS pointer, not the file itself; run `git lfs pull` there")
     LOG.debug("read %s, %d bytes", name, len(data))
     return data
 
@@ -115,7 +115,7 @@ def parse_json(text: str, name: str) -> Any:
     >>> parse_json('{"a": 1, "a": 2}', "x.json")
     Traceback (most recent call last):
         ...
-    densing.core.errors.InputError: x.json: key 'a' stands twice in one object; keep one
+    densing.core.errors.InputError: x.json: key 'a' occurs twice in one object; keep one
     """
     import json
 
@@ -124,7 +124,7 @@ def parse_json(text: str, name: str) -> Any:
         if len(content) < len(pairs):
             keys = [key for key, _ in pairs]
             repeated = next(key for key in keys if keys.count(key) > 1)
-            raise InputError(f"{name}: key {repeated[:60]!r} stands twice in one object; keep one")
+            raise InputError(f"{name}: key {repeated[:60]!r} occurs twice in one object; keep one")
         return content
 
     try:
@@ -133,8 +133,8 @@ def parse_json(text: str, name: str) -> Any:
         end = "; the file ends too early" if error.pos >= len(text.rstrip()) else ""
         raise InputError(f"{name}: line {error.lineno}, column {error.colno}: not JSON ({error.msg}){end}") from error
     except (RecursionError, ValueError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number of absurd length"
-        raise InputError(f"{name}: {reason}; it is no results file") from error
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number with too many digits"
+        raise InputError(f"{name}: {reason}; it is not a results file") from error
 
 
 def read_json(path: Path) -> Any:
@@ -203,7 +203,7 @@ def replacing(path: Path) -> Iterator[Path]:
     path = Path(path)
     if path.exists() and not path.is_file():
         # Renaming over a device or a pipe would replace it by a file.
-        raise InputError(f"{path}: cannot write (is no regular file); choose another name")
+        raise InputError(f"{path}: cannot write (not a regular file); choose another name")
     temporary: Path | None = None
     try:
         with storage_errors(path):
@@ -246,7 +246,9 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{path}: cannot write ({error.strerror or error}); check space, rights and place") from error
+        raise InputError(
+            f"{path}: cannot write ({error.strerror or error}); check free space, permissions and location"
+        ) from error
 
 
 def cache_folder() -> Path:
@@ -315,7 +317,7 @@ def copy_shipped(name: str, target: Path) -> list[Path]:
     }
     for path, data in files.items():
         if path.exists() and (not path.is_file() or path.read_bytes() != data):
-            raise InputError(f"{path}: is there already, and differs; choose another folder, or delete it")
+            raise InputError(f"{path}: already exists and differs; choose another folder, or delete it")
     for path, data in files.items():
         if not path.exists():
             with replacing(path) as temporary:

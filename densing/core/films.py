@@ -40,4 +40,4 @@ def film_rows(query: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
             return database.execute(query).fetchall()
     except sqlite3.Error as error:
-        raise InputError(f"{path}: {error}; install the wheel again: {INSTALL}") from error
+        raise InputError(f"{path}: {error}; reinstall the wheel: {INSTALL}") from error

@@ -1,4 +1,4 @@
-"""How a number is written: sizes, shares, times, dates, intervals and limits, the same wherever they are shown.
+"""Formatting of sizes, shares, times, dates, intervals and limits, the same everywhere.
 
 Commands, figures and reports print the same figure the same way because they all ask here. Infinite and missing values
 are part of the vocabulary: a doubling time whose upper end is unbounded is a result, not an error.

@@ -1,4 +1,4 @@
-"""Names of the last version, which warn and go with the next one."""
+"""Names of the last version, which warn and are removed in the next one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def renamed(module: str, resolve: Callable[[str], Any], names: Mapping[str, str]
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     get("root")(4.0), str(caught[0].message)
-    (2.0, 'math.root is now math.sqrt; the old name goes with the next version')
+    (2.0, 'math.root is now math.sqrt; the next version removes the old name')
     """
 
     def answer(name: str) -> Any:
         if name not in names:
             return resolve(name)
-        message = f"{module}.{name} is now {module}.{names[name]}; the old name goes with the next version"
+        message = f"{module}.{name} is now {module}.{names[name]}; the next version removes the old name"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return resolve(names[name])
 

@@ -134,7 +134,7 @@ def read_sheet(source: TableLike | io.TextIOBase, where: str | None = None) -> S
         rows, notes = workbook_rows(data, str(path) if where is None else name, tab)
         return Sheet(name, _grid_cells(rows, name), notes)
     if tab is not None:
-        raise InputError(f"{path}: has no sheets, as a workbook has; leave out the name of the sheet ({tab})")
+        raise InputError(f"{path}: has no sheets, as it is not a workbook; leave out the sheet name ({tab})")
     text = decode_text(data, name, utf16=True)
     suffix = Path(str(source).lower().removesuffix(".gz")).suffix
     if suffix in JSON_LINES:
@@ -447,7 +447,7 @@ def _text_cells(text: str, name: str, separator: str) -> pd.DataFrame:
                     del line[width:]
                 else:
                     ragged.append(
-                        f"row {number}: {len(line)} cells where the header has {width}; quote cells that hold {kind}"
+                        f"row {number}: {len(line)} cells, but the header has {width}; quote cells that contain {kind}"
                     )
             if filled and not ragged:
                 numbers.extend(filled)
@@ -478,8 +478,8 @@ def _grid_cells(rows: Mapping[int, Sequence[Any]], name: str) -> pd.DataFrame:
     header = [grid[0][at].strip() for at in held]
     if header.count("") > 1:
         raise InputError(
-            f"{name}: row {first} is taken for the header, and {header.count('')} of its columns have no name; "
-            "delete what stands above the header, name the columns"
+            f"{name}: row {first} is read as the header, but {header.count('')} of its columns have no name; delete "
+            "rows above the header, or name the columns"
         )
     _refuse_repeated(header, name)
     if not numbers:

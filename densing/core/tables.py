@@ -220,10 +220,10 @@ def _range_problem(value: Any, text: str, column: Column) -> str | None:
 def _of_share(value: float) -> str:
     """Return what a number outside 0 to 1 may be, in a column of shares."""
     if value < 0:
-        return "a score is a share of the full score, 0 to 1; a loss or a log-likelihood is none and has no place here"
+        return "a score is a share of the full score, 0 to 1; losses and log-likelihoods do not belong here"
     if value <= 100:
         return f"write {value / 100:.6g} for {value:.6g} % (divide by 100)"
-    return "a score is a share of the full score, 0 to 1; this is no percentage either"
+    return "a score is a share of the full score, 0 to 1; this is not a percentage either"
 
 
 def _reading(text: str, kind: Kind) -> str:
@@ -231,7 +231,7 @@ def _reading(text: str, kind: Kind) -> str:
     if kind in ("number", "integer") and re.fullmatch(r"[-+]?[\d.,]+", text) and "," in text:
         return "write a decimal point and no separator of thousands"
     if kind == "date" and re.fullmatch(r"\d{1,2}([/.-])\d{1,2}\1(\d{2}|\d{4})", text):
-        return "day, month and year cannot be told apart; write the year first"
+        return "day, month and year are ambiguous; write the year first"
     if kind == "date" and re.fullmatch(r"[34]\d{4}", text):
         return "it looks like a spreadsheet's count of days; format the column as a date"
     return ""

@@ -1,4 +1,4 @@
-"""Runs of Weights & Biases as they lie on the disk: what was configured, and what was logged step by step.
+"""Weights & Biases runs read from disk: their configuration and logged history.
 
 A run's folder holds ``run-ID.wandb``, a log in LevelDB's format (``log_format.md`` of LevelDB) behind W&B's own header
 of seven bytes. Its entries are protocol buffers (``wandb_internal.proto``, W&B 0.31): a run has its configuration
@@ -83,12 +83,12 @@ def wandb_history(files: Iterable[Path]) -> tuple[list[dict[str, Any]], tuple[No
         raise InputError(f"{listed(names, 3)}: nothing was logged; give runs whose script calls wandb.log")
     notes = []
     if broken:
-        message = f"end in the middle of an entry, what stands before it is read: {listed(broken, 20)}"
+        message = f"end in the middle of an entry; earlier entries are read: {listed(broken, 20)}"
         notes.append(Note("runs-broken-off", "warning", message, {"files": broken}))
     if empty:
         notes.append(Note("runs-empty", "warning", f"logged nothing: {listed(empty, 20)}", {"files": empty}))
     if skipped:
-        message = f"keys that hold no number, text or flag are not read: {listed(skipped, 20)}"
+        message = f"keys without a number, text or flag are skipped: {listed(skipped, 20)}"
         notes.append(Note("keys-not-read", "info", message, {"keys": list(skipped)}))
     return rows, tuple(notes)
 
@@ -102,7 +102,7 @@ def _read(path: Path, skipped: dict[str, None]) -> tuple[dict[str, Any], list[di
     except OSError as error:
         raise InputError(f"{path}: cannot read ({error.strerror}); check the path") from error
     if not data.startswith(_MAGIC):
-        raise InputError(f"{path}: no log of Weights & Biases, which begins with {_MAGIC.decode()}; check the path")
+        raise InputError(f"{path}: not a Weights & Biases log, which begins with {_MAGIC.decode()}; check the path")
     config: dict[str, Any] = {}
     history: list[dict[str, Any]] = []
     run, whole = path.stem.removeprefix("run-"), True

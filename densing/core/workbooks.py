@@ -81,7 +81,7 @@ def workbook_rows(data: bytes, name: str, sheet: str | None = None) -> tuple[dic
                 )
     if not others:
         return rows, ()
-    message = f"{name}: read is the sheet {first!r}, the first; not read: {listed(map(repr, others), 20)}"
+    message = f"{name}: only the first sheet, {first!r}, is read; not read: {listed(map(repr, others), 20)}"
     return rows, (Note("sheet-chosen", "warning", message, {"read": first, "sheets": names}),)
 
 

@@ -10,6 +10,6 @@ def __getattr__(name: str) -> Any:
     from densing.efficiency import systems
 
     value = getattr(systems, name)
-    message = "densing.efficiency.techniques is densing.efficiency.systems; the old name goes with the next version"
+    message = "densing.efficiency.techniques is densing.efficiency.systems; the next version removes the old name"
     warnings.warn(message, DeprecationWarning, stacklevel=2)
     return value

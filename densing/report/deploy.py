@@ -126,7 +126,7 @@ def choice_table(result: Deployment) -> ShownTable:
         numeric("95 % ms", "p95_ms"),
         numeric("Taken", "share", formatting.percentage, hint="By the recommended policy"),
     ]  # fmt: skip
-    caption = "Ways to serve, the fastest first. Those that nothing beats in quality and latency are emphasised."
+    caption = "Ways to serve, fastest first. Those that nothing beats in quality and latency are emphasised."
     return shown_table("ways-table", caption, rows, fields, mark="front", sortable=True)
 
 
@@ -174,7 +174,7 @@ def tried_table(result: Deployment) -> ShownTable:
         numeric("Measured ms", "measured_ms"),
         numeric("Difference", "difference", formatting.percentage),
     )
-    return shown_table("tried-table", "Served for real, one request at a time.", result.tried, fields)
+    return shown_table("tried-table", "Measured while serving, one request at a time.", result.tried, fields)
 
 
 def _facts(result: Deployment) -> tuple[tuple[str, str], ...]:

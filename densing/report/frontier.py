@@ -131,7 +131,7 @@ def frontier_table(result: Frontier, scale: str, name: str) -> ShownTable:
         numeric("In draws", "share", formatting.percentage, hint="Share of joint draws in which it is on it"),
         Field("Cost rests on", column("evidence"), minor=True),
     )
-    caption = "Everything with a density and a known cost, the cheapest first; the frontier is emphasised."
+    caption = "Everything with a density and a known cost, cheapest first; the frontier is emphasised."
     return shown_table(name, caption, rows, fields, mark="on_frontier", sortable=True)
 
 

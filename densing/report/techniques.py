@@ -417,7 +417,7 @@ DEFINITIONS = (
     ("Exposed communication", "Time in which a rank communicates (or waits in a communication) and computes nothing."),
     ("Hidden", "Share of the communication's time during which the same rank computes."),
     ("Speed-up", "Step of the baseline over the technique's; the baseline's own is 1."),
-    ("Loss", "Whether a step learns what one of plain synchronous training does; the simulator tells times only."),
+    ("Loss", "Whether a step learns what one of plain synchronous training does; the simulator predicts times only."),
     ("Does not fit", "What must be kept (parameters, gradients, optimizer, activations) is more than a device has."),
     ("Wins, ties, loses", "Speed-up more than 2 % above 1, within 2 % of it, more than 2 % below."),
     ("Error", "Ours over the published figure, less 1; a direction (one thing faster than another) has none."),

@@ -51,7 +51,7 @@ def read_arms(texts: Sequence[str], ranks: int = 1) -> list[Arm]:
             scheme = technique.scheme(arm.ranks, **knobs)
             scheme.check_condition(scheme.condition())
             if arm.order != "ascending":
-                raise InputError(f"--arm {arm.name}: a server adds messages up in its scheme's order; leave order out")
+                raise InputError(f"--arm {arm.name}: a server adds messages in its scheme's order; leave order out")
     return arms
 
 
@@ -94,7 +94,7 @@ def _knobs(arm: Arm) -> tuple[Any, dict[str, Any]]:
     technique = get_technique(name)
     if name not in VIRTUAL:
         raise InputError(
-            f"--arm {arm.name}: {name} does not run on virtual ranks; choose plain or one of {', '.join(VIRTUAL)}"
+            f"--arm {arm.name}: {name} does not support virtual ranks; choose plain or one of {', '.join(VIRTUAL)}"
         )
     return technique, run_settings([name], [f"{key}={value}" for key, value in arm.knobs.items()])[name]
 

@@ -1,4 +1,4 @@
-"""What the training bought: a model's density beside the device hours it took and what of them was lost.
+"""Density of a model per device hour of its training, and the hours lost.
 
 .. math:: \\text{capability per parameter per device hour} = \\rho / H
 
@@ -81,7 +81,7 @@ class DensityCost:
     def __post_init__(self) -> None:
         """Check the figures that divide."""
         for name, value, remedy in (
-            ("density", self.density, "a density is effective over actual parameters"),
+            ("density", self.density, "density is effective divided by actual parameters"),
             ("device hours", self.device_hours, "give the devices times the hours of the whole training"),
         ):
             if not math.isfinite(value) or value <= 0:
@@ -147,7 +147,9 @@ class DensityCost:
             "1,000 device hours."
         ]
         if self.note:
-            sentences.append(f"That density is a limit or lies outside the reference: {formatting.clean(self.note)}.")
+            sentences.append(
+                f"That density is a bound or lies outside the reference's range: {formatting.clean(self.note)}."
+            )
         return sentences
 
     @property
@@ -282,7 +284,7 @@ def join(
     return _joined(rows[0], device_hours, source, profile)
 
 
-WRONG = "not what `densing density --json` prints; run that command and keep its output"
+WRONG = "not the output of `densing density --json`; run that command and save its output"
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

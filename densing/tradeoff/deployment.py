@@ -1,4 +1,4 @@
-"""Which exit, cut and bits to serve a request with, by the quality and times of each way and a link that varies.
+"""Choice of exit, cut and bits for serving a request, from quality, times and a varying link.
 
 Source: Niu, Teng, Han and Zou, arXiv 2201.02968; density of what is kept: arXiv 2412.04315, Eqs. 1 and 4.
 """
@@ -40,7 +40,7 @@ QUALITY = Table(
     "quality",
     (
         Column("exit", "integer", "layers computed", required=True, low=1, high=10_000, remedy="count layers from 1"),
-        Column("cut", "integer", "layers before the hand-over; empty: nothing is handed over", low=0, high=10_000,
+        Column("cut", "integer", "layers before the cut; empty: no cut", low=0, high=10_000,
                remedy="count layers from 0, the embedding"),
         Column("cut_bits", "integer", "of each number handed over", low=2, high=16, default="16",
                remedy="write 2, 4, 8 or 16"),

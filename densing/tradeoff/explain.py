@@ -213,9 +213,9 @@ def explain_items(
     model, against : str
         A, which fails, and B, which solves: names as ``densing results show`` gives them.
     nnz : int
-        Weights at most.
+        Maximum number of weights.
     updates : int
-        Rounds of gradients between stores.
+        Communication rounds between stores.
     among : {"solved", "all"}
         Whether the items on which A fails are told from the others that B solves, or from all others.
     held_out : float

@@ -1,4 +1,4 @@
-"""What each arm of a ladder bought: density and tokens beside plain training, per byte, second and joule.
+"""Gain of each arm of a ladder over plain training: density and tokens per byte, second and joule.
 
 .. math:: \\ln L_{arm} - \\ln L_{plain} = \\ln L(\\rho N, D) - \\ln L(N, D)
 

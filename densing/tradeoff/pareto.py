@@ -102,7 +102,7 @@ class Frontier(Readable):
         return tuple(dict.fromkeys(self.table.loc[self.table["status"].eq("ok"), "scale"]))
 
     def front(self, scale: str) -> pd.DataFrame:
-        """Return the frontier on one scale, the cheapest first.
+        """Return the frontier on one scale, cheapest first.
 
         Raises
         ------

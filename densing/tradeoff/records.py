@@ -1,4 +1,4 @@
-"""Measurements that were kept, made again from what they were made of: do the same figures come out?"""
+"""Stored measurements recomputed from their inputs, to check that the figures agree."""
 
 from __future__ import annotations
 

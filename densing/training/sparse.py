@@ -11,6 +11,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from densing import training
 
-    message = f"densing.training.sparse.{name} is densing.training.{name}; the old name goes with the next version"
+    message = f"densing.training.sparse.{name} is densing.training.{name}; the next version removes the old name"
     warnings.warn(message, DeprecationWarning, stacklevel=2)
     return getattr(training, name)

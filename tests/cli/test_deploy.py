@@ -24,7 +24,7 @@ def ways(tmp_path: Path) -> Path:
 def test_a_model_is_deployed_and_a_folder_written(ways: Path, tmp_path: Path) -> None:
     out = tmp_path / "served"
     done = densing("deploy", "--quality", ways, *QUICK, "--deadline", 430, "--out", out)
-    assert "Ways to serve, the fastest first" in done.stdout and "the link is made up" in done.stderr + done.stdout
+    assert "Ways to serve, fastest first" in done.stdout and "the link is made up" in done.stderr + done.stdout
     assert json.loads((out / "policy.json").read_text())["model"] == "ways"
     assert {"deploy.html", "choices.csv", "policies.csv"} <= {file.name for file in out.iterdir()}
     page = (out / "deploy.html").read_text()
@@ -38,9 +38,9 @@ def test_a_model_is_deployed_and_a_folder_written(ways: Path, tmp_path: Path) ->
 def test_what_is_missing_is_said(ways: Path, tmp_path: Path) -> None:
     for options, words in (
         ((), "give either a result store"),
-        (("--quality", ways), "what do the layers take"),
+        (("--quality", ways), "layer times are missing"),
         (("--quality", ways, *QUICK, "--deadline", 1), "is met by nothing"),
         (("--quality", ways, *QUICK, "--channel", "good=fast"), "'fast' is no number"),
-        (("--quality", ways, *QUICK, "--try", "20mbit"), "which model is served"),
+        (("--quality", ways, *QUICK, "--try", "20mbit"), "needs the model to serve"),
     ):
         assert words in densing("deploy", *options, code=1).stderr

@@ -40,7 +40,7 @@ def test_a_changed_file_is_refused_and_nothing_is_written(
 ) -> None:
     (tmp_path / "runs.csv").write_text("mine")
     assert run(monkeypatch, str(tmp_path)) == 1
-    assert f"{tmp_path / 'runs.csv'}: is there already, and differs" in capsys.readouterr().err
+    assert f"{tmp_path / 'runs.csv'}: already exists and differs" in capsys.readouterr().err
     assert content(tmp_path) == {"runs.csv": b"mine"}
 
 

@@ -62,9 +62,9 @@ def test_exits_are_fitted_and_every_combination_is_evaluated_once(place: Path, t
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
-        ("exits", ("--exits", "x", "--out", "unused"), "--exits x: write whole numbers with commas"),
+        ("exits", ("--exits", "x", "--out", "unused"), "--exits x: give comma-separated whole numbers"),
         ("exits", ("--exits", "4", "--text", "clean", "--tokens", "3000", "--out", "unused"), "the model has 4 layers"),
-        ("eval", ("--exit", "2", "--cut", "3", "--tasks", "piqa"), "cut=3 lies behind exit=2"),
+        ("eval", ("--exit", "2", "--cut", "3", "--tasks", "piqa"), "cut=3 lies after exit=2"),
         ("eval", ("--translators", "none", "--tasks", "piqa"), "--translators none: no exit uses them"),
         ("eval", ("--weight_bits", "5", "--tasks", "piqa"), "weight_bits=5 is not offered; choose one of 4, 8, 16"),
     ],

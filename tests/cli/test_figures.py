@@ -108,9 +108,9 @@ def test_rows_joined_to_the_catalog_are_pointed_out_where_they_would_be_grey(min
         (("density", *ON, "--references", "all", "--html", "x.html"), "a figure shows one reference"),
         (("density", "--skills", "--svg", "x.svg"), "a figure shows one reference"),
         (("density", *ON, "--png", "x.jpg"), "the name must end in .png"),
-        (("trend", *ON, "--only", LEADERBOARD, "--catalog", LEADERBOARD), "give one of the two"),
-        (("trend", "-r", "joint", "--only", LEADERBOARD), "the joint scale is made of the catalog"),
-        (("trend", "--by", "pace", "--html", "x.html"), "not with --by or --vintages"),
+        (("trend", *ON, "--only", LEADERBOARD, "--catalog", LEADERBOARD), "give either a table alone"),
+        (("trend", "-r", "joint", "--only", LEADERBOARD), "the joint scale is built from the catalog"),
+        (("trend", "--by", "pace", "--html", "x.html"), "cannot be combined with --by or --vintages"),
     ],
 )
 def test_what_does_not_go_together_is_said_before_anything_is_computed(arguments: tuple[str, ...], said: str) -> None:

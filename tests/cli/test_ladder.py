@@ -137,7 +137,7 @@ def test_a_text_ladder_is_fitted_on_its_validation_loss(tmp_path: Path) -> None:
     folder = tmp_path / "ladder"
     densing("ladder", "train", "--preset", "tiny", "--out", str(folder), "--seeds", "1", "--workers", "1",
             "--corpus", str(tmp_path / "text.txt"), "--vocabulary", "257", *SIZES)  # fmt: skip
-    with pytest.raises(InputError, match="no questions of its own"):
+    with pytest.raises(InputError, match="no questions"):
         CliRunner().invoke(app, ["ladder", "eval", str(folder)], catch_exceptions=False)
     said = densing("ladder", "fit", str(folder), "--bootstrap", "20")
     assert {row["task"] for row in said["fits"]} == {"validation"}

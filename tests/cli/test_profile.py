@@ -343,9 +343,9 @@ def test_a_file_without_an_answer_is_an_error_of_one_line(name: str) -> None:
         (("--html", "file/page.html"), "--html file/page.html: nothing can be written in"),
         (("--perfetto", "file/deep/o.json"), "--perfetto file/deep/o.json: nothing can be written in"),
         (("--out", "file/store"), "--out file/store: nothing can be written in"),
-        (("--perfetto", "run/overlay.json.gz"), "one more rank next time"),
-        (("--fail-if", "mfu_pct<30"), "mfu_pct is told by --mfu only"),
-        (("--fail-if", "idle_pct>99 or hfu_pct<30"), "hfu_pct is told by --mfu only"),
+        (("--perfetto", "run/overlay.json.gz"), "another rank next time"),
+        (("--fail-if", "mfu_pct<30"), "mfu_pct needs --mfu"),
+        (("--fail-if", "idle_pct>99 or hfu_pct<30"), "hfu_pct needs --mfu"),
         (("--density", "absent.json", "--device-hours", "3"), "absent.json: cannot read"),
         (("--executor-arg", "partition=cpu"), "--executor-arg without --executor"),
         (("--executor", "local", "--out", "store", "--executor-arg", "workers=none"), "workers=none"),
@@ -368,7 +368,7 @@ def test_what_cannot_work_is_said_before_a_trace_is_read(
 def test_an_overlay_is_not_put_where_it_would_be_read_as_a_rank(two: Path, tmp_path: Path) -> None:
     # Of a folder without traces all subfolders are read; of one with traces none.
     message = densing("profile", tmp_path, "--perfetto", tmp_path / "more" / "o.json", code=1).stderr
-    assert "one more rank next time" in message
+    assert "another rank next time" in message
     densing("profile", two, "--perfetto", two / "overlay" / "o.json")
     assert len(profile(two)["ranks"]) == 2
 
@@ -378,7 +378,7 @@ def test_an_overlay_is_not_put_where_it_would_be_read_as_a_rank(two: Path, tmp_p
     [
         ("densing.cli.build", (), "stopped\n"),
         ("densing.cli.profile.read_run", (), "stopped\n"),
-        ("densing.cli.profile.read_run", ("--out", "store"), "stopped; the same command goes on from store\n"),
+        ("densing.cli.profile.read_run", ("--out", "store"), "stopped; the same command resumes from store\n"),
     ],
 )
 def test_an_interrupt_is_one_line(two: Path, tmp_path: Path, where: str, flags: tuple[str, ...], told: str) -> None:
@@ -587,7 +587,7 @@ def test_communications_at_the_same_time_are_not_to_be_added_up(tmp_path: Path) 
     assert "same time" not in alone
     content["traceEvents"] += both
     text = densing("profile", write(tmp_path / "both.json", content)).stdout
-    assert "all kinds together expose 0.02 ms, not their sum" in text
+    assert "all kinds together expose 0.02 ms, less than their sum" in text
 
 
 def test_the_document_is_strict_json(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_paths_of_a_file_count_from_its_folder_and_lists_are_lists(folder: Path)
         ("[density]\npool = 'yes'\n", ["[density]: pool = 'yes'", "true or false"]),
         ("[density]\nguard = true\n", ["[density]: guard = True", "one value"]),
         ("[density]\nseed = [1, 2]\n", ["[density]: seed = [1, 2]", "not a list"]),
-        ("[density]\nfetch = true\n", ["[density]: fetch", "command line alone"]),
+        ("[density]\nfetch = true\n", ["[density]: fetch", "command line only"]),
         ("density = 3\n", ["density = 3", "[density]"]),
         ("[density\n", ["densing.toml", "line 1"]),
     ],

@@ -76,9 +76,7 @@ def test_a_table_in_the_hosts_memory() -> None:
         assert row["parameters_on_device"] == 9_788 and row["parameters"] == 14_215_684_156
         assert row["bytes_per_link"] == {"host": row["bytes"]} and row["bytes"] >= 270_700 * 512
     shown = densing("compare", "--model", "sage-reddit", "--cluster", "rtx3090-pcie3", "--techniques", names).stdout
-    assert (
-        "parameters on the device, of all (which divides is a choice of N): host-gather 20,633 of 140,265,563" in shown
-    )
+    assert "parameters on the device, of all (either may serve as N): host-gather 20,633 of 140,265,563" in shown
     assert "figures of sage-reddit (derived)" in shown and "232,965 rows by 602 columns" in shown
 
 
@@ -91,7 +89,7 @@ def test_options_of_transformers_are_refused_for_a_table(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    assert f"{option[0]}: of a transformer, and sage-reddit is none" in capsys.readouterr().err
+    assert f"{option[0]}: applies to transformers only, and sage-reddit is not one" in capsys.readouterr().err
 
 
 def test_pipelines_find_their_stages() -> None:
@@ -99,7 +97,7 @@ def test_pipelines_find_their_stages() -> None:
     found = compare("gpt2", "geo48", "pipeline,fusion")
     assert {row["status"] for row in found["rows"]} == {"simulated"}
     assert (found["split"]["pp"], found["split"]["dp"], found["split"]["tp"]) == (6, 8, 1)
-    assert found["rows"][1]["speedup"] > 1 and found["title"].endswith("but changes what a step learns")
+    assert found["rows"][1]["speedup"] > 1 and found["title"].endswith("but changes the training step")
     [note] = [note for note in found["notes"] if note["code"] == "placement"]
     assert "ranks 24-31, 16-23" in note["message"] and "reconstructed" in note["message"]
     assert note["details"]["cuts"] == [1, 2, 3, 4, 5] and min(note["details"]["shares"]) == 0.01
@@ -172,7 +170,7 @@ def test_the_helps_own_example_fits(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert {row["status"] for row in found["rows"]} == {"simulated"}
     assert found["batch"] * found["sequence"] == 8 * 8192
     # Those that change what a step learns say so in the title, too.
-    assert found["title"].endswith("as fast as ddp per step, but changes what a step learns")
+    assert found["title"].endswith("as fast as ddp per step, but changes the training step")
 
 
 def test_equal_warnings_of_a_map_are_one_that_names_the_batches(
@@ -326,7 +324,7 @@ def test_a_report_never_replaces_what_was_read(model: Path) -> None:
     done = densing(
         "compare", "--model", model, "--cluster", "a100x8-tcp", "--techniques", "ddp", "--html", model, code=1
     )
-    assert "is the file of --model" in done.stderr
+    assert "is also the file of --model" in done.stderr
     assert model.read_bytes() == before
 
 
@@ -430,8 +428,8 @@ def test_throughput_refuses_what_does_not_go_together(tmp_path: Path) -> None:
     table = tmp_path / "runs.csv"
     table.write_text("row_id,layers\na,24\n")
     assert "needs row_id, layers, hidden" in densing("validate", "--throughput", table, code=1).stderr
-    assert "goes with --throughput" in densing("validate", table, code=1).stderr
-    assert "leave out --technique" in densing("validate", "--throughput", "--fast", code=1).stderr
+    assert "needs --throughput" in densing("validate", table, code=1).stderr
+    assert "cannot be combined with --technique" in densing("validate", "--throughput", "--fast", code=1).stderr
     assert "is the table itself" in densing("validate", "--throughput", table, "--html", table, code=1).stderr
 
 

@@ -95,7 +95,7 @@ def test_a_killed_run_goes_on_with_the_same_losses(unbroken: tuple[Path, dict[st
         os.kill(int(folder.pid_file(out, 1).read_text().split()[0]), signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
-    with pytest.raises(RunFailedError, match="--resume goes on from step"):
+    with pytest.raises(RunFailedError, match="--resume continues from step"):
         launch.launch(broken)
     resumed = launch.launch(broken, resume=True)
     assert resumed.resumed_from in range(3, 24, 3)
@@ -212,7 +212,7 @@ def test_a_table_is_gathered_ahead_and_what_needs_a_device_is_left_out(tmp_path:
                "--steps", 6, "--trace-steps", 2, "--out", tmp_path / "runs"]  # fmt: skip
     done = densing("train", *options)
     assert "left out: zero-copy needs a CUDA device" in done.stderr and "no PCIe here" in done.stderr
-    assert "rows gathered ahead gave the same weights, to the bit" in done.stdout and "8 nodes per step" in done.stdout
+    assert "prefetched rows gave bitwise identical weights" in done.stdout and "8 nodes per step" in done.stdout
     run = json.loads((tmp_path / "runs" / "host-gather-seed0" / "run.json").read_text())
     assert run["extra"]["equal"] == 1 and run["extra"]["predicted_step_s"] > 0 and run["traces"] == "traces"
     alone = densing("train", "-t", "zero-copy", "--nproc", 1, "--out", tmp_path / "alone", code=1)

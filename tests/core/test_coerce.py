@@ -89,7 +89,7 @@ def test_two_columns_of_one_meaning_are_both_named() -> None:
 )
 def test_numbers_are_read_where_one_reading_is_possible(column: str, cells: list[str], values: list[str]) -> None:
     if "1,5T" in cells:
-        with pytest.raises(TableError, match="a decimal comma and a decimal point; write points in all rows"):
+        with pytest.raises(TableError, match="decimal commas and decimal points; use points in all rows"):
             spelled(column, *cells)
         cells = cells[:-1]
     assert spelled(column, *cells) == values
@@ -123,7 +123,7 @@ def test_a_sign_that_may_divide_thousands_or_decimals_is_refused_with_both_rows(
 
 
 def test_two_orders_of_day_and_month_are_refused_with_both_rows() -> None:
-    with pytest.raises(TableError, match=r"row 2 \(29/02/2024\) and row 3 \(02/29/2024\) put day and month in two"):
+    with pytest.raises(TableError, match=r"row 2 \(29/02/2024\) and row 3 \(02/29/2024\) mix day-month and month-day"):
         spelled("released", "29/02/2024", "02/29/2024")
 
 
@@ -133,9 +133,9 @@ def test_two_orders_of_day_and_month_are_refused_with_both_rows() -> None:
         ("loss", "1,234", "write a decimal point and no separator of thousands"),
         ("released", "03/04/2024", "write the year first"),
         ("released", "45351", "a spreadsheet's count of days"),
-        ("score", "-0.62", "a loss or a log-likelihood is none"),
+        ("score", "-0.62", "losses and log-likelihoods do not belong here"),
         ("score", "62", "write 0.62 for 62 % (divide by 100)"),
-        ("score", "1043", "no percentage either"),
+        ("score", "1043", "not a percentage either"),
     ],
 )
 def test_what_is_left_is_refused_with_its_remedy(column: str, cell: str, words: str) -> None:
@@ -146,7 +146,7 @@ def test_what_is_left_is_refused_with_its_remedy(column: str, cell: str, words: 
 
 
 def test_a_header_that_says_per_cent_over_shares_is_refused() -> None:
-    with pytest.raises(TableError, match="the header says per cent and no cell is above 1"):
+    with pytest.raises(TableError, match="the header says per cent but no cell is above 1"):
         as_table(sheet_of(**{"Score (%)": ["0.62", "0.5"]}), Table("toy", COLUMNS))
 
 

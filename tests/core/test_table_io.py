@@ -47,8 +47,8 @@ def test_two_separators_that_fit_equally_are_both_named_and_a_first_line_decides
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a;b\n1;2;3\n", "row 2: 3 cells where the header has 2; quote cells that hold semicolons"),
-        ("a,b\n1\n", "row 2: 1 cells where the header has 2"),
+        ("a;b\n1;2;3\n", "row 2: 3 cells, but the header has 2; quote cells that contain semicolons"),
+        ("a,b\n1\n", "row 2: 1 cells, but the header has 2"),
         ("a,b\n1,2\n\x00,4\n", "row 3 holds a NUL byte"),
         ("a,,\n1,2,3\n", "header repeats a column without a name"),
         ("", "empty"),
@@ -104,7 +104,7 @@ def test_every_form_holds_the_same_cells(tmp_path: Path, suffix: str) -> None:
         ("x.json", b"[1]", "row 2: 1 where a record is expected"),
         ("x.json", b"[]", "empty"),
         ("x.jsonl", b'{"a": 1}\n\n{"a": [1]}\n', "row 3, field a: holds a list"),
-        ("x.jsonl", b'{"a": 1, "a": 2}\n', "line 1: key 'a' stands twice"),
+        ("x.jsonl", b'{"a": 1, "a": 2}\n', "line 1: key 'a' occurs twice"),
         ("x.jsonl", b'{"a": 1}\n{"a":\n', "line 2"),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_repeated_key_names_both_rows() -> None:
         ("", "empty"),
         ("name,score\n", "no data row"),
         ("name,name\na,b\n", "header repeats name"),
-        ("name,score\na\n", "1 cells where the header has 2"),
+        ("name,score\na\n", "1 cells, but the header has 2"),
         ('name,score\n"a,0.1\n', "not readable as CSV"),
         ("name\n\x00\n", "NUL"),
         ("score\n0.1\n", "column name is missing"),

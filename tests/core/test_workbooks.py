@@ -45,7 +45,7 @@ def test_of_several_sheets_the_first_is_read_and_the_others_are_named(tmp_path: 
     assert sheet.cells["Model"].tolist() == ["mine", "yours"]
     (note,) = sheet.notes
     assert note.severity == "warning" and note.details == {"read": "Scores", "sheets": ["Cover", "Scores", "Old"]}
-    assert "read is the sheet 'Scores', the first; not read: 'Old'" in note.message
+    assert "only the first sheet, 'Scores', is read; not read: 'Old'" in note.message
     chosen = read_sheet(on_sheet(path, "Old"))
     assert chosen.cells["Model"].tolist() == ["theirs"] and chosen.notes == ()
     with pytest.raises(UnknownNameError, match=r"'Olds'.*Old"):
@@ -59,7 +59,7 @@ def test_of_several_sheets_the_first_is_read_and_the_others_are_named(tmp_path: 
         ([["Model", "MMLU"]], "has a header but no data row"),
         (
             [["My models"], ["Model", "Size", "MMLU"], ["a", 1, 2]],
-            "row 1 is taken for the header, and 2 of its columns",
+            "row 1 is read as the header, but 2 of its columns",
         ),
         ([["a", "a"], [1, 2]], "header repeats a"),
         ([["Model", "MMLU"], ["a", "=B3/100"]], "row 2, column 2: the formula =B3/100 was never computed"),
@@ -80,7 +80,7 @@ def test_other_archives_are_told_from_workbooks(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"an old workbook \(\.xls\).*or \.xlsx"):
         read_sheet(tmp_path / "old.xls")
     (tmp_path / "mine.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match=r"has no sheets, as a workbook has; leave out .* \(Scores\)"):
+    with pytest.raises(InputError, match=r"has no sheets, as it is not a workbook; leave out .* \(Scores\)"):
         read_sheet(on_sheet(tmp_path / "mine.csv", "Scores"))
 
 

@@ -341,7 +341,7 @@ class _KeyTable:
 def _match_notes(keys: _KeyTable) -> Iterator[Note]:
     """Say what could not be matched, and why."""
     if len(keys.ranks) == 1:
-        message = f"only rank {keys.ranks[0]} was recorded, so nothing says how long it waited; profile all ranks"
+        message = f"only rank {keys.ranks[0]} was recorded, so its waiting time is unknown; profile all ranks"
         yield Note("one-rank", "info", message, {"rank": keys.ranks[0]})
         return
 
@@ -358,7 +358,7 @@ def _match_notes(keys: _KeyTable) -> Iterator[Note]:
             for (number, kind, step), (first_count, first_rank, count, rank) in list(keys.uneven.items())[:_NAMED_CELLS]
         ]
         rows = int(miscounted.sum())
-        message = f"{rows} communications left out, because ranks count differently ({'; '.join(cells)})"
+        message = f"{rows} communications left out, because counts differ between ranks ({'; '.join(cells)})"
         yield Note("collective-counts-differ", "warning", message, {"count": rows, "cells": len(keys.uneven)})
     conflicts = int(keys.conflicting().sum())
     yield from note("collective-mismatch", "warning", conflicts, "differ in operation or size between ranks; left out")
@@ -369,9 +369,11 @@ def _match_notes(keys: _KeyTable) -> Iterator[Note]:
     ranks = set(keys.ranks)
     recorded = np.array([len(ranks.intersection(group.ranks)) for group in keys.numbering.groups] or [0], np.int64)
     partial = int((usable & (counts < recorded[group])).sum())
-    yield from note("collective-partial", "warning", partial, "lack a member of their group that was recorded")
+    yield from note("collective-partial", "warning", partial, "lack a recorded member of their group")
     assumed = int((usable & keys.nameless()[group]).sum())
-    yield from note("group-assumed", "info", assumed, "name no process group; taken as shared by all recorded ranks")
+    yield from note(
+        "group-assumed", "info", assumed, "do not name a process group; assumed to be shared by all recorded ranks"
+    )
 
 
 # How far the ranks' clocks differ.
@@ -504,7 +506,7 @@ def align_clocks(matched: Matched) -> Clocks:
             doubts.append(f"rank {rank} is uncertain by {clock.residual} ns, {limit}")
     if doubts:
         more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
-        message = f"clocks are not aligned: {doubts[0]}{more}; waits are told by durations only"
+        message = f"clocks are not aligned: {doubts[0]}{more}; waits are inferred from durations only"
         return _as_recorded("not aligned", ranks, differences, (Note("clocks-not-aligned", "warning", message),))
     if all(abs(differences[rank].offset) <= AGREE * differences[rank].residual for rank in ranks[1:]):
         # Offsets stay in the times, so times may be off by them too.

@@ -1,4 +1,4 @@
-"""Many ranks profiled: in this process when they are small, over its processors when not, over a cluster if asked."""
+"""Profiling of many ranks: in this process, in several processes, or on a cluster."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def profile_ranks(
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs}: a whole number from 1 up is needed")
     if executor is not None and out is None:
-        raise InputError(f"--executor {executor.name}: a store is needed for its results; name a folder with --out")
+        raise InputError(f"--executor {executor.name}: its results need a store; give a folder with --out")
     run = _Run(traces, None if out is None else Path(out), options or {}, progress, on_failure)
     yield from run.stored()
     if run.pending and executor is not None:
@@ -340,7 +340,7 @@ def read_list(path: str | Path) -> list[TraceFile]:
         rows = [msgspec.convert(row, _ListedTrace) for row in json.loads(Path(path).read_text(encoding="utf-8"))]
         return [TraceFile(Path(row.path), row.member, row.rank) for row in rows]
     except (OSError, ValueError, msgspec.ValidationError) as error:
-        raise InputError(f"{path}: no list of traces ({error}); it is written by densing profile --executor") from error
+        raise InputError(f"{path}: not a list of traces ({error}); densing profile --executor writes it") from error
 
 
 class _ListedTrace(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""The worst causes of lost time in words, with what each costs per step and what usually helps.
+"""The main causes of lost time, the cost of each per step, and the usual remedy.
 
 They come in the order of what can be won by removing them: of a cost that part which lies on the critical path, and of
 waiting for other ranks what the run would gain if their work were even, T - T_balanced of the what-if analysis. That is
@@ -21,7 +21,7 @@ WAITING = "waiting-for-ranks"
 _OUTSIDE = ("host", "launch", "idle")
 """Kinds of the critical path in which a device stands idle."""
 _COPY_REMEDIES = {
-    "host_to_device": "pin host memory, copy with non_blocking=True on a stream of its own, prefetch the next batch",
+    "host_to_device": "pin host memory, copy with non_blocking=True on a separate stream, prefetch the next batch",
     "device_to_host": "log and checkpoint less often, or copy with non_blocking=True into pinned memory",
     "device_to_device": "avoid copies between layouts (contiguous, channels_last, concatenation)",
 }
@@ -181,7 +181,7 @@ def _communication(
                 {} if last is None else {last: 1.0, -1: 0.0},
                 "waiting",
                 f"ranks wait for {'each other' if last is None else f'rank {last}'} in {name}",
-                f"{name}: ranks arrive at different times and wait for {latecomer}",
+                f"stragglers: ranks enter {name} at different times and wait for {latecomer}",
                 "balance the work of the ranks (sequence lengths, stages, data loading); look at the slow rank's host",
             )
         yield _Lost(
@@ -218,19 +218,19 @@ _IDLE = {
         "fewer and larger kernels (torch.compile, CUDA graphs, larger batches), no synchronising calls in the loop",
     ),
     "communication": (
-        "devices stand still until a communication is waited for",
-        "the device stands still until a communication is waited for{names}",
+        "devices idle until a communication is waited for",
+        "the device idles until a communication is waited for{names}",
         "wait later, or on a stream (work.wait() in stream order) instead of on the host",
     ),
     "kernel_wait": (
-        "launched work does not start at once",
-        "launched work does not start at once (dependencies between streams, launch latency)",
+        "launched work does not start immediately",
+        "launched work does not start immediately (dependencies between streams, launch latency)",
         "fuse small kernels; look at what the streams wait for",
     ),
     "no_launch_record": (
         "devices are idle before work whose launch is not recorded",
-        "idle before work whose launch the trace does not hold",
-        "record more steps, and the host's activity too (ProfilerActivity.CPU)",
+        "idle before work whose launch is not in the trace",
+        "record more steps, including host activity (ProfilerActivity.CPU)",
     ),
     "before_first": (
         "devices are idle before the first work",
@@ -243,8 +243,8 @@ _IDLE = {
         "look at what the host does between steps",
     ),
     "unknown": (
-        "idle, and the trace does not say why",
-        "neither computing nor communicating; the trace does not say why",
+        "idle for an unknown reason",
+        "neither computing nor communicating, for an unknown reason",
         "record waits (densing.timeline.record marks them) or Python stacks",
     ),
 }
@@ -290,7 +290,7 @@ def _copies(ranks: Sequence[RankProfile], exposed: int) -> Iterator[_Lost]:
         pageable = sum(row.pageable or 0 for row in same)
         text = f"copies {direction.replace('_', ' ')}: {sum(row.count for row in same)}"
         text += f", {pageable} of them from pageable memory" if pageable else ""
-        remedy = _COPY_REMEDIES.get(direction, "see which operator issues them")
+        remedy = _COPY_REMEDIES.get(direction, "find the operator that issues them")
         of_rank = {rank.rank: sum(row.exposed_ns for row in rank.transfers.copies if row.direction == direction)
                    for rank in ranks}  # fmt: skip
         title = f"copies {direction.replace('_', ' ')} are not hidden"

@@ -1,4 +1,4 @@
-"""What changed between two runs beyond the noise of their steps.
+"""Differences between two runs beyond step-to-step noise.
 
 Steps of one rank and ranks of one step are not independent of each other: ranks of a synchronous run wait for each
 other, so a step is one observation. A metric is therefore averaged over ranks first, and steps are what is resampled.
@@ -236,30 +236,30 @@ def compare(
     for name, run in (("base", base), ("other", other)):
         if not run.numbers:
             raise InputError(
-                f"the {name} run marks no step that all its ranks recorded; call profiler.step() in the loop"
+                f"the {name} run has no marked step recorded by all ranks; call profiler.step() in the loop"
             )
         if STEP not in run.values:
             raise InputError(f"the {name} run has no {STEP}; give it")
     if not 0.5 < level < 1:
-        raise InputError(f"level {level}: a number between 0.5 and 1 is needed")
+        raise InputError(f"level {level}: must be between 0.5 and 1")
     if draws < 200:
-        raise InputError(f"draws {draws}: 200 or more are needed")
+        raise InputError(f"draws {draws}: must be at least 200")
     if skip_first < 0:
-        raise InputError(f"skip_first {skip_first}: 0 or more is needed")
+        raise InputError(f"skip_first {skip_first}: must be at least 0")
     notes = [*_remarks("the base run", base, skip_first), *_remarks("the other run", other, skip_first)]
     base, other = base.without_first(skip_first), other.without_first(skip_first)
     counts = [len(base.numbers), len(other.numbers)]
     if min(counts) < MIN_STEPS:
         text = (
-            f"{counts[0]} and {counts[1]} step(s): below {MIN_STEPS} in a run the noise between steps "
-            "is not known; record more (active=10)"
+            f"{counts[0]} and {counts[1]} step(s): with fewer than {MIN_STEPS} in a run the step-to-step noise is "
+            "unknown; record more (active=10)"
         )
         notes.append(Note("too-few-steps", "warning", text, {"steps": counts}))
     if base.ranks != other.ranks:
         text = f"{base.ranks} rank(s) against {other.ranks}: a change may come from the size of the run"
         notes.append(Note("different-ranks", "warning", text, {"ranks": [base.ranks, other.ranks]}))
     if base.window and other.window and base.window != other.window:
-        text = f"window {base.window} against {other.window}: different work counts; profile both within one"
+        text = f"window {base.window} against {other.window}: they cover different work; use the same window for both"
         notes.append(Note("different-windows", "warning", text, {"windows": [base.window, other.window]}))
     metrics = [metric for metric in METRICS if metric in base.values and metric in other.values]
     columns = [(np.array(base.values[metric]), np.array(other.values[metric])) for metric in metrics]
@@ -286,7 +286,7 @@ def _remarks(name: str, run: RunSteps, skipped: int) -> Iterable[Note]:
     """Say what is odd about one run's steps."""
     if skipped:
         count = min(skipped, len(run.numbers))
-        text = f"{name}: the first {count} step(s) are left out, as asked"
+        text = f"{name}: the first {count} step(s) are skipped, as requested"
         yield Note("steps-skipped", "info", text, {"steps": count})
     if run.left_out:
         text = f"{name}: {run.left_out} step(s) that some rank did not record are left out"
@@ -300,8 +300,8 @@ def _remarks(name: str, run: RunSteps, skipped: int) -> Iterable[Note]:
     spread = 1.4826 * float(np.median(np.abs(times[1:] - median)))
     if times[0] > median + max(OUTLIER_MADS * spread, OUTLIER_SHARE * median):
         text = (
-            f"{name}: its first step, {run.numbers[0]}, took {times[0] / 1e6:.3f} ms where the others take "
-            f"{median / 1e6:.3f} ms; it is counted: leave it out with skip_first=1 if it is warm-up"
+            f"{name}: its first step, {run.numbers[0]}, took {times[0] / 1e6:.3f} ms while the others take "
+            f"{median / 1e6:.3f} ms; it is included: skip it with skip_first=1 if it is warm-up"
         )
         yield Note("slow-first-step", "warning", text, {"first_ns": float(times[0]), "median_ns": median})
 

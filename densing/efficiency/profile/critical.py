@@ -199,7 +199,7 @@ def run_path(ranks: Sequence[RankProfile], matched: Matched, clocks: Clocks) -> 
     elif not clocks.comparable:
         refusal = "the ranks' clocks cannot be compared"
     elif len(ranks) > MAX_RANKS:
-        refusal = f"{len(ranks)} ranks are more than the {MAX_RANKS} whose own paths are held in memory"
+        refusal = f"{len(ranks)} ranks exceed the {MAX_RANKS} whose paths fit in memory"
     if refusal:
         return None, (Note("no-run-path", "info", f"no critical path across ranks: {refusal}"),)
     rows = {}
@@ -218,7 +218,7 @@ def run_path(ranks: Sequence[RankProfile], matched: Matched, clocks: Clocks) -> 
     if not short_ns:
         return path, ()
     share = 100 * short_ns / max(sum(rank.end_ns - rank.start_ns for rank in ranks), 1)
-    text = f"the critical path across ranks counts {share:.2g} % of the ranks' time as idle: segments too short to keep"
+    text = f"{share:.2g} % of rank time was too fragmented for the critical path and is counted as idle"
     return path, (Note("run-path-shortened", "info", text, {"ns": short_ns}),)
 
 

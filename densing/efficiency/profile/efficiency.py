@@ -131,9 +131,9 @@ def run_utilisation(run: RunProfile, spec: Mapping[str, float | str]) -> RunUtil
         Without marked steps, for inputs that are missing or that the formula does not take, and above 100 %.
     """
     if run.figures["compute_pct"] is None:
-        raise InputError("--mfu: no work was recorded, so nothing tells how long the model's took (see the notes)")
+        raise InputError("--mfu: no work was recorded, so the model's time is unknown (see the notes)")
     if not run.figures["steps"]:
-        raise InputError("--mfu: the traces mark no steps, so the time of one is unknown; record with step() calls")
+        raise InputError("--mfu: the traces have no step marks, so the step time is unknown; record with step() calls")
     options = dict(spec)
     step_ms = float(run.figures["step_ms"] or 0)
     dtype = str(options.pop("dtype", "bf16"))
@@ -151,10 +151,12 @@ def run_utilisation(run: RunProfile, spec: Mapping[str, float | str]) -> RunUtil
     if peak is None:
         return RunUtilisation(None, None, step_ms, notes)
     if "devices" not in spec and all(rank.world_size < 1 for rank in run.ranks):
-        text = f"--mfu: no trace tells the number of ranks; counted on the {count} profiled; else write devices=NUMBER"
+        text = (
+            f"--mfu: no trace states the number of ranks; assuming the {count} profiled; otherwise give devices=NUMBER"
+        )
         notes = (*notes, Note("devices-assumed", "warning", text, {"devices": count}))
     use = {"rate": rate, "devices": count, "peak": peak}
-    with _of_the_command("; for another peak write peak=TFLOPS in --mfu"):
+    with _of_the_command("; to use another peak, add peak=TFLOPS to --mfu"):
         hardware = hfu(flops, **use) if flops.hardware is not None else None  # type: ignore[arg-type]
         return RunUtilisation(mfu(flops, **use), hardware, step_ms, notes)  # type: ignore[arg-type]
 
@@ -202,7 +204,9 @@ def _peak(run: RunProfile, options: dict[str, float | str], dtype: str) -> tuple
     names = [device] if device else list(run.devices) or [""]
     results = [find_peak(name, dtype) for name in names]
     if len({result.peak and result.peak.flops for result in results}) > 1:
-        raise InputError(f"the traces list several devices ({', '.join(names)}); say whose peak counts: device=NAME")
+        raise InputError(
+            f"the traces list several devices ({', '.join(names)}); choose the one whose peak to use: device=NAME"
+        )
     peak, note = results[0].peak, results[0].note
     return peak, () if note is None else (replace(note, message=note.message.replace(REMEDY, _COMMAND_REMEDY)),)
 
@@ -226,7 +230,7 @@ def scaling_of(runs: Mapping[str, RunProfile], kind: str, work: Mapping[str, flo
     rows = []
     for name, run in runs.items():
         if not run.figures["steps"]:
-            raise InputError(f"{name}: marks no steps, so the time of one is unknown; record with step() calls")
+            raise InputError(f"{name}: has no step marks, so the step time is unknown; record with step() calls")
         seconds = float(run.figures["step_ms"] or 0) / 1e3
         rows.append(Run(run.world_size, seconds, f"median step time, window {run.window}", work.get(name), name))
     return scaling(rows, kind)  # type: ignore[arg-type]
@@ -248,9 +252,9 @@ def scaling_notes(runs: Mapping[str, RunProfile]) -> Iterator[Note]:
     }
     if len(set(devices.values())) > 1:
         listed = "; ".join(f"{name}: {device}" for name, device in devices.items())
-        text = f"runs on different devices ({listed}): the efficiency is also that of the devices"
+        text = f"runs on different devices ({listed}): efficiency differences are partly due to the devices"
         yield Note("different-devices", "warning", text, devices)
     for name, run in runs.items():
         if all(rank.world_size < 1 for rank in run.ranks):
-            text = f"{name}: no trace tells the number of ranks; counted are the {run.world_size} profiled"
+            text = f"{name}: no trace states the number of ranks; assuming the {run.world_size} profiled"
             yield Note("size-assumed", "warning", text, {"run": name, "devices": run.world_size})

@@ -1,4 +1,4 @@
-"""What only several ranks jointly can tell: matching, clocks, stragglers, slowdown, the path from rank to rank.
+"""Results that need several ranks: matching, clocks, stragglers, slowdown, the critical path across ranks.
 
 A single trace must not pay for loading what compares ranks, so that only :func:`join_ranks` loads it.
 """

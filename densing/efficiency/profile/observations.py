@@ -93,7 +93,10 @@ def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
     run = merge_run([profile_timeline(rank, ProfileOptions()) for rank in timeline.ranks])
     collectives, notes = observations(run), list(run.notes)
     if not collectives:
-        text = f"no communication of {len(timeline.ranks)} rank(s) could be matched: transfer is not told from waiting"
+        text = (
+            f"no communication of {len(timeline.ranks)} rank(s) could be matched, so transfer cannot be separated "
+            "from waiting"
+        )
         notes.append(Note("nothing-matched", "warning", f"{text}; give the traces of all ranks"))
     computations = [one for rank in timeline.ranks for one in _computations(rank, label)]
     return Recorded(

@@ -79,7 +79,7 @@ def own_seconds(ranks: Sequence[RankProfile]) -> OwnSteps:
     if len(marked) < len(ranks):
         without = formatting.ranks_of(rank.rank for rank in ranks if not rank.steps)
         remedy = "mark them with the profiler's step()" if not marked else "its delays are not in the fit"
-        notes.append(Note("no-own-steps", "warning", f"{without}: no step is marked or none was seen; {remedy}"))
+        notes.append(Note("no-own-steps", "warning", f"{without}: no step is marked or recorded; {remedy}"))
     by_step = [dict(zip(occurrences(step.number for step in rank.steps), rank.steps, strict=True)) for rank in marked]
     shared = [key for key in (by_step[0] if by_step else ()) if all(key in steps for steps in by_step)]
     left = len(set().union(*by_step)) - len(shared)
@@ -94,7 +94,7 @@ def own_seconds(ranks: Sequence[RankProfile]) -> OwnSteps:
 
 
 def largest_run(runs: Sequence[OwnSteps]) -> OwnSteps:
-    """Return the run with most seconds: others may do other work, and are not put together with it.
+    """Return the run with most seconds: others may do different work, and are not put together with it.
 
     Examples
     --------
@@ -108,5 +108,5 @@ def largest_run(runs: Sequence[OwnSteps]) -> OwnSteps:
     text = (
         f"delays are fitted to the run with most ranks and steps, {formatting.ranks_of(best.ranks)}, of {len(runs)}: "
     )
-    note = Note("one-run", "info", text + "others may do other work", {"runs": len(runs)})
+    note = Note("one-run", "info", text + "others may do different work", {"runs": len(runs)})
     return msgspec.structs.replace(best, notes=(*best.notes, note))

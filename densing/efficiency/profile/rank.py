@@ -282,8 +282,8 @@ def _several_devices(source: str, work: Spans) -> list[Note]:
     if len(devices) < 2:
         return []
     message = (
-        f"{source}: {len(devices)} devices in one trace are taken as one ({', '.join(devices)}): work on one hides "
-        f"communication on another; one trace per rank and device tells them apart"
+        f"{source}: {len(devices)} devices in one trace are treated as one ({', '.join(devices)}), so work on "
+        "one hides communication on another; record one trace per rank and device to separate them"
     )
     return [Note("several-devices", "warning", message, {"devices": devices})]
 

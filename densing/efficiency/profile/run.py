@@ -416,8 +416,8 @@ class HeldRanks:
         number, table = profile.rank, profile.collectives
         if number in self._ranks:
             raise InputError(
-                f"{self._ranks[number].source} and {profile.source}: both say that they are rank {number}; "
-                "say which is which with --rank FILE=NUMBER"
+                f"{self._ranks[number].source} and {profile.source}: both claim to be rank {number}; resolve it with "
+                "--rank FILE=NUMBER"
             )
         self._summaries[number] = summary(table)
         self._ranks[number] = profile
@@ -510,7 +510,7 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     if world > len(ranks):
         gaps = list(_gaps([rank.rank for rank in ranks], world))
         missing = f"; missing: {formatting.listed(gaps, NAMED_GAPS)}"
-        single = "; one rank says nothing of waiting for others" if len(ranks) == 1 else ""
+        single = "; a single rank does not show waiting for others" if len(ranks) == 1 else ""
         text = f"{len(ranks)} of the run's {world} ranks were profiled{missing}{single}"
         yield Note("ranks-missing", "info", text, {"profiled": len(ranks), "world_size": world})
     # Traces of different runs in one folder.
@@ -519,23 +519,24 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     beyond = [rank for rank in known if rank.rank >= rank.world_size]
     if beyond:
         first = beyond[0]
-        text = f"{first.source}: is rank {first.rank} of a run that has {first.world_size} ranks by its own header"
+        text = (
+            f"{first.source}: is rank {first.rank} of a run that has {first.world_size} ranks according to its header"
+        )
         yield Note("rank-beyond-world", "warning", f"{text}; check which run it belongs to", {"ranks": len(beyond)})
     # Ranks without steps beside ranks with steps, as a window of everything allows.
     working = [rank for rank in ranks if rank.end_ns > rank.start_ns]
     without = [rank for rank in working if not rank.steps]
     if 0 < len(without) < len(working):
         text = (
-            f"{len(without)} of {len(working)} ranks mark no steps ({without[0].source}); figures per step divide the "
-            "time of all ranks by the steps of those that do"
+            f"{len(without)} of {len(working)} ranks have no step marks ({without[0].source}); figures per step "
+            "divide the time of all ranks by the steps of the others"
         )
         yield Note("mixed-steps", "warning", text, {"ranks": [rank.rank for rank in without[:NAMED_RANKS]]})
     if cut := cut_short(ranks):
         inside, whole_ns = cut
         text = (
-            f"{100 * (whole_ns - inside) / whole_ns:.0f} % of the communication's time lies beyond the window, so what "
-            "share of it is hidden is not told; record on until it has ended (a step more than a round of a late "
-            "all-reduce)"
+            f"{100 * (whole_ns - inside) / whole_ns:.0f} % of communication time lies outside the window, so the "
+            "hidden share is unknown; record until it has ended (one step more than a round of a late all-reduce)"
         )
         yield Note("communication-cut", "warning", text, {"inside_ns": inside, "whole_ns": whole_ns})
     yield from _unlike(ranks, "mixed-devices", "devices", lambda rank: ", ".join(dict.fromkeys(rank.devices)))

@@ -91,7 +91,7 @@ def write_profile(path: str | Path, row: Mapping[str, Any], *, options: Mapping[
     """
     cells = encode(row, str(path))
     if not isinstance(cells.get("rank"), int):
-        raise InputError(f"{path}: a row without rank cannot be stored; give it one")
+        raise InputError(f"{path}: a row without a rank cannot be stored; add one")
     with _writing(Path(path), tuple(row), options or {}, _combined([_hash(row.get("input"))])) as writer:
         _write(writer, [cells])
 
@@ -123,7 +123,7 @@ def read_profiles(path: Paths, columns: Iterable[str] | None = None) -> Iterator
         try:
             row = {name: decode(name, cell) for name, cell in cells.items()}
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
-            raise ArtefactError(f"{file}: not a readable profile ({error}); write it anew") from error
+            raise ArtefactError(f"{file}: not a readable profile ({error}); write it again") from error
         yield row
 
 
@@ -155,7 +155,7 @@ def merge(paths: Paths, out: str | Path) -> StoreInfo:
     """
     files = store_files(paths)
     if not files:
-        raise InputError("nothing to merge: no file was given")
+        raise InputError("no files to merge")
     options = store_info(files[0]).options
     for file in files[1:]:
         if (other := store_info(file).options) != options:
@@ -264,7 +264,7 @@ def _reading(path: Path) -> Iterator[pq.ParquetFile]:
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
         lines = str(error).strip().splitlines()
         raise ArtefactError(
-            f"{path}: not a readable profile ({lines[0] if lines else error!r}); write it anew"
+            f"{path}: not a readable profile ({lines[0] if lines else error!r}); write it again"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What slow workers cost a job: its steps replayed, and replayed again as if nobody were slow.
+"""Cost of slow workers to a job: its steps replayed as recorded, and without slowness.
 
 With T the mean step time replayed without launch delays, and T_ideal the same with every operation at its usual time:
 
@@ -360,7 +360,7 @@ def build_graph(ops: Sequence[Op]) -> Graph:
     try:
         order = tuple(TopologicalSorter(waits).static_order())
     except CycleError as error:
-        raise InputError("operations wait for one another in a circle; the trace follows no known schedule") from error
+        raise InputError("operations wait for each other in a cycle; the trace follows no known schedule") from error
     return Graph(tuple(units[number] for number in order), tuple(tuple(sorted(awaited)) for awaited in before))
 
 

@@ -134,7 +134,7 @@ def what_if(
     if len(segments.ranks) < len(matched.ranks):
         without = sorted(set(matched.ranks) - set(segments.ranks))
         label = f"rank {without[0]}" if len(without) == 1 else f"{len(without)} ranks ({without[0]}, {without[1]}, ...)"
-        text = f"the what-if analysis leaves out {label}: without a matched communication nothing compares to its work"
+        text = f"the what-if analysis leaves out {label}: without a matched communication their work cannot be compared"
         notes = (*notes, Note("what-if-ranks", "info", text, {"ranks": without}))
     # Those whose local work exceeds the mean most, and the one that the others wait for.
     excess = np.maximum(segments.local_ns - segments.usual_local_ns, 0)
@@ -149,7 +149,7 @@ def what_if(
     transfer = np.array([True, False, False, True, *np.zeros(len(candidates), bool)])
     replayed, ideal, only_local, only_transfer, *singles = segments.run_times(local, transfer).tolist()
     if ideal <= 0:
-        return _refused(segments.recorded_ns, matched, notes, "nothing in the window takes time")
+        return _refused(segments.recorded_ns, matched, notes, "nothing in the window has a duration")
     slowdowns = {segments.ranks[index]: time / ideal for index, time in zip(candidates.tolist(), singles, strict=True)}
     by_rank = dict(sorted(slowdowns.items(), key=lambda item: (-item[1], item[0])))
     worst = straggler if straggler is not None and by_rank.get(straggler, 0) > 1 else None
@@ -213,7 +213,7 @@ class CommonSteps:
         label = f"step {numbers[0]}" if numbers else "no step"
         if len(numbers) > 1:
             label = f"steps {numbers[0]} to {numbers[-1]}"
-        text = f"the what-if analysis is of {label}, recorded by all ranks; {self.left_out} other step(s) are left out"
+        text = f"the what-if analysis covers {label}, recorded by all ranks; {self.left_out} other step(s) are left out"
         details = {"steps": list(numbers), "left_out": self.left_out}
         return Note("what-if-steps", "info" if numbers else "warning", text, details)
 

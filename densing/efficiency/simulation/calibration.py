@@ -119,7 +119,7 @@ def calibrate(
     (0.001, 4e-08, None, 'kappa-comm-unknown')
     """
     if not observations and not computations:
-        raise InputError("calibrate: nothing was measured; give runs that communicate")
+        raise InputError("calibrate: nothing was measured; give runs with communication")
     if algorithm not in _TERMS:
         raise UnknownNameError("algorithm", algorithm, _TERMS)
     for each in observations:
@@ -178,7 +178,7 @@ def _link(used: Sequence[Observation], algorithm: str) -> _Link:
     volume = np.array([term.volume * one.count for term, one in zip(terms, used, strict=True)])
     ratios = volume / messages
     if ratios.max() < LEAST_SIZES * ratios.min():
-        text = f"all messages are of about {ratios.mean():.3g} bytes: latency and bandwidth cannot be told apart"
+        text = f"all messages are of about {ratios.mean():.3g} bytes: latency and bandwidth cannot be separated"
         remedy = "; record messages of several sizes"
         return _Link(notes=(Note("one-size", "error", text + remedy, {"bytes": float(ratios.mean())}),))
     beside = np.array([one.overlapped for one in used])
@@ -205,7 +205,7 @@ def _link(used: Sequence[Observation], algorithm: str) -> _Link:
         text = (
             f"kappa_comm: {fitted[2].value:.3g}, more than {MOST_KAPPA:g}: communications beside compute took longer "
         )
-        remedy = "for another reason, ranks that came late perhaps; the link is fitted without it"
+        remedy = "for another reason, perhaps late ranks; the link is fitted without it"
         notes.append(Note("kappa-comm-absurd", "warning", text + remedy, {"kappa_comm": fitted[2].value}))
         contended = False
         fitted = fit(residuals, start[:2], scales[:2])
@@ -213,7 +213,7 @@ def _link(used: Sequence[Observation], algorithm: str) -> _Link:
     # Where the data leave one of both open, its value stands, with its interval.
     for name, one, remedy in zip(("alpha", "beta"), fitted[:2], ("smaller", "larger"), strict=True):
         if one.low <= 0 or not math.isfinite(one.high):
-            text = f"{name}: {one.value:.3g} with an interval up to {one.high:.3g}: not told apart from 0"
+            text = f"{name}: {one.value:.3g} with an interval up to {one.high:.3g}: not distinguishable from 0"
             notes.append(Note(f"{name}-open", "warning", f"{text}; record {remedy} messages", {}))
     return _Link(fitted[0], fitted[1], fitted[2] if contended else None, residual, tuple(notes))
 

@@ -252,7 +252,7 @@ def load_cluster(name: str | Path, *, n: int | None = None) -> Cluster:
     if isinstance(n, bool) or not isinstance(n, int):
         raise InputError(f"n: {n!r} is no number of devices; give a whole number")
     if cluster.speed and n != cluster.n:
-        raise InputError(f"n: cluster {cluster.name} gives a speed for each of its {cluster.n} ranks; leave n out")
+        raise InputError(f"n: cluster {cluster.name} has a speed for each of its {cluster.n} ranks; leave n out")
     return checked(cluster.change(n=n), cluster.name)
 
 

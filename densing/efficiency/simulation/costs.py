@@ -1,4 +1,4 @@
-"""What communication costs: the alpha-beta model of collectives over one, two or three levels of links.
+"""Cost of communication: the alpha-beta model of collectives over one, two or three levels of links.
 
 With n ranks, V bytes, and per message latency alpha and time per byte beta (logarithms to base 2, rounded up):
 

@@ -108,7 +108,7 @@ class DelayModel(Record, frozen=True):
             For ``even``, which has none.
         """
         if self.kind == "even":
-            raise InputError("ranks are even: this model has no delay")
+            raise InputError("ranks are equal: this model has no delay")
         fields = {name: getattr(self, name) for name in ("mu", "scale", "shape")}
         return Delay(self.kind, lasts=self.lasts, **{name: one and one.value for name, one in fields.items()})
 
@@ -177,7 +177,10 @@ class DelayFit(Record, frozen=True):
             return f"not fitted ({size}): " + "; ".join(note.message for note in self.notes)
         beyond = f"beyond {formatting.duration(self.work_s * 1e9)} of work"
         if self.status == "even":
-            return f"none told from noise of {formatting.duration((best.jitter_s or 0) * 1e9)} on either side ({size})"
+            return (
+                f"indistinguishable from noise of {formatting.duration((best.jitter_s or 0) * 1e9)} on either side "
+                f"({size})"
+            )
         if self.status == "no fit":
             mean = formatting.duration(self.delay.mean * 1e9)
             return (
@@ -372,13 +375,14 @@ def _notes(own: Floats, fit: DelayFit, p_ranks: float, p_steps: float) -> tuple[
     if ranks == 1 or steps == 1:
         missing = "one rank was" if ranks == 1 else "one step was"
         note(
-            "lasts-unknown", f"{missing} recorded: whether ranks keep their delays cannot be told; a new draw is taken"
+            "lasts-unknown",
+            f"{missing} recorded: whether ranks keep their delays is unknown; a new draw per step is assumed",
         )
     elif best.lasts == "step" and status != "even":
         if between is not None and between > 0.1 and p_ranks < 1e-3:
-            text = f"{100 * between:.0f} % of the variance lies between ranks, which a new draw in every step has not"
+            text = f"{100 * between:.0f} % of the variance lies between ranks, unlike with a new draw in every step"
             note("ranks-differ", f"{text}; some ranks are late more often", between=between, p=p_ranks)
-        text = "from one figure a step it cannot be told whether each task of a step is late or the step as a whole"
+        text = "one figure per step cannot show whether each task or the whole step is late"
         note("task-or-step", f"{text}; the delay is written for the step", "info")
     if best.lasts == "run" and ranks < LEAST_RANKS:
         text = f"delays that last are drawn once a rank, and there are {ranks}: the interval is wide, a Pareto unknown"
@@ -395,12 +399,14 @@ def _notes(own: Floats, fit: DelayFit, p_ranks: float, p_steps: float) -> tuple[
         note("tail-open", f"{text}; record more {'ranks' if best.lasts == 'run' else 'steps'}", shape=fit.heaviest)
     if status == "no fit":
         text = f"no model fits: samples of the best one, {best.name}, are as far from it with p = {best.p:.2g}"
-        note("no-fit", f"{text}; the seconds that were seen are taken instead", p=best.p, distance=best.distance)
+        note("no-fit", f"{text}; the observed seconds are used instead", p=best.p, distance=best.distance)
     if status == "even":
-        text = "no rank is late beyond noise on either side of the mean; the seconds that were seen are taken as delays"
+        text = "no rank is late beyond noise on either side of the mean; the observed seconds are used as delays"
         note("even-ranks", text, "info", jitter_s=best.jitter_s or 0.0)
     if ranks > 1 and steps > 1 and p_steps < 1e-3:
-        text = "steps differ on all ranks together, which no delay of a single rank explains: the work varies from step"
+        text = (
+            "steps vary on all ranks together, which delays of single ranks do not explain: the work varies from step"
+        )
         note("steps-differ", f"{text} to step, and part of what is fitted is that", p=p_steps)
     if steps > 2:
         usual = np.median(own, axis=0)
@@ -408,7 +414,7 @@ def _notes(own: Floats, fit: DelayFit, p_ranks: float, p_steps: float) -> tuple[
         spread = 1.4826 * float(np.median(np.abs(usual[1:] - median)))
         if usual[0] > median + max(5 * spread, 0.5 * median):
             text = (
-                f"the first step took {usual[0]:.3g} s on its own where the others take {median:.3g} s; it is counted"
+                f"the first step took {usual[0]:.3g} s on its own while the others take {median:.3g} s; it is included"
             )
             note("slow-first-step", f"{text}: record after warming up", first_s=float(usual[0]), median_s=median)
     return tuple(notes)

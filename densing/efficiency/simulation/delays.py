@@ -199,6 +199,6 @@ def _read_values(path: Path) -> tuple[float, ...]:
                 values.append(float(line))
             except ValueError:
                 raise InputError(
-                    f"{path}, line {number}: {line[:40]!r} is no number of seconds; give one a line"
+                    f"{path}, line {number}: {line[:40]!r} is no number of seconds; give one per line"
                 ) from None
     return tuple(values)

@@ -328,8 +328,8 @@ class Late:
             most = len(set(tasks[task].after))
             need = self.left[task]
             raise InputError(
-                f"{name_of(task, tasks[task])}, need: {need} more of the {most} it waits for would have to be "
-                "completed, and what is left of them was given up; need fewer"
+                f"{name_of(task, tasks[task])}, need: {need} more of the {most} it waits for would have to complete, "
+                "and the rest were abandoned; need fewer"
             )
 
 

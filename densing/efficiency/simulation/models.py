@@ -190,12 +190,12 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
     if kind in MIXTURES:
         experts, active = (_size(config, field, where) for field in ("experts", "active"))
         if config.get("decoder_sparse_step") not in (None, 1) or config.get("mlp_only_layers"):
-            raise InputError(f"{where}: some layers have no experts; give a mixture whose layers are all alike")
+            raise InputError(f"{where}: some layers have no experts; use a mixture with identical layers")
     else:
         for field in EXPERTS:
             if config.get(field) not in (None, 0, 1):
                 raise InputError(
-                    f"{where}: {field}: {config[field]!r}: a mixture of experts of a kind that is not known; known are "
+                    f"{where}: {field}: {config[field]!r}: unknown kind of mixture of experts; known are "
                     f"{', '.join(sorted(MIXTURES))}"
                 )
     layers, hidden, heads = (_size(config, field, where) for field in ("layers", "hidden", "heads"))

@@ -84,7 +84,7 @@ class Served(Record, frozen=True):
         if cut == EDGE:
             return 0.0, sum(self.edge_s[:left_at]) + sum(self.edge_ends_s)
         if not 0 <= cut <= left_at:
-            raise InputError(f"cut={cut} lies outside 0 to exit={left_at}: what is handed over must still be used")
+            raise InputError(f"cut={cut} lies outside 0 to exit={left_at}")
         device = self.device_ends_s[0] + sum(self.device_s[:cut])
         return device, sum(self.edge_s[cut:left_at]) + self.edge_ends_s[1]
 

@@ -305,8 +305,8 @@ def _named(tasks: Sequence[Task]) -> tuple[Int, Int]:
         number, other = int(waiter[wait]), int(awaited[wait])
         who = name_of(other, tasks[other]) if 0 <= other < len(tasks) else f"task {other}, which does not exist"
         raise InputError(
-            f"{name_of(number, tasks[number])}, after: waits for {who}; a task can only wait for earlier ones, else "
-            "both may wait for ever: add tasks in the order in which every rank comes to them"
+            f"{name_of(number, tasks[number])}, after: waits for {who}; a task can only wait for earlier ones, or "
+            "both may deadlock: add tasks in the order in which every rank reaches them"
         )
     return waiter, awaited
 
@@ -375,7 +375,7 @@ def critical_path(graph: Graph, speed: Sequence[float] = ()) -> float:
     """
     table = columns(graph, speed=speed)
     if graph.need or graph.until:
-        raise InputError("critical path: the graph has tasks that need not wait, or are given up; simulate it")
+        raise InputError("critical path: the graph has optional waits or abandoned tasks; simulate it")
     ends: list[float] = []
     for task, seconds in zip(table.tasks, table.seconds.tolist(), strict=True):
         ends.append(max((ends[other] for other in task.after), default=0.0) + seconds)

@@ -363,7 +363,7 @@ def _check_experts(model: Transformer, split: Split) -> None:
         raise InputError(f"active: {model.active} of {model.experts} experts; a token visits 1 to all of them")
     if split.ep != 1:
         if not split.ep or not model.experts:
-            raise InputError(f"ep: {split.ep}: {model.name} has no experts to deal out; leave it at 1")
+            raise InputError(f"ep: {split.ep}: {model.name} has no experts; leave it at 1")
         _divides("experts", model.experts, "ep", split.ep)
         _divides("dp x cp", split.copies, "ep", split.ep)
 
@@ -390,8 +390,8 @@ def _check_placement(split: Split, layers: int) -> None:
         one >= other for one, other in pairwise((0, *split.cuts, layers) if split.cuts else ())
     ):
         raise InputError(
-            f"cuts: {list(split.cuts)} of {layers} layers leave a stage without a layer; give whole numbers that rise, "
-            f"from 1 to {layers - 1}"
+            f"cuts: {list(split.cuts)} of {layers} layers leave a stage without a layer; give increasing whole "
+            f"numbers from 1 to {layers - 1}"
         )
     if split.order and sorted(split.order) != list(range(split.pp)):
         raise InputError(
@@ -624,7 +624,7 @@ def memory(
     75
     """
     if zero not in ZERO_STAGES:
-        raise InputError(f"zero: {zero!r} is no stage of ZeRO; give 0, 1, 2 or 3")
+        raise InputError(f"zero: {zero!r} is not a ZeRO stage; give 0, 1, 2 or 3")
     for name, value in (("optimizer_bytes", optimizer_bytes), ("gradient_bytes", gradient_bytes)):
         if value is not None and not 0 <= value <= 1024:
             raise InputError(f"{name}: {value!r} is out of range; give 0 to 1024 bytes per parameter")

@@ -200,8 +200,8 @@ class Claim:
             raise InputError(f"claim {self.id}: grade {self.grade!r} does not exist; give one of {', '.join(GRADES)}")
         if self.grade == "calibrated on other rows" and self.null is None:
             raise InputError(
-                f"claim {self.id} is calibrated on other rows and has no null model; give what a model without a "
-                "simulator says from the same rows"
+                f"claim {self.id} is calibrated on other rows and has no null model; give the prediction of a model "
+                "without a simulator from the same rows"
             )
 
 

@@ -143,7 +143,7 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
     --------
     >>> rows = [{"technique": "ddp", "speedup": 1.0}, {"technique": "co2", "speedup": 1.4, "changes_loss": "late"}]
     >>> title(rows)
-    'co2 is 1.40× as fast as ddp per step, but changes what a step learns'
+    'co2 is 1.40× as fast as ddp per step, but changes the training step'
     >>> title([{**row, "status": "does not fit"} for row in rows])
     'None of 2 techniques fits in memory: ddp, co2'
     """
@@ -170,7 +170,7 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
         return f"{none} is faster than {base}{', which does not fit' if base in misfits else left_out}"
     than = f"{base}, which does not fit," if base in misfits else base
     also = beside([name for name in misfits if name != base])
-    learns = ", but changes what a step learns" if best.get("changes_loss") else ""
+    learns = ", but changes the training step" if best.get("changes_loss") else ""
     factor = f"{best['speedup']:,.0f}×" if best["speedup"] >= 1000 else f"{best['speedup']:#.3g}".rstrip(".") + "×"
     return f"{best['technique']} is {factor} as fast as {than} per step{learns}{also}"
 
@@ -290,7 +290,7 @@ def _try(technique: Technique, workload: Any, cluster: Cluster, knobs: Mapping[s
         if technique.name in BUILT_IN:
             raise
         # Code of another package: its row says so, the others stand.
-        return InputError(f"its plan broke ({type(error).__name__}: {error}); report it to whoever wrote it")
+        return InputError(f"its plan failed ({type(error).__name__}: {error}); report it to its author")
 
 
 def _row(name: str, outcome: SteadyStep | InputError, base: float | None, workload: Step, cluster: Cluster) -> Row:
@@ -330,8 +330,8 @@ def _differ(name: str, step_s: float, found: Modelled) -> Note:
     return Note(
         "seconds-differ",
         "warning",
-        f"{name}: simulated {formatting.duration(1e9 * step_s)} a step, by the cost model of measured runs {low} to "
-        f"{high}: believe the second on seconds; speed-ups are those of simulated steps",
+        f"{name}: simulated {formatting.duration(1e9 * step_s)} a step, by the cost model calibrated on published "
+        f"runs {low} to {high}; trust the latter for absolute times; speed-ups are of simulated steps",
         {"step_s": step_s, "modelled_low_s": found.low_s, "modelled_high_s": found.high_s},
     )
 
@@ -344,18 +344,17 @@ def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
             message = row.reason if row.reason.startswith(row.technique) else f"{row.technique}: {row.reason}"
             notes.append(Note("does-not-apply", "warning", message, {"technique": row.technique}))
     if any(row.status == FITS and row.room_bytes is None for row in rows):
-        message = f"{cluster.name} does not say how much memory a device has: whether these runs fit is unknown"
+        message = f"{cluster.name} does not state device memory, so whether these runs fit is unknown"
         notes.append(Note("memory-unknown", "warning", message, {"cluster": cluster.name}))
     notes += _too_large(rows, workload, cluster)
     transformer = workload if isinstance(workload, Workload) else None
     if transformer and transformer.mode == "train" and not transformer.fused_attention:
         message = (
-            "attention that writes its scores changes the memory only: what writing and reading them adds to a step's "
-            "time is not in the simulated times"
+            "materialised attention scores change memory only; simulated times do not include writing and reading them"
         )
         notes.append(Note("times-without-scores", "info", message, {"recompute": transformer.recompute}))
     if transformer and transformer.recompute == "selective" and transformer.fused_attention:
-        message = "recompute selective: fused attention keeps no scores to be recomputed, so nothing changes"
+        message = "recompute selective: fused attention keeps no scores to recompute, so nothing changes"
         notes.append(Note("nothing-to-recompute", "info", message, {"recompute": transformer.recompute}))
     if cluster.delay is not None:
         shares = [row.step_se_s / row.step_s for row in rows if row.step_se_s is not None and row.step_s]
@@ -369,7 +368,7 @@ def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
     hiding = [row.technique for row in rows if row.overlap_ratio]
     if hiding and not cluster.kappa and not cluster.kappa_comm:
         message = (
-            f"{cluster.name} knows no contention (kappa 0): hiding costs nothing here, on devices it does "
+            f"{cluster.name} knows no contention (kappa 0): overlap is free here, but not on real devices "
             f"({', '.join(hiding)}); `densing calibrate` measures it, `densing techniques validate` says what "
             "published runs imply"
         )
@@ -378,11 +377,11 @@ def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
     other = {row.technique: row.changes_loss for row in applied if row.changes_loss}
     if other:
         changes = "; ".join(f"{name}: {change}" for name, change in other.items())
-        message = f"what is computed changes, so loss per step may; the simulator tells times only ({changes})"
+        message = f"the computation changes, so loss per step may change; the simulator predicts times only ({changes})"
         notes.append(Note("other-training", "info", message, {"techniques": list(other)}))
     silent = [row.technique for row in applied if row.changes_loss is None]
     if silent:
-        message = f"{', '.join(silent)}: not said whether loss per step stays as it is; the simulator tells times only"
+        message = f"{', '.join(silent)}: effect on loss per step unknown; the simulator predicts times only"
         notes.append(Note("loss-not-said", "info", message, {"techniques": silent}))
     return notes
 
@@ -422,8 +421,8 @@ def _too_large(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[No
     ]
     if tight:
         message = (
-            f"{', '.join(tight)}: tight at {batch}: more than {TIGHT:.0%} of the memory, buffers, fragments and the "
-            f"driver's share not counted; {room}"
+            f"{', '.join(tight)}: tight at {batch}: more than {TIGHT:.0%} of memory, not counting buffers, "
+            f"fragmentation and the driver; {room}"
         )
         notes.append(Note("memory-tight", "info", message, {"techniques": tight, unit: size}))
     return notes

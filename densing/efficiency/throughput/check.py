@@ -130,7 +130,7 @@ class Fits(Record, frozen=True):
     auc : float or None
         Probability that a failed row needs a larger share of its device than one that ran.
     ran_refused, failed_passed : float or None
-        Shares of those that ran and are said not to fit, and of those that failed and are said to fit.
+        Shares of those that ran and are predicted not to fit, and of those that failed and are predicted to fit.
     peaks : int
         Rows that print a peak.
     peak_median_error : float or None

@@ -55,7 +55,7 @@ class Layout(Record, frozen=True):
     parts_s : dict of str to float
         Seconds by what they are.
     ep : int
-        Devices that a mixture's experts are dealt out over.
+        Expert-parallel degree: devices that share a mixture's experts.
     """
 
     tp: int

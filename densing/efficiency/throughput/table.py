@@ -277,7 +277,7 @@ def read_runs(source: Path | pd.DataFrame | None = None) -> MeasuredRuns:
             f"needs {', '.join(COLUMNS['needed'])}"
         )
     if (twice := cells.row_id[cells.row_id.duplicated()]).size:
-        raise InputError(f"{name}: row {twice.index[0]}, row_id: {twice.iloc[0]!r} stands twice; delete or rename one")
+        raise InputError(f"{name}: row {twice.index[0]}, row_id: {twice.iloc[0]!r} occurs twice; delete or rename one")
     for column in (column for group in COLUMNS.values() for column in group if column not in cells):
         cells[column] = ""
     return replace(_Reader(cells.map(str.strip), name).read(), notes=sheet.notes)

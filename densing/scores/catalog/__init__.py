@@ -1,4 +1,4 @@
-"""Who the models are and what they scored, with a source for every figure."""
+"""Models and their scores, with a source for every figure."""
 
 import lazy_loader as lazy
 

@@ -1,4 +1,4 @@
-"""What training a model took, as far as the catalog's facts tell it: floating-point operations."""
+"""Training compute of models (floating-point operations), as far as the catalog's facts allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the name of a model says: which model of the catalog it is, of what family, and of which kind.
+"""Model names: the catalog model, family and kind that a name stands for.
 
 One reading of names serves every table and every result that people bring. Nothing is merged on a likeness: two names
 are one model where only case, separators, the organisation before it, or what converters add (``-hf``) tell them apart,

@@ -1,4 +1,4 @@
-"""How a score was measured: shots, form of the answer, metric, normalisation, chain of thought; and what differs.
+"""Protocol of a score (shots, answer form, metric, normalisation, chain of thought), and differences.
 
 A score of another protocol is another measurement: five examples instead of none, the letter of an option instead of
 its text, or log-likelihood per character instead of as it is shift it by more than most models differ. What is not
@@ -49,7 +49,7 @@ class Protocol:
     Parameters
     ----------
     shots : float, optional
-        Examples in the prompt.
+        Few-shot examples in the prompt.
     form : {"", "cloze", "letters", "generate"}
         Whether the text of an option, its letter, or an answer written freely is scored.
     metric : str

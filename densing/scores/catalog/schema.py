@@ -1,4 +1,4 @@
-"""What the catalog's tables hold: columns, units, ranges, vocabularies and keys.
+"""Schema of the catalog's tables: columns, units, ranges, vocabularies and keys.
 
 The same declarations check the embedded files and a user's own.
 """

@@ -221,9 +221,9 @@ def estimate_density(
         Effective parameters are reported inside ``[N_min / guard, guard * N_max]`` of the reference family; outside
         they are one-sided bounds. ``math.inf`` switches the guard off.
     level : float
-        Level of the intervals.
+        Confidence level of the intervals.
     seed : int
-        Seed of everything random. Each score has a stream of its own, named by benchmark and model, so that neither
+        Random seed. Each score has a stream of its own, named by benchmark and model, so that neither
         the other rows nor their order matter.
 
     Returns

@@ -44,8 +44,8 @@ class Adapter:
         """What a reader of its numbers must know."""
         settings = self.manifest["settings"]
         return (
-            f"tuned (LoRA, rank {settings['rank']}) on {self.manifest['films']} films told with their reception, by "
-            f"the split {self.split}; merged into the weights"
+            f"tuned (LoRA, rank {settings['rank']}) on {self.manifest['films']} films with their reception, "
+            f"training split {self.split}; merged into the weights"
         )
 
     @property
@@ -68,8 +68,8 @@ class Adapter:
         """
         if others := sorted(set(splits) - {self.split}):
             raise InputError(
-                f"asks about films by the split {others[0]}, and {self.folder} was told films by the split "
-                f"{self.split}, which may be the same ones; ask by that split, or run densing tune --split {others[0]}"
+                f"tests on split {others[0]}, but {self.folder} was trained on split {self.split}, which may contain "
+                f"the same films; test on that split, or run densing tune --split {others[0]}"
             )
 
 
@@ -120,7 +120,7 @@ def read_adapter(folder: Path, revision: str) -> Adapter:
     path = folder / MANIFEST
     if missing := [name for name in (MANIFEST, CONFIG, WEIGHTS) if not (folder / name).is_file()]:
         raise InputError(
-            f"{folder}: no adapter of densing tune there ({missing[0]} is missing); run densing tune --out {folder}; "
+            f"{folder}: no adapter of densing tune in it ({missing[0]} is missing); run densing tune --out {folder}; "
             f"an adapter from elsewhere is given by --model_args peft={folder}"
         )
     manifest = parse_json(read_text(path, str(path)), str(path))
@@ -135,12 +135,10 @@ def read_adapter(folder: Path, revision: str) -> Adapter:
         raise ArtefactError(f"{path}: not the manifest of an adapter; tune again into another folder")
     if tuned != revision:
         raise InputError(
-            f"{folder}: an adapter of {model} ({tuned[:19]}), and this model is another ({revision[:19]}); tune this "
+            f"{folder}: an adapter of {model} ({tuned[:19]}), but this model is {revision[:19]}; tune this "
             "one with densing tune"
         )
     for name in (CONFIG, WEIGHTS):
         if file_digest(folder / name) != digests[name]:
-            raise ArtefactError(
-                f"{folder / name}: content differs from what {MANIFEST} vouches for; tune again into another folder"
-            )
+            raise ArtefactError(f"{folder / name}: content does not match {MANIFEST}; tune again into another folder")
     return adapter

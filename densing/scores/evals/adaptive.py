@@ -1,4 +1,4 @@
-"""Evaluation that stops by itself: items in random order, look by look, until a rule has seen enough.
+"""Adaptive evaluation: items in random order, in planned looks, until a stopping rule is met.
 
 The rule is handed in, because evaluation knows nothing of density. The result is an ordinary unit per task, whose key
 names the rule and the order instead of the items, so that a second call finds it: lm-eval evaluates the chosen items
@@ -160,7 +160,10 @@ def run_until(
         When the plan chooses documents itself, or a task draws its examples anew for every document.
     """
     if any(plan.settings_for(m, t).limit or plan.settings_for(m, t).samples for m in plan.models for t in plan.tasks):
-        raise InputError("limit and samples choose the items, and so does stopping by itself; drop one of them")
+        raise InputError(
+            "limit and samples cannot be combined with adaptive stopping, which chooses the items itself; drop one of "
+            "them"
+        )
     session = Session(plan, folder)
     with environment(session):
         session.store.record_plan(strip_secrets({**plan.to_dict(), "until": quantity}))
@@ -240,7 +243,7 @@ class _Adaptive:
         """Say that the target was missed, and that the store has items which another rule chose."""
         model, notes = self.model.spec.name, list[Note]()
         if look is not None and not look.met:
-            message = f"{model}: the interval is not as narrow as asked ({look.reason}); it holds as it stands"
+            message = f"{model}: the interval is wider than requested ({look.reason}), but valid"
             notes.append(Note("target-missed", "warning", message, {"reason": look.reason}))
         keys = [part.work.key for part in self.parts]
         for unit in (*self.session.store.units(), *self.session.store.partial()):
@@ -250,9 +253,9 @@ class _Adaptive:
                 continue
             if any(key.model == own.model and key.task == own.task for own in keys):
                 message = (
-                    f"{model}, {key.task_name}: {unit.folder} holds items that an earlier release's rule drew; they "
-                    "stay there and were not used, because the rule is part of a result's name. Of two results of one "
-                    "task a density is read from the one with more items; delete the folder to have one"
+                    f"{model}, {key.task_name}: {unit.folder} contains items drawn under an earlier release's "
+                    "stopping rule; they are kept but not used. If a task has two results, a density uses the one with "
+                    "more items; delete the folder to keep one"
                 )
                 notes.append(Note("other-rule", "warning", message, {"unit": str(unit.folder)}))
         return tuple(notes)
@@ -336,8 +339,8 @@ def prepare(name: str, task: Any, settings: Settings) -> None:
     sampler = str(getattr(getattr(task, "fewshot_cfg", None), "sampler", None) or "default")
     if shots and sampler != "first_n":
         raise InputError(
-            f"task {name} draws {shots} examples anew for every document, so that its items depend on their order; "
-            "evaluate it whole, or give it fixed examples (fewshot_config: sampler: first_n)"
+            f"task {name} draws {shots} examples anew for every document, so its items depend on their order; "
+            "evaluate the full task, or give it fixed examples (fewshot_config: sampler: first_n)"
         )
     task.set_config(key="num_fewshot", value=shots)
     task.set_fewshot_seed(seed=settings.seed[3])
@@ -399,7 +402,8 @@ def item_values(table: pd.DataFrame, ids: Sequence[int], quantity: str) -> list[
     if not np.isfinite(chosen).all():
         unknown = int(chosen.index[~np.isfinite(chosen)][0])
         raise InputError(
-            f"document {unknown}: no finite {quantity} of the gold answer; such a task cannot be stopped by it"
+            f"document {unknown}: no finite {quantity} of the gold answer; adaptive stopping cannot use it for this "
+            "task"
         )
     return [float(value) for value in chosen]
 

@@ -41,7 +41,7 @@ def environment(session: Session) -> Iterator[None]:
 def evaluate_unit(session: Session, model: LoadedModel, work: Work, on_count: Callable[[int], object]) -> UnitOutcome:
     """Evaluate one unit into its store, taking up what a killed run has answered already.
 
-    The unit's lock must be free; when another process holds it, this waits, and finds the unit done.
+    The unit's lock must be free; when another process has locked it, this waits, and finds the unit done.
 
     Parameters
     ----------

@@ -200,7 +200,7 @@ def _item_notes(items: pd.DataFrame, model: str, task: str, where: str) -> Itera
     unknown = int((choices & (items["gold"] < 0)).sum())
     broken = int((~np.isfinite(items["nll"].to_numpy(dtype=float)) & (items["gold"] >= 0).to_numpy()).sum())
     if unknown:
-        problem = f"{unknown} of {len(items)} documents of {task} do not say which choice is right"
+        problem = f"{unknown} of {len(items)} documents of {task} do not state the right choice"
         about = {"model": model, "task": task, "documents": unknown}
         yield Note("gold-unknown", "warning", f"{where}: {problem}; their loss is left out", about)
     if broken:

@@ -298,7 +298,7 @@ def hub_commit(repository: str, revision: str) -> tuple[str, bool]:
     try:
         cached = try_to_load_from_cache(repository, "config.json", revision=revision)
     except HFValidationError as error:
-        message = f"model {repository}: no such folder, and no name that the hub could have: {error}"
+        message = f"model {repository}: no such folder, and not a valid hub name: {error}"
         raise InputError(message) from None
     known = isinstance(cached, str)
     if known and (pinned or constants.HF_HUB_OFFLINE):
@@ -408,7 +408,7 @@ def identify_task(loaded: Mapping[str, Any], settings: Settings, metadata: Mappi
     tasks, groups = dict(loaded["tasks"]), dict(loaded.get("groups") or {})
     for label in map(str, (*tasks, *groups)):
         if not label.isprintable() or {"/", "\\"} & set(label):
-            raise InputError(f"task {label!r}: its name would be part of a file's name; take letters and digits")
+            raise InputError(f"task {label!r}: its name becomes part of a file name; use letters and digits")
     members = {name: _member(task, settings, metadata) for name, task in sorted(tasks.items())}
     inner = {child for group in groups.values() for child in group.child_names}
     name = next((group for group in groups if group not in inner), None) or next(iter(members))
@@ -522,8 +522,8 @@ def effective_shots(task: Any, num_fewshot: int | None) -> int:
         return int(own or 0)
     if own == 0 and num_fewshot != 0:
         raise InputError(
-            f"task {task.task_name}: num_fewshot {num_fewshot} was asked for, but the task pins num_fewshot 0 and "
-            f"lm-eval would ignore {num_fewshot}; drop --num_fewshot for this task, or make a task without the pin"
+            f"task {task.task_name}: num_fewshot {num_fewshot} was requested, but the task pins num_fewshot 0 and "
+            f"lm-eval would ignore {num_fewshot}; drop --num_fewshot for this task, or define a task without the pin"
         )
     return num_fewshot
 

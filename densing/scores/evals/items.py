@@ -261,7 +261,8 @@ def gold_index(sample: Sample, config: Mapping[str, Any] | None = None) -> int:
             if value.isdecimal() and len(value) < 9:
                 return _checked(int(value) - first, len(pairs), sample)
         raise InputError(
-            f"document {sample.doc_id}: choices differ in their contexts, and no answer, label or gold says which"
+            f"document {sample.doc_id}: choices have different contexts, and no answer, label or gold field "
+            "identifies the right one"
         )
     target = sample.target
     if isinstance(target, numbers.Integral):
@@ -406,7 +407,7 @@ def _requests(arguments: Any, where: str) -> tuple[tuple[Any, ...], ...]:
     if isinstance(arguments, Mapping):
         groups = [arguments[name] for name in _ordered(arguments, where)]
         if not all(isinstance(group, Mapping) for group in groups):
-            raise InputError(f"{where}: arguments hold something else than objects")
+            raise InputError(f"{where}: arguments are not objects")
         pairs = [[group[name] for name in _ordered(group, where)] for group in groups]
     elif isinstance(arguments, Sequence) and not isinstance(arguments, str):
         pairs = [list(pair) for pair in arguments if isinstance(pair, Sequence) and not isinstance(pair, str)]
@@ -476,7 +477,7 @@ def read_samples(path: Path) -> Iterator[dict[str, Any]]:
                     continue
                 where = f"{path}, line {number}"
                 if len(line) > MAX_LINE:
-                    raise InputError(f"{where}: longer than {MAX_LINE // 2**20} MiB; it is no samples file")
+                    raise InputError(f"{where}: longer than {MAX_LINE // 2**20} MiB; not a samples file")
                 try:
                     text = line.decode("utf-8")
                 except UnicodeDecodeError as error:

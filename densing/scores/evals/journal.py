@@ -237,7 +237,7 @@ class Recorder:
         request = self._requests.get(key)
         item = "an item" if request is None else f"task {request.task_name}, document {request.doc_id}"
         raise InputError(
-            f"{item}: the model's log-likelihood is {value}, no finite number; nothing of this unit is stored. "
+            f"{item}: the model's log-likelihood is {value}, no finite number; this unit is not stored. "
             "Evaluate in float32, and check the weights for NaN"
         )
 

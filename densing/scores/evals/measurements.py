@@ -65,13 +65,15 @@ METRICS: dict[str, tuple[str, str, bool | None]] = {
     "pass@1": ("share", "programs that pass their tests at the first try", True),
     "bits_per_byte": ("bits/byte", "bits per byte as the task defines it", False),
     "bits": ("bits", "mean over documents of -log2 p(right answer) among all answers", False),
-    "bits_floor": ("bits", "the same of how often each answer was given before (choices: log2 of their number)", False),
+    "bits_floor": ("bits", "the same for answer frequencies in the training films (choices: log2 of their "
+    "number)", False),
     "close": ("share", "the number is close enough to the true one (0 to 100: within 5; counts: within 10 %)", True),
     "close_floor": ("share", "the same of the best constant", True),
-    "rmse": ("", "root mean squared error, of counts in natural logarithms; no number errs as the mean does", False),
+    "rmse": ("", "root mean squared error, of counts in natural logarithms; an answer without a number counts as the "
+    "mean's error", False),
     "rmse_floor": ("", "the same of the mean of the films to learn from", False),
     "r2": ("", "1 - squared errors / squared deviations of the truths from their mean", True),
-    "no_number": ("share", "answers without a number that can be meant", False),
+    "no_number": ("share", "answers without a usable number", False),
     "brier_score": ("", "squared distance of the choice probabilities from the right answer", False),
     "perplexity": ("", "exp of the mean loss per document", False),
     "ppl": ("", "exp of the mean loss per document", False),
@@ -395,6 +397,6 @@ def left_out(measurements: pd.DataFrame, models: pd.DataFrame, rows: pd.DataFram
     unknown = sorted(set(map(str, measurements["task"])) - used - set(map(str, usable["task"])))
     if unknown:
         names = ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
-        message = f"left out, as the catalog has no such benchmark or the task gives no share: {names}"
+        message = f"left out, because the catalog lacks the benchmark or the task does not report a share: {names}"
         notes.append(Note("no-benchmark", "info", message, {"tasks": unknown}))
     return notes

@@ -92,7 +92,7 @@ def load_model(
         try:
             lm = model_class(spec).create_from_arg_obj(dict(spec.args), options)
         except (ModuleNotFoundError, ImportError) as error:
-            raise UnavailableError(f"model {spec.name} ({spec.type}): {error}; install what it names") from error
+            raise UnavailableError(f"model {spec.name} ({spec.type}): {error}; install the missing package") from error
         except (ValueError, TypeError, OSError, KeyError) as error:
             reason = str(strip_secrets(str(error))).strip() or type(error).__name__
             message = f"model {spec.name} ({spec.type}): {reason[:600]}; check --model and --model_args"
@@ -161,7 +161,7 @@ def describe(
     dtype = str(getattr(model, "dtype", identity.key["dtype"]) or "").removeprefix("torch.")
     caveats = [*spec.caveats, *loading_caveats(dtype, spec, loading)]
     if not identity.pinned:
-        caveats.append(f"revision {identity.key['revision']!r} is a moving name: the commit could not be found out")
+        caveats.append(f"revision {identity.key['revision']!r} is a branch or tag whose commit is unknown")
     if adapter is not None:
         caveats.append(adapter.caveat)
     tokenizer = getattr(lm, "tokenizer", None) if model is not None else None
@@ -190,9 +190,9 @@ def loading_caveats(dtype: str, spec: ModelSpec, loading: Loading) -> list[str]:
     """Return what the way of loading means for speed and for the last digits."""
     caveats = []
     if dtype in SLOW_ON_CPU and loading.device == "cpu" and "pretrained" in spec.args:
-        caveats.append(f"{dtype} on the processor is about 50 times slower than float32; pass dtype=float32 to be fast")
+        caveats.append(f"{dtype} on the processor is about 50 times slower than float32; pass dtype=float32")
     if loading.batch_size.startswith("auto"):
-        caveats.append("batch_size auto: results are equal up to floating-point noise, not to the bit")
+        caveats.append("batch_size auto: results are equal up to floating-point noise, not bitwise")
     return caveats
 
 

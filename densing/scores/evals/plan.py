@@ -92,7 +92,7 @@ class Settings:
         if self.limit is not None and self.samples:
             raise InputError("limit and samples exclude each other; drop one")
         if self.limit is not None and not self.limit > 0:
-            raise InputError(f"limit {self.limit:g} leaves nothing to evaluate; drop it to evaluate everything")
+            raise InputError(f"limit {self.limit:g} leaves no items; drop it to evaluate all")
         if self.num_fewshot is not None and self.num_fewshot < 0:
             raise InputError(f"num_fewshot {self.num_fewshot} is below 0")
         if self.fewshot_as_multiturn and not self.apply_chat_template:
@@ -451,7 +451,7 @@ def variant_of(type_: str, args: Mapping[str, Any], where: str) -> tuple[str, st
         return None
     kind, what = ("hf-served", "exits, cuts or bits") if served else ("hf-tuned", "an adapter of densing tune")
     if type_ not in ("hf", "hf-prefix", kind):
-        raise InputError(f"{where}: {what} can be had of models of transformers (hf), not of {type_}")
+        raise InputError(f"{where}: a transformers model (hf) is needed for {what}, not {type_}")
     others = ("adapter", "peft", "delta") if served else ("peft", "delta")
     if other := next((name for name in others if args.get(name)), None):
         raise InputError(f"{where}: {other} and {what} at once; merge it into the weights first")
@@ -555,7 +555,9 @@ def plan_of(data: Mapping[str, Any], where: str, **flags: bool) -> Plan:
     """
     for key in CODE_FLAGS:
         if key in data:
-            raise InputError(f"{where}: {key} runs foreign code; give it on the command line as --{key}, not in a file")
+            raise InputError(
+                f"{where}: {key} runs third-party code; give it on the command line as --{key}, not in a file"
+            )
     try:
         document = msgspec.convert(data, PlanDocument)
     except msgspec.ValidationError as error:

@@ -268,7 +268,7 @@ class PrefixHFLM(HFLM):  # type: ignore[misc]
         if self.backend != "causal":
             return f"its backend is {self.backend}, not causal"
         if self.max_length < TRIAL_LENGTH:
-            return f"its context holds {self.max_length} tokens only"
+            return f"its context is only {self.max_length} tokens"
         if kinds:
             return f"it has layers of {', '.join(sorted(kinds))}"
         if window and window < self.max_length:
@@ -295,4 +295,4 @@ class PrefixHFLM(HFLM):  # type: ignore[misc]
             expected = super()._loglikelihood_tokens(requests, disable_tqdm=True)
             gap = max(abs(shared[index][0] - value) for index, (value, _) in enumerate(expected))
             return "" if gap <= tolerance else f"a shared prompt changes its answers by {gap:.2g} nats"
-        return "it cannot continue from a cache with a mask of ours"
+        return "it cannot continue from a cache with a custom mask"

@@ -1,4 +1,4 @@
-"""A plan from beginning to end: what is there already, what is to do, here or by one worker per model.
+"""Execution of a plan: finished and remaining units, run here or by one worker per model.
 
 A worker is one model of a plan in a process: ``python -m densing.scores.evals.runner RUN_FOLDER --plan FILE --model
 INDEX``. It evaluates the units that have no result yet, writes what became of them beside the plan and ends; started
@@ -144,8 +144,8 @@ def run_plan(
         if model.identity is not None and not model.identity.pinned:
             name, revision = model.spec.name, model.identity.key["revision"]
             message = (
-                f"model {name}: its commit could not be found out, so {revision!r} stands in the key; "
-                "pass revision=<commit> so that a change is noticed"
+                f"model {name}: its commit is unknown, so the key contains {revision!r}; pass revision=<commit> "
+                "so that changes are detected"
             )
             notes.append(Note("moving-revision", "warning", message, {"model": name, "revision": revision}))
     return RunSummary(Path(folder), tuple(outcomes), time.monotonic() - started, (*notes, *session.notes))

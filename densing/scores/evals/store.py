@@ -153,7 +153,7 @@ class Unit:
             elif (size := path.stat().st_size) != facts.get("bytes"):
                 problems.append(f"{path}: {size} bytes where the manifest says {facts.get('bytes')}")
             elif deep and file_digest(path) != facts.get("sha256"):
-                problems.append(f"{path}: content differs from what the manifest vouches for")
+                problems.append(f"{path}: content does not match the manifest")
         expected = key.digest if self._key is None else self._key.digest
         if not manifest.get("digest") == key.digest == expected:
             problems.append(f"{self.folder / MANIFEST}: the digest does not belong to this key")
@@ -165,7 +165,7 @@ class Unit:
         Raises
         ------
         BusyError
-            When another process holds it after ``timeout`` seconds (below zero: wait for ever).
+            When another process has locked it after ``timeout`` seconds (below zero: wait for ever).
         """
         return locked(self._lock, timeout, str(self.folder))
 
@@ -429,7 +429,7 @@ class RunStore:
         except InputError as error:
             raise ArtefactError(str(error)) from error
         if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("plans"), list):
-            raise ArtefactError(f"{path}: not a run file of schema {SCHEMA}; delete it, the units stay")
+            raise ArtefactError(f"{path}: not a run file of schema {SCHEMA}; delete it, which keeps the units")
         return data
 
     def record_plan(self, plan: Mapping[str, Any]) -> None:
@@ -617,7 +617,7 @@ def locked(lock: FileLock, timeout: float, subject: str) -> Iterator[None]:
         try:
             lock.acquire(timeout=timeout)
         except Timeout:
-            raise BusyError(f"{subject}: {_holder(owner)}; wait for it, or end it and try again") from None
+            raise BusyError(f"{subject}: {_holder(owner)}; wait for it to finish, or stop it and try again") from None
     try:
         if lock.lock_counter == 1:
             write_json(owner, {"pid": os.getpid(), "host": socket.gethostname(), "since": utc_now()})
@@ -634,6 +634,6 @@ def _holder(owner: Path) -> str:
         with suppress(InputError):
             data = read_json(owner)
             if isinstance(data, Mapping):
-                return f"process {data.get('pid')} on {data.get('host')} holds it since {data.get('since')}"
+                return f"process {data.get('pid')} on {data.get('host')} has locked it since {data.get('since')}"
         time.sleep(0.02)
-    return "another process holds it"
+    return "another process has locked it"

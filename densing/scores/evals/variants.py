@@ -64,7 +64,9 @@ def gold_variant(task_config: Mapping[str, Any], target_field: str | None = None
     name = str(task_config.get("task") or "")
     kind = str(task_config.get("output_type") or "generate_until")
     if kind != "generate_until":
-        raise InputError(f"task {name}: {kind} samples hold the loss of the gold answer already; no variant is needed")
+        raise InputError(
+            f"task {name}: {kind} samples already contain the loss of the gold answer; no variant is needed"
+        )
     original = task_config.get("doc_to_target")
     target = target_field or original
     if (
@@ -112,7 +114,7 @@ def read_task_file(path: Path, depth: int = 0) -> dict[str, Any]:
 
     Loader.add_constructor("!function", lambda loader, node: FunctionTag(loader.construct_scalar(node)))
     if depth > _MAX_INCLUDES:
-        raise InputError(f"{path}: includes go {depth} deep, probably in a circle")
+        raise InputError(f"{path}: includes are nested {depth} deep, probably circular")
     try:
         config = yaml.load(read_text(path, str(path)), Loader=Loader)
     except (yaml.YAMLError, RecursionError) as error:
@@ -189,7 +191,7 @@ def write_target_tasks(source: Path, folder: Path, name: str, delimiter: str = "
     benchmarks = list(dict.fromkeys(row["benchmark"] for row in rows))
     names = {b: name if len(benchmarks) == 1 else f"{name}_{safe_name(b)}" for b in benchmarks}
     if len(set(names.values())) < len(benchmarks):
-        raise InputError(f"{source}: benchmarks {', '.join(benchmarks)[:200]} differ in signs only; rename one")
+        raise InputError(f"{source}: benchmarks {', '.join(benchmarks)[:200]} differ only in punctuation; rename one")
     for benchmark, task in names.items():
         lines = []
         for row in rows:
@@ -239,9 +241,9 @@ def _read_targets(source: Path) -> list[dict[str, str]]:
         if missing:
             problems.append(f"row {number}: {', '.join(missing)} missing or no text")
         elif not row["target"].strip():
-            problems.append(f"row {number}, column target: empty; there is nothing to measure")
+            problems.append(f"row {number}, column target: empty; it needs the text to measure")
         elif row["id"] in ids:
-            problems.append(f"row {number}, column id: {row['id'][:60]!r} stands twice")
+            problems.append(f"row {number}, column id: {row['id'][:60]!r} occurs twice")
         ids.add(row["id"])
         rows.append(row)
     if problems:

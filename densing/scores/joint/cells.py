@@ -73,8 +73,8 @@ class Cells(Readable):
                 first = table[wrong].iloc[0]
                 raise InputError(
                     f"cells of a joint scale: {column} {first[column]} of {formatting.clean(first['model'])} on "
-                    f"{formatting.clean(first['test'])} does not lie in {low:g} to {high:g}; "
-                    f"{formatting.plural(int(wrong.sum()), 'cell')} to mend or leave out"
+                    f"{formatting.clean(first['test'])} is outside {low:g} to {high:g}; "
+                    f"{formatting.plural(int(wrong.sum()), 'cell')} to correct or remove"
                 )
         twice = table.duplicated(["model", "test"])
         if twice.any():
@@ -150,8 +150,8 @@ def joint_cells(catalog: Catalog, *, own: str = "none", evaluators: Sequence[str
     scores = catalog.scores if evaluators is None else catalog.scores[catalog.scores["evaluator"].isin(evaluators)]
     if len(scores) > MAX_SCORES:
         raise InputError(
-            f"{len(scores)} scores are more than the {MAX_SCORES} that the joint scale takes; give fewer models, or "
-            "read them on a reference family (--reference qwen1.5, --benchmark mmlu)"
+            f"{len(scores)} scores exceed the {MAX_SCORES} the joint scale accepts; give fewer models, or use a "
+            "reference family (--reference qwen1.5, --benchmark mmlu)"
         )
     benchmarks = catalog.benchmarks.set_index("id")
     roles = scores["evaluator"].map(catalog.evaluators.set_index("id")["role"])
@@ -174,9 +174,7 @@ def joint_cells(catalog: Catalog, *, own: str = "none", evaluators: Sequence[str
     leave_out(~scores["benchmark"].isin(shared.index[shared >= MIN_MODELS]), "few models")
     kept = scores[reason.eq("")]
     if kept.empty:
-        raise InputError(
-            f"no score of {len(scores)} is on a benchmark that {MIN_MODELS} models share and that rises with capability"
-        )
+        raise InputError(f"no score of {len(scores)} is on a capability benchmark shared by {MIN_MODELS} models")
     facts = benchmarks.loc[kept["benchmark"]]
     items = kept["items"].fillna(pd.Series(facts["items"].to_numpy(), index=kept.index)).to_numpy(dtype=float)
     score = kept["score"].to_numpy(dtype=float)
@@ -211,7 +209,7 @@ def joint_cells(catalog: Catalog, *, own: str = "none", evaluators: Sequence[str
 
 @lru_cache(maxsize=4)
 def catalog_cells(catalog: Catalog, own: str) -> Cells:
-    """Return :func:`joint_cells` of a catalog, worked out once: every basket, ruler and question reads the same."""
+    """Return :func:`joint_cells` of a catalog, computed once and shared by all baskets and questions."""
     return joint_cells(catalog, own=own)
 
 

@@ -1,4 +1,4 @@
-"""What holds the scale together: which models link which evaluators, and what moves when a link is taken out.
+"""Links of the joint scale: which models connect which evaluators, and the effect of removing a link.
 
 Evaluators are compared through models that both measured. Where no model links them, only the assumption is left that
 two evaluators' tests of one benchmark are drawn alike; where neither is shared, nothing.
@@ -147,7 +147,10 @@ def _notes(cells: Cells, rows: pd.DataFrame, models: Collection[str] | None) -> 
     notes = []
     if len(rows) == 1:
         name = rows["evaluator"].iloc[0]
-        message = f"{name} is the only evaluator: how evaluators differ is not known, and no interval holds it"
+        message = (
+            f"{name} is the only evaluator: differences between evaluators are unknown and not included in the "
+            "intervals"
+        )
         notes.append(Note("one-evaluator", "warning", message, {"evaluator": name}))
     parts = rows["component"].nunique()
     if parts > 1:
@@ -163,7 +166,7 @@ def _notes(cells: Cells, rows: pd.DataFrame, models: Collection[str] | None) -> 
                 f"only the assumption that tests of the same benchmark ({formatting.plural(both, 'is', 'are')} shared) "
                 "are alike compares them"
                 if both
-                else "nothing compares them: read their abilities apart"
+                else "they cannot be compared; interpret their abilities separately"
             )
             message = (
                 f"no model links {formatting.listed(names)} to the {len(main)} evaluators of the main part; {held}"
@@ -180,14 +183,16 @@ def _notes(cells: Cells, rows: pd.DataFrame, models: Collection[str] | None) -> 
     if "reason" in dropped:
         few += sorted(set(dropped.loc[dropped["reason"].eq("few models"), "benchmark"]))
     if few:
-        message = f"{formatting.listed(few)}: fewer than {MIN_MODELS} models share it, which says nothing of a model"
+        message = (
+            f"{formatting.listed(few)}: fewer than {MIN_MODELS} models share it, so it is not informative about a model"
+        )
         notes.append(Note("few-models", "info", message, {"benchmarks": few}))
     per_model = table["model"].value_counts()
     single = sorted(set(map(str, per_model.index[per_model == 1])) & mine["model"])
     if single:
         message = (
-            f"{formatting.plural(len(single), 'model')} with one score ({formatting.listed(single)}): placed "
-            "by it alone"
+            f"{formatting.plural(len(single), 'model')} with one score ({formatting.listed(single)}): placed by "
+            "that score alone"
         )
         notes.append(Note("one-score", "info", message, {"models": single}))
     share = (table["score"] - table["floor"]) / (1 - table["floor"])
@@ -196,14 +201,14 @@ def _notes(cells: Cells, rows: pd.DataFrame, models: Collection[str] | None) -> 
     if saturated:
         everything = len(saturated) == len(mine["test"])
         message = (
-            f"all tests{' of these models' if models is not None else ''} are at their ceiling: the scores do not tell "
-            "the models apart"
+            f"all tests{' of these models' if models is not None else ''} are at their ceiling: the scores cannot "
+            "distinguish the models"
             if everything
-            else f"{formatting.listed(saturated)}: at the ceiling, tells models apart no more"
+            else f"{formatting.listed(saturated)}: at the ceiling, no longer distinguishes models"
         )
         notes.append(Note("at-ceiling", "error" if everything else "info", message, {"tests": saturated}))
     if own.any() and (share[own] <= AT_END).all():
-        message = "all tests are at their floor: the scores do not tell the models apart"
+        message = "all tests are at their floor: the scores cannot distinguish the models"
         notes.append(Note("at-floor", "error", message))
     return notes
 
@@ -310,7 +315,7 @@ def leave_one_out(
         if name not in measured.index:
             raise UnknownNameError(column, name, map(str, measured.index))
     if not chosen:
-        raise InputError(f"no {column} measured {FEW_MODELS} models; name those to leave out")
+        raise InputError(f"no {column} covers {FEW_MODELS} models; name those to leave out")
     length = {**SHORTER, **options}
     share_of_one = 1 / (len(chosen) + 2)
     whole = scale or fit_joint(cells, seed=seed, step=lambda label, share: step(label, share * share_of_one), **length)
@@ -334,7 +339,7 @@ def leave_one_out(
         weights = whole.basket(GENERAL).weights
         both = {key: value for key, value in weights.items() if key in set(again.benchmarks)}
         if not both:
-            message = f"without {name} no benchmark of the general ability is left: nothing to compare"
+            message = f"without {name} no benchmark of the general ability is left to compare"
             notes.append(Note("nothing-left", "warning", message, {column: name}))
             continue
         basket = Basket(GENERAL, {key: value / sum(both.values()) for key, value in both.items()}, {})

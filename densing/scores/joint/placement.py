@@ -5,7 +5,7 @@ the new models' abilities, their effects with evaluators and their scatter are d
 
 .. math:: p(x_{new} \mid s_{new}, s_{old}) \approx \int p(x_{new} \mid s_{new}, \phi)\, p(\phi \mid s_{old})\, d\phi
 
-New scores tell nothing of the tests, which is what keeps a back-test strict and a user's model from moving the ruler.
+New scores do not change the tests, so back-tests stay strict and user models do not move the scale.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def place(
     twice = sorted(set(cells.table["model"]) & set(scale.models))
     if twice:
         raise InputError(
-            f"{formatting.listed(twice)}: on the joint scale already; fit it without them, or use what it says"
+            f"{formatting.listed(twice)}: already on the joint scale; fit it without them, or use its values"
         )
     known = cells.table["benchmark"].isin(scale.benchmarks)
     table = cells.table[known].reset_index(drop=True)
@@ -123,8 +123,8 @@ def place(
     new = [name for name in sorted(set(table["test"])) if name not in set(scale.tests)]
     if new:
         message = (
-            f"{formatting.listed(new)}: not on the joint scale; taken for drawn like other tests of the same "
-            "benchmark, which widens intervals"
+            f"{formatting.listed(new)}: evaluator unknown to the joint scale; treated as a typical evaluator of "
+            "the same benchmark, so intervals are wider"
         )
         notes.append(Note("tests-not-on-scale", "info", message, {"tests": new}))
     index, names_of = index_cells(table)

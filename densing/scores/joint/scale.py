@@ -365,7 +365,7 @@ class JointScale(Readable):
         message = (
             f"the chains of the joint scale disagree on {doubtful} of {of_all}: "
             f"R-hat is {worst['r_hat']:.2f} for {worst['basket']} of {formatting.clean(worst['model'])}, and "
-            f"{R_HAT_NOTED:g} is wanted; longer chains agree better"
+            f"{R_HAT_NOTED:g} is wanted; run longer chains"
         )
         used = table.loc[table["basket"].eq(basket), "r_hat"].max()
         details = {"r_hat": float(worst["r_hat"]), "ess": float(table["ess"].min()), "doubtful": doubtful}
@@ -495,7 +495,8 @@ def fit_joint(
     for end, mask in (("floor", share <= AT_END), ("ceiling", share >= CEILING)):
         if mask.all():
             raise InputError(
-                f"joint scale: all {len(share)} scores are at the {end} of their tests, and tell no models apart"
+                f"joint scale: all {len(share)} scores are at the {end} of their tests, so they cannot distinguish "
+                "models"
             )
     options = {
         "chains": chains,

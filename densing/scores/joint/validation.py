@@ -1,4 +1,4 @@
-"""Is the joint scale any good: scores it has not seen, and whether its intervals hold what they say.
+"""Validation of the joint scale: prediction of held-out scores and coverage of its intervals.
 
 A split hides cells in one of five ways, the model and its rivals are fitted to the same others, and all predict the
 same hidden ones. What is hidden decides what is asked: single ``cells`` can be read off another evaluator's score of
@@ -246,7 +246,7 @@ class Validation(Readable):
             "hidden": formatting.plural(len(self), "cell"),
             "rivals": formatting.listed(self.rivals),
         }
-        return Card("The joint scale on scores that it has not seen", facts, self.table, self.notes)
+        return Card("The joint scale on held-out scores", facts, self.table, self.notes)
 
 
 def validate(

@@ -197,9 +197,7 @@ def parse_arm(text: str, ranks: int = 1) -> Arm:
     if own.get("wiring", STANDARD) not in (STANDARD, LADDER):
         raise UnknownNameError(f"wiring of --arm {text}:", own["wiring"], (STANDARD, LADDER))
     if own.get("wiring", STANDARD) == LADDER and (method not in ALONE or "bits" in own):
-        raise InputError(
-            f"--arm {text}: wiring={LADDER} goes with {' and '.join(ALONE)}, without bits: it is measured alone"
-        )
+        raise InputError(f"--arm {text}: wiring={LADDER} is only for {' and '.join(ALONE)}, without bits")
     if "split" in own and method != BEHAVIOUR:
         raise InputError(f"--arm {text}: split is an option of behaviour alone; leave it out")
     if own.get("split", "time") not in SPLITS:
@@ -221,14 +219,12 @@ def arm_corpus(arm: Arm, corpus: Corpus) -> Corpus:
     """
     if arm.method == BEHAVIOUR:
         if not isinstance(corpus, FilmCorpus):
-            raise InputError(f"--arm {arm.name}: only films have a behaviour to tell; add --corpus films")
+            raise InputError(f"--arm {arm.name}: only the films corpus has behaviour; add --corpus films")
         corpus = corpus.with_behaviour(arm.split)
     if not arm.corpus and arm.clients is None:
         return corpus
     if not isinstance(corpus, Generated):
-        raise InputError(
-            f"--arm {arm.name}: a text of yours has no recipes or families; train it on the generated corpus"
-        )
+        raise InputError(f"--arm {arm.name}: your own text has no recipes or families; use the generated corpus")
     return Generated(arm.corpus or corpus.recipe, corpus.seed)
 
 

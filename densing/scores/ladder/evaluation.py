@@ -75,7 +75,7 @@ def evaluate_ladder(
     folder : Path
         The ladder.
     questions : int, optional
-        Questions per set; the preset's when left out.
+        Questions per set; default: the preset's.
     workers : int
         Processes; each takes a share of the models and all write into one store.
     device : str
@@ -92,14 +92,14 @@ def evaluate_ladder(
     films = about.get("corpus") == FILMS
     if "corpus_seed" not in about and not films:
         raise InputError(
-            f"{folder}: trained on a text, which has no questions of its own; use `densing eval --model hf "
+            f"{folder}: trained on a text, which has no questions; use `densing eval --model hf "
             f"--model_args pretrained={folder}/models/NAME --tasks ...`, or fit its validation loss"
         )
     exports = list(read_exports(folder))
     if rewired := [export["name"] for export in exports if export.get("wiring")]:
         raise InputError(
-            f"{folder}: {rewired[0]} has an architecture that lm-eval cannot load; its losses are in `densing "
-            "ladder gain`, and the other arms are asked in a ladder without it"
+            f"{folder}: {rewired[0]} has an architecture that lm-eval cannot load; see its losses in `densing ladder "
+            "gain`, and evaluate the other arms in a ladder without it"
         )
     if not exports:
         raise InputError(f"{folder}: no model is exported yet; run `densing ladder train --out {folder}`")

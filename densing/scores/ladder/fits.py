@@ -319,8 +319,8 @@ def _fit_losses(
     notes: tuple[Note, ...] = ()
     if not (best["r2"] >= POOR_R2 and abs(miss) <= POOR_ROLLOUT):
         text = (
-            f"task {name}: no law of size and tokens holds well (R2 {best['r2']:.3f}, largest size missed by "
-            f"{miss:+.1%}); read its sizes as rough"
+            f"task {name}: no law of size and tokens fits well (R2 {best['r2']:.3f}, largest size missed by "
+            f"{miss:+.1%}); its sizes are rough"
         )
         notes = (Note("no-power-law", "warning", text, facts),)
     return TaskFit(name, tasks, losses, two_step, points, quality, notes)
@@ -381,7 +381,7 @@ def _chance_notes(task: str, accuracy: Sequence[float] | pd.Series, items: int) 
     share = float(np.mean(np.asarray(accuracy, dtype=float) <= limit))
     if share <= 0.5:
         return []
-    text = f"task {task}: {share:.0%} of the models answer no better than chance; its reference says nothing about them"
+    text = f"task {task}: {share:.0%} of the models are at chance; its reference is not informative about them"
     return [Note("at-chance", "warning", text, {"share": share, "chance": chance, "items": items})]
 
 
@@ -551,7 +551,7 @@ def check_targets(
     tokens : float
         D0.
     level : float
-        Level of the intervals.
+        Confidence level of the intervals.
     seed : int
         Seed of the noise.
 

@@ -1,4 +1,4 @@
-"""What a change of training buys: one ratio of densities, or of tokens, from all pairs of an arm's and plain losses.
+"""Gain of a training change: one ratio of densities or tokens, from all pairs of an arm's and plain losses.
 
 A pair is a plain run and an arm's of equal size, budget and seed, which share initialisation and order of blocks. The
 model of all pairs has one shift in common,
@@ -132,7 +132,7 @@ def pair_table(losses: pd.DataFrame, arm: str, baseline: str = PLAIN) -> tuple[p
         if rows.duplicated(list(PAIR)).any():
             cell = rows.loc[rows.duplicated(list(PAIR)), list(PAIR)].iloc[0]
             raise InputError(
-                f"arm {name}: size {cell['size']}, seed {cell['seed']}, {cell['tokens']:,.0f} tokens is there twice; "
+                f"arm {name}: size {cell['size']}, seed {cell['seed']}, {cell['tokens']:,.0f} tokens occurs twice; "
                 "keep one of the exports"
             )
         sides[name] = rows[good]

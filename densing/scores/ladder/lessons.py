@@ -1,4 +1,4 @@
-"""Which lessons there are: ways to train a small model with a teacher beside it, and the options of each.
+"""Distillation methods and their options.
 
 What they do is in :mod:`densing.scores.ladder.teaching`.
 """

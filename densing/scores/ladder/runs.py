@@ -1,4 +1,4 @@
-"""What a ladder trains: presets of sizes, token budgets, runs, and targets of a density known beforehand.
+"""Training plan of a ladder: presets of sizes, token budgets, runs, and targets of known density.
 
 Sizes and budgets are the paper's six, and the same proportions scaled down for a CPU. A run is one stable stage of
 training that serves every token budget, each with a short decay of its own (warm-up, stable, decay).
@@ -448,9 +448,7 @@ def target_runs(
         raise InputError(f"--tokens-factor {factor}: 2 or more is needed for a longer run")
     if target != "longer":
         if not isinstance(corpus, Generated):
-            raise InputError(
-                f"--target {target}: a text of yours has no {target} variant; train it on the generated corpus"
-            )
+            raise InputError(f"--target {target}: your own text has no {target} variant; use the generated corpus")
         corpus = Generated(target, corpus.seed)
     shapes = choose(preset, sizes or [preset.shapes[1].name])
     first = TARGET_SEED + seed
@@ -479,7 +477,7 @@ def parse_seeds(text: str, first: int = 0) -> range:
     except ValueError as error:
         raise InputError(f"--seeds {text}: write a number of runs, or FIRST..LAST as in 0..5") from error
     if begin < 0 or end <= begin:
-        raise InputError(f"--seeds {text}: seeds begin at 0, and there must be one at least")
+        raise InputError(f"--seeds {text}: seeds begin at 0, and at least one is needed")
     return range(begin, end)
 
 
@@ -511,7 +509,7 @@ def arm_runs(
     runs = []
     twice = next((arm.name for number, arm in enumerate(arms) if arm.slug in {a.slug for a in arms[:number]}), None)
     if twice is not None:
-        raise InputError(f"--arm {twice}: is there twice (its runs would share folders); leave one out")
+        raise InputError(f"--arm {twice}: occurs twice (its runs would share folders); remove one")
     for arm in arms:
         for shape in choose(preset, sizes):
             changed, options = _changed(preset, shape, arm)
@@ -531,8 +529,8 @@ def _changed(preset: Preset, shape: Shape, arm: Arm) -> tuple[Shape, Preset]:
         )
     if batch % arm.ranks:
         raise InputError(
-            f"--arm {arm.name}: the {batch} sequences of a step cannot be dealt out to {arm.ranks} ranks; "
-            "choose --ranks that divide them"
+            f"--arm {arm.name}: the {batch} sequences of a step cannot be split over {arm.ranks} ranks; choose "
+            "--ranks that divides them"
         )
     steps = tuple(round(count * shape.batch // batch * arm.tokens) for count in shape.steps)
     warmup = max(1, round(preset.warmup * shape.batch / batch))

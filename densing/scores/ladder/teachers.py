@@ -88,7 +88,7 @@ class Teacher:
         body = getattr(body, "encoder", body)
         stack = next((part for part in _LAYERS if isinstance(getattr(body, part, None), nn.ModuleList)), None)
         if stack is None:
-            raise InputError(f"teacher {name}: {type(body).__name__} has no stack of layers that is known here")
+            raise InputError(f"teacher {name}: {type(body).__name__} has no known stack of layers")
         layers = getattr(body, stack)
         self.layer = split_layer(layer, len(layers), f"teacher {name}")
         self.width = int(self.model.config.hidden_size)
@@ -196,8 +196,7 @@ class Translation:
     def __init__(self, student: Any, teacher: Any) -> None:
         if not teacher.is_fast:
             raise InputError(
-                "the teacher's tokenizer does not say where its tokens lie in a text; save it as a fast tokenizer "
-                "(tokenizer.json)"
+                "the teacher's tokenizer does not report token offsets; save it as a fast tokenizer (tokenizer.json)"
             )
         self.teacher = teacher
         special = set(student.all_special_ids)

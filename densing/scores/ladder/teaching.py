@@ -181,13 +181,14 @@ def make_lesson(arm: Arm, shape: Shape, corpus: Corpus, seed: int, device: str =
         if arm.method == "kd" or other is None:
             raise InputError(
                 f"--method {arm.name}: teacher {arm.teacher} has another vocabulary ({teacher.vocabulary} tokens, "
-                f"the student {len(own)}), so its predictions cannot be followed; fitnet and talking read its states"
+                f"the student {len(own)}), so its predictions cannot be distilled; use fitnet or talking, which read "
+                "its states"
             )
         translation = Translation(own, other)
     if arm.method == "kd" and not teacher.predicts:
         raise InputError(
-            f"--method {arm.name}: teacher {arm.teacher} is an encoder and predicts no next token; fitnet and talking "
-            "read its states"
+            f"--method {arm.name}: teacher {arm.teacher} is an encoder and does not predict next tokens; use fitnet "
+            "or talking, which read its states"
         )
     return Lesson(arm, teacher, shape, seed, translation)
 

@@ -58,7 +58,7 @@ class Tuning:
     films : int
         So many of them, in an order drawn from the seed.
     passes : int
-        How often each is told.
+        Epochs.
     rank : int
         Of the adapters, r.
     rate : float
@@ -129,21 +129,20 @@ def tune(
     need_peft()
     if spec.type not in ("hf", "hf-prefix") or {"peft", "delta"} & set(spec.args):
         raise InputError(
-            f"model {spec.name} ({spec.type}): a whole model of transformers (hf) is tuned; drop adapters, exits, cuts "
-            "and bits"
+            f"model {spec.name} ({spec.type}): tuning needs a full transformers model (hf); drop adapters, exits, "
+            "cuts and bits"
         )
     out = out.absolute()
     identity = identify_model(spec)
     if not identity.pinned:
         raise InputError(
-            f"model {spec.name}: its commit could not be found out; pass revision=<commit>, so that the adapter says "
-            "whose it is"
+            f"model {spec.name}: its commit is unknown; pass revision=<commit> to record it with the adapter"
         )
     revision = str(identity.key["revision"])
     settings = {**asdict(tuning), "dtype": identity.key["dtype"]}
     if out.is_dir() and any(out.iterdir()):
         if not (out / DESCRIPTION).is_file():
-            raise InputError(f"{out}: holds something else than an adapter; choose another --out")
+            raise InputError(f"{out}: contains something other than an adapter; choose another --out")
         stored = read_adapter(out, revision)
         if stored.manifest["settings"] == settings:
             return stored

@@ -74,7 +74,7 @@ def each(
         return results
     except BrokenProcessPool as error:
         raise WorkerError(
-            "a worker process was killed (out of memory?); the same command goes on from there"
+            "a worker process was killed (out of memory?); the same command resumes from there"
         ) from error
     finally:
         # After a failure or Ctrl-C: copied first, because the pool forgets its processes when it shuts down.

@@ -65,15 +65,15 @@ _FAMILIES = (
         "two-step",
         about="16 runs, four sizes at 1, 2, 5 and 10 times Chinchilla tokens; bits per byte of the correct answer in "
         "N and D, then accuracy in bits per byte. Sizes are non-embedding counts. Five-shot cloze format with "
-        "length-normalised accuracy, so MMLU is another measurement than the usual multiple-choice one.",
+        "length-normalised accuracy, so MMLU is not comparable with the usual multiple-choice version.",
     ),
     Family(
         "densing-cpu",
         "Our own ladder (1.4k to 109k, generated text, trained on a CPU)",
         "two-step",
         about="Seven sizes times three seeds, each read at four token budgets from 0.3 to 1.6 million, on generated "
-        "facts, bigrams, skip-bigrams and tables with Zipf tails; `densing ladder train --preset cpu` makes it again. "
-        "Sizes are non-embedding counts. For checks whose answer is known beforehand, not for real language models.",
+        "facts, bigrams, skip-bigrams and tables with Zipf tails; `densing ladder train --preset cpu` recreates it. "
+        "Sizes are non-embedding counts. For checks with a known answer, not for real language models.",
     ),
     Family(
         "pythia",
@@ -236,11 +236,12 @@ def reference_members(catalog: Catalog, family: Family, benchmark: str) -> Membe
             best = members.points["score"].max()
             raise UnavailableError(
                 f"reference {family.name!r} sits near chance on {benchmark} at every size (best {best:.3f}, chance "
-                f"{members.floor:.3f}), so the score says nothing about size; choose another benchmark or reference"
+                f"{members.floor:.3f}), so the score is not informative about size; choose another benchmark or "
+                "reference"
             )
     raise UnavailableError(
         f"reference {family.name!r} has fewer than {MIN_POINTS} sizes with a usable {benchmark} score from one "
-        f"evaluator; `densing refs show {family.name}` lists what it has"
+        f"evaluator; `densing refs show {family.name}` lists the available ones"
     )
 
 

@@ -220,7 +220,7 @@ def build_reference(
     count = len(members.points)
     notes = []
     if count <= FEW_POINTS:
-        message = f"reference {family.name} rests on {count} sizes: its curve is loosely known beyond them"
+        message = f"reference {family.name} has only {count} sizes: its curve is imprecise outside their range"
         notes.append(Note("few-points", "warning", message, {"points": count}))
     fit = fit_law(
         get_law("logistic", floor=members.floor),
@@ -285,8 +285,8 @@ def _fitted_ladder(
         if compare(measured, authors)["form"] == DIFFERS:
             message = (
                 f"{name} on {family.name} scores answers as {authors.form}, the catalog's ({evaluator}) as "
-                f"{measured.form}: two measurements that must not be compared; densities of the catalog's models on "
-                "this reference are not meaningful"
+                f"{measured.form}, which are not comparable; densities of the catalog's models on this reference are "
+                "not meaningful"
             )
             notes.append(Note("protocol-differs", "error", message, {"benchmark": name}))
     meta = _meta(catalog, family, benchmark, evaluator, tasks, points, {"tokens": ladder.tokens}, notes)

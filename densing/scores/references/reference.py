@@ -87,9 +87,7 @@ class Reference(Readable):
         if tokens is None:
             return self
         if "tokens" not in self.given:
-            raise InputError(
-                f"--tokens: reference {self.name!r} is one-step; only a two-step reference is read at a D0"
-            )
+            raise InputError(f"--tokens: reference {self.name!r} is one-step; only two-step references take a D0")
         if not 1e3 <= tokens <= 1e16:
             raise InputError(f"--tokens {tokens:g} is not a token count; write 1e12 for one trillion")
         return replace(self, given={**self.given, "tokens": float(tokens)})

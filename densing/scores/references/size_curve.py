@@ -133,7 +133,7 @@ def joint_reference(
     if members.empty:
         raise UnavailableError(
             f"no family of dense base models has {MIN_SIZES} sizes over a factor of {MIN_SPAN:g} on the joint scale, "
-            "so how ability grows with size is not known; add models, or use another reference"
+            "so the slope of ability in size is unknown; add models, or use another reference"
         )
     family, codes = np.unique(members["family"].to_numpy(dtype=str), return_inverse=True)
     sizes = members["params"].to_numpy(dtype=float)
@@ -225,7 +225,7 @@ def joint_reference(
     if len(counted) < 6:
         message = (
             f"the slope of ability in size rests on {formatting.plural(len(counted), 'family', 'families')}: "
-            "loosely known"
+            "estimated imprecisely"
         )
         notes.append(Note("few-families", "warning", message, {"families": family[counted].tolist()}))
     return JointReference(

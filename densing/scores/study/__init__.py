@@ -1,4 +1,4 @@
-"""The main job: from a catalog to a doubling time with its checks."""
+"""The main analysis: from a catalog to a doubling time, with checks."""
 
 import lazy_loader as lazy
 

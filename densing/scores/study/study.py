@@ -103,7 +103,7 @@ class StudyOptions:
     tokens : float, optional
         D0 of a two-step reference.
     seed : int
-        Seed of everything random.
+        Random seed.
     today : str, optional
         Forecasts for dates before it are scored or left out; the present day by default.
     origins : tuple of str
@@ -498,7 +498,7 @@ def _part(name: str, make: Callable[[], Part], missing: list[Note]) -> Part | No
     try:
         return make()
     except DensingError as error:
-        missing.append(Note("part-missing", "warning", f"{PARTS[name]} could not be made: {error}", {"part": name}))
+        missing.append(Note("part-missing", "warning", f"{PARTS[name]} failed: {error}", {"part": name}))
         return None
 
 

@@ -143,12 +143,12 @@ def _on_joint(scores: TableLike, catalog: Catalog, reference: JointReference, op
     mine = sorted(set(added["model"]))
     source = formatting.clean(scores) if not isinstance(scores, pd.DataFrame | list) else "the table of scores"
     if not mine:
-        raise InputError(f"{source}: holds no score that the catalog does not have")
+        raise InputError(f"{source}: contains no score that is new to the catalog")
     twice = sorted(set(mine) & set(reference.scale.models))
     if twice:
         raise InputError(
-            f"{source}: {formatting.listed(twice)} {'is' if len(twice) == 1 else 'are'} in --catalog and on the joint "
-            "scale already; state a model in one of the two"
+            f"{source}: {formatting.listed(twice)} {'is' if len(twice) == 1 else 'are'} both in --catalog and on the "
+            "joint scale; give each model in only one of them"
         )
     cells = joint_cells(merged)
     own = cells.table["model"].isin(mine).to_numpy(dtype=bool)
@@ -179,7 +179,7 @@ def _on_joint(scores: TableLike, catalog: Catalog, reference: JointReference, op
         message = f"{formatting.listed(few)}: fewer than 3 scores, so the interval is wide"
         notes.append(Note("few-cells", "info", message, {"models": few}))
     if sizeless:
-        message = f"{formatting.listed(sizeless)}: without a size or a score on the joint scale, not placed"
+        message = f"{formatting.listed(sizeless)}: not placed, as size or scores on the joint scale are missing"
         notes.append(Note("not-placed", "warning", message, {"models": sizeless}))
     notes += [note for part in parts.values() for note in part.notes]
     return replace(result, notes=tuple(notes))

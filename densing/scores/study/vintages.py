@@ -1,4 +1,4 @@
-"""Vintages: what the headline would have said, had it been asked at earlier dates.
+"""Vintages: the headline recomputed at earlier dates.
 
 At each half-year the catalog is frozen, the joint scale and its reference are fitted on what was known then, and the
 pace

@@ -192,7 +192,7 @@ def test_a_run_ends_with_the_process_that_started_it(number: signal.Signals, tmp
     ("fail", "said"),
     [
         ("raise", r"^rank 1 failed: ValueError: made to fail \(log: .*rank00001.log\); all ranks were stopped"),
-        ("hang", "^rank 0 waited in vain for another rank, which hangs or is stopped: .*[Tt]imed out"),
+        ("hang", "^rank 0 timed out waiting for another rank, which hangs or is stopped: .*[Tt]imed out"),
     ],
 )
 def test_a_rank_that_fails_is_named_with_its_reason(fail: str, said: str, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_waits_are_on_the_clock(runs: dict[str, Any]) -> None:
         ("codec", "unknown codec 'zip'"),
         ("share", "share 1.5"),
         ("shares", "5 shares for"),
-        ("order", "each of the ranks 0 to 2 once is needed"),
+        ("order", "must contain each rank from 0 to 2 once"),
     ],
 )
 def test_what_makes_no_sense_is_refused_on_all_ranks(runs: dict[str, Any], name: str, word: str) -> None:

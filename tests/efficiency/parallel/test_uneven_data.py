@@ -137,7 +137,7 @@ def test_ranks_that_run_out_of_data_end_where_the_others_do(
 @pytest.mark.slow
 def test_ranks_of_an_inner_group_that_stop_apart_are_told_so_on_all_of_them(tmp_path: Path) -> None:
     told = {rank["says"] for rank in ranks_of(__file__, 4, tmp_path, "inner")}
-    assert len(told) == 1 and "1 of the 2 ranks of an inner group have no more batches" in told.pop()
+    assert len(told) == 1 and "1 of the 2 ranks of an inner group ran out of batches" in told.pop()
 
 
 if __name__ == "__main__":

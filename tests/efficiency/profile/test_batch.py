@@ -184,7 +184,7 @@ def test_identity_sees_both_ends(tmp_path: Path) -> None:
 def test_nonsense_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--jobs 0"):
         list(profile_ranks([], work, jobs=0))
-    with pytest.raises(InputError, match="--executor local: a store is needed"):
+    with pytest.raises(InputError, match="--executor local: its results need a store"):
         list(profile_ranks([], work, executor=get_executor("local")))
     assert list(profile_ranks([], work)) == [] and processors() >= 1
 
@@ -220,9 +220,9 @@ def test_lists_of_traces(tmp_path: Path) -> None:
         if text == "{}":
             assert read_list(bad) == []
             continue
-        with pytest.raises(InputError, match=r"bad\.json: no list of traces"):
+        with pytest.raises(InputError, match=r"bad\.json: not a list of traces"):
             read_list(bad)
-    with pytest.raises(InputError, match="no list of traces"):
+    with pytest.raises(InputError, match="not a list of traces"):
         read_list(tmp_path / "none.json")
 
 

@@ -119,7 +119,7 @@ def test_work_of_unknown_category_is_said_to_count_as_nothing_only() -> None:
     run = merge_run([profile_timeline(RankTimeline(0, Spans.build(rows), Spans.empty()))])
     told = {line.split(")")[0].rsplit("; ", 1)[1]: line for line in screen(run, None, None, None) if "No rule" in line}
     assert set(told) == {"my_kernel", "strange"}
-    assert "counted as compute" in told["my_kernel"] and "counted as nothing" in told["strange"]
+    assert "counted as compute" in told["my_kernel"] and "not counted" in told["strange"]
     assert "counted as compute" not in told["strange"] and run.figures["compute_pct"] == 100
 
 
@@ -141,7 +141,5 @@ def test_wait_and_transfer_count_what_lies_in_the_window() -> None:
     [note] = [note for note in run.notes if note.code == "communication-cut"]
     assert note.details == {"inside_ns": 150, "whole_ns": 1950} and note.severity == "warning"
     lines = screen(run, None, None, None)
-    assert lines[1].startswith("share of communication hidden not told") and not any(
-        "hidden behind" in a for a in lines
-    )
+    assert lines[1].startswith("share of hidden communication unknown") and not any("hidden behind" in a for a in lines)
     assert run.figures["overlap_pct"] is None and run.figures["exposed_pct"] == pytest.approx(7.5)

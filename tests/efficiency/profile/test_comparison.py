@@ -148,7 +148,7 @@ def test_nonsense_is_refused(options: dict[str, Any], words: str) -> None:
 
 
 def test_runs_without_steps_are_refused() -> None:
-    with pytest.raises(InputError, match="the other run marks no step"):
+    with pytest.raises(InputError, match="the other run has no marked step"):
         compare(run(1, 2), run())
     with pytest.raises(InputError, match="the base run has no step_ns"):
         compare(RunSteps((1,), {"idle_ns": (1.0,)}), run(1))

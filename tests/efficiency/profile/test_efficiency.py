@@ -61,7 +61,7 @@ def test_what_utilisation_cannot_read_is_named_by_the_users_keys(spec: str, mess
         ("params=1e6,tokens=1,recompute=selective", "^--mfu: recompute=selective: formula palm .*formula=megatron"),
         ("params=1e6,tokens=1,dtype=foo", "^--mfu: unknown data type 'foo'"),
         ("params=1e6,tokens=1,peak=312e12", "^--mfu: peak .*write 312"),
-        ("params=1e15,tokens=1000", "^--mfu: [HM]FU .* above 100 %.*peak=TFLOPS in --mfu$"),
+        ("params=1e15,tokens=1000", "^--mfu: [HM]FU .* above 100 %.*peak=TFLOPS to --mfu$"),
     ],
 )
 def test_what_utilisation_lacks_is_named_by_the_users_keys(spec: str, message: str) -> None:
@@ -118,7 +118,7 @@ def test_runs_that_differ_in_more_than_size_are_told() -> None:
     [note] = scaling_notes({"small": small, "other": other})
     assert note.code == "different-devices" and f"small: {A100}; other: {H100}" in note.message
     [note] = scaling_notes({"small": small, "unknown": changed(world_size=(-1, -1, -1), devices=((), (), ()))})
-    assert note.code == "size-assumed" and note.message.startswith("unknown: no trace tells")
+    assert note.code == "size-assumed" and note.message.startswith("unknown: no trace states")
     [note] = scaling_notes(
         {"small": small, "host": changed(world_size=(9, 9, 9), devices=((), (), ()), on_host=(True,) * 3)}
     )

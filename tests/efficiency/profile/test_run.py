@@ -181,7 +181,7 @@ def test_alike_ranks_need_no_word() -> None:
     [
         ({"devices": ((A100,), (H100,), ())}, "mixed-devices", f"{A100} (1 rank(s), rank0.json); {H100} (1 rank(s)"),
         ({"on_host": (False, False, True)}, "mixed-work", "accelerator (2 rank(s), rank0.json); processor (1 rank(s)"),
-        ({"steps": (profiles()[0].steps, (), ())}, "mixed-steps", "2 of 3 ranks mark no steps (rank1.json)"),
+        ({"steps": (profiles()[0].steps, (), ())}, "mixed-steps", "2 of 3 ranks have no step marks (rank1.json)"),
         ({"world_size": (3, 3, 8)}, "mixed-world-sizes", "3 (2 rank(s), rank0.json); 8 (1 rank(s)"),
         ({"world_size": (3, 3, 2)}, "rank-beyond-world", "rank2.json: is rank 2 of a run that has 2 ranks"),
     ],

@@ -121,7 +121,7 @@ def test_different_options_do_not_merge(tmp_path: Path) -> None:
         ({"rank": 0, "overlap_pct": "5"}, "overlap_pct = '5' is no number"),
         ({"rank": 0, "source": 5}, "source = 5 is no text"),
         ({"rank": 0, "steps": {1, 2}}, "set is not JSON serializable"),
-        ({"comm_ns": 1}, "a row without rank"),
+        ({"comm_ns": 1}, "a row without a rank"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(tmp_path: Path, row: dict[str, Any], words: str) -> None:
@@ -169,7 +169,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no profile"):
         list(read_profiles(tmp_path / "empty"))
-    with pytest.raises(InputError, match="nothing to merge"):
+    with pytest.raises(InputError, match="no files to merge"):
         merge([], tmp_path / "all.parquet")
 
 

@@ -148,7 +148,7 @@ def test_a_rank_that_recorded_other_steps_is_not_slow(
         assert found.slowdown == pytest.approx(slowdown, rel=1e-6)
         assert found.recorded_ns == len(steps) * (150 + slow) and found.communications == len(steps)
         [note] = [note for note in found.notes if note.code == "what-if-steps"]
-        assert note.details["steps"] == steps and f"of steps {steps[0]} to {steps[-1]}, recorded" in note.message
+        assert note.details["steps"] == steps and f"covers steps {steps[0]} to {steps[-1]}, recorded" in note.message
         assert note in together.notes
 
 

@@ -121,7 +121,7 @@ def test_the_memory_of_an_uneven_split_is_that_of_its_fullest_stage() -> None:
     [
         (Split(pp=3, cuts=(1,)), "2 in all"),
         (Split(cuts=(1,)), "0 in all"),
-        (Split(pp=3, cuts=(2, 1)), "give whole numbers that rise, from 1 to 3"),
+        (Split(pp=3, cuts=(2, 1)), "give increasing whole numbers from 1 to 3"),
         (Split(pp=3, cuts=(1, 1)), "leave a stage without a layer"),
         (Split(pp=2, cuts=(0,)), "leave a stage without a layer"),
         (Split(pp=2, cuts=(4,)), "leave a stage without a layer"),

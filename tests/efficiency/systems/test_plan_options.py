@@ -290,7 +290,12 @@ def test_the_command_takes_the_options_and_says_them() -> None:
     words = f"techniques compare --model gpt2 --cluster a100x8-rdma --nodes 1 --techniques ddp,pipeline {options}"
     shown = CliRunner().invoke(app, [*words.split(), "--overlap-weight-gradients"])
     assert shown.exit_code == 0, shown.output
-    for said in ("2 stages per device", "gradients of 4 bytes", "recompute full", "sums beside gradients of weights"):
+    for said in (
+        "2 stages per device",
+        "gradients of 4 bytes",
+        "recompute full",
+        "sums overlapped with weight gradients",
+    ):
         assert said in " ".join(shown.output.split())
     document = printed(CliRunner().invoke(app, [*words.split(), "--json"]).stdout)
     assert document["split"]["virtual"] == 2 and document["gradient_bytes"] == 4

@@ -112,11 +112,11 @@ def test_the_network_is_as_the_row_says() -> None:
 def test_tables_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="columns layers, gpu missing"):
         read_runs(pd.DataFrame([{key: value for key, value in ROW.items() if key not in ("layers", "gpu")}]))
-    with pytest.raises(InputError, match=r"row 3, row_id: 'a' stands twice"):
+    with pytest.raises(InputError, match=r"row 3, row_id: 'a' occurs twice"):
         read_runs(pd.DataFrame([ROW, ROW]))
     torn = tmp_path / "torn.csv"
     torn.write_text("row_id,layers\na")
-    with pytest.raises(InputError, match="row 2: 1 cells where the header has 2"):
+    with pytest.raises(InputError, match="row 2: 1 cells, but the header has 2"):
         read_runs(torn)
 
 

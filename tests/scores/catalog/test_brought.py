@@ -205,7 +205,7 @@ def test_a_trend_and_the_joint_scale_name_what_they_take(monkeypatch: pytest.Mon
     with pytest.raises(InputError, match="1001 models are more than the 1000 that a trend takes"):
         densing.estimate_trend(densities)
     monkeypatch.setattr("densing.scores.joint.cells.MAX_SCORES", 10)
-    with pytest.raises(InputError, match=r"scores are more than the 10 that the joint scale takes.*--reference"):
+    with pytest.raises(InputError, match=r"scores exceed the 10 the joint scale accepts.*--reference"):
         joint_cells(load_catalog())
 
 

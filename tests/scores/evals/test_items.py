@@ -300,7 +300,7 @@ def test_losses_that_are_not_finite() -> None:
         ({"arguments": "x"}, "not requests as lm-eval writes them"),
         ({"arguments": []}, "not requests as lm-eval writes them"),
         ({"arguments": {"first": {"arg_0": "a"}}}, "expected gen_args_0"),
-        ({"arguments": {"gen_args_0": 3}}, "something else than objects"),
+        ({"arguments": {"gen_args_0": 3}}, "are not objects"),
         ({"arguments": [["a", "b"], ["a", {}]], "resps": [[[-1, False]], ["x"]]}, "several kinds"),
         ({"arguments": [["a", 3], ["a", "b"]]}, "several kinds"),
         ({"resps": []}, "do not answer"),

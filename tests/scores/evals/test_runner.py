@@ -196,7 +196,7 @@ def test_shots_that_lm_eval_would_ignore(place: Path, tmp_path: Path) -> None:
     plan = Plan(plan.models, plan.tasks, plan.settings, include_path=(str(tasks),))
     (row,) = survey_plan(plan, tmp_path / "run")
     assert row["state"] == "failed"
-    assert "toy_choice: num_fewshot 5 was asked for, but the task pins num_fewshot 0" in row["error"]
+    assert "toy_choice: num_fewshot 5 was requested, but the task pins num_fewshot 0" in row["error"]
 
 
 def test_unknown_names(place: Path, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_model_that_is_not_there_is_said_before_any_task_is_looked_up(
     expected = {
         str(place / "nowhere"): r"no such file or folder \(.* holds .*toy-llama",
         "a/b/c": "no such file or folder",
-        "no spaces/please": "no name that the hub could have",
+        "no spaces/please": "not a valid hub name",
     }
     for name, words in expected.items():
         plan = Plan((ModelSpec.of("hf", {"pretrained": name}),), (TaskSpec("arc_easy"),))

@@ -90,7 +90,7 @@ def _flip(path: Path) -> None:
     [
         (lambda u: u.results_path.unlink(), "missing"),
         (lambda u: (u.folder / "items.parquet").write_bytes(b"PAR1"), "bytes where the manifest says"),
-        (lambda u: _flip(u.folder / "items.parquet"), "content differs"),
+        (lambda u: _flip(u.folder / "items.parquet"), "content does not match"),
         (lambda u: (u.folder / "unit.json").write_text('{"schema": 1, "key": '), "not JSON"),
         (lambda u: (u.folder / "unit.json").write_text('{"schema": 99}'), "schema 99, expected 1"),
         (lambda u: (u.folder / "unit.json").write_text("[]"), "schema 'list'"),
@@ -304,7 +304,7 @@ def test_busy_names_the_other_process(tmp_path: Path) -> None:
     child = SPAWN.Process(target=_hold, args=(str(unit.folder), ready, release))
     child.start()
     assert ready.wait(60)
-    with pytest.raises(BusyError, match=rf"process {child.pid} on .* holds it since"), unit.lock(timeout=0):
+    with pytest.raises(BusyError, match=rf"process {child.pid} on .* has locked it since"), unit.lock(timeout=0):
         pass
     release.set()
     child.join(60)

@@ -45,7 +45,7 @@ def test_task_files_are_read_without_importing_code(tmp_path: Path) -> None:
     written = write_gold_variant(tmp_path / "task.yaml", tmp_path / "out", "answer")
     assert written.name == "mine_gold_loss.yaml"
     (tmp_path / "loop.yaml").write_text("include: loop.yaml\n")
-    with pytest.raises(InputError, match="in a circle"):
+    with pytest.raises(InputError, match="circular"):
         read_task_file(tmp_path / "loop.yaml")
     for bad in ("- a\n", "a: [", "a: !!python/object/apply:os.system ['true']"):
         (tmp_path / "bad.yaml").write_text(bad)
@@ -84,7 +84,7 @@ def test_target_tasks_of_several_benchmarks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,prompt,target\n1,a,\n1,b,c\n1,b,c\n", "row 2, column target: empty(.|\n)*'1' stands twice"),
+        ("id,prompt,target\n1,a,\n1,b,c\n1,b,c\n", "row 2, column target: empty(.|\n)*'1' occurs twice"),
         ("id,prompt\n1,a\n", "target missing"),
     ],
 )

@@ -53,7 +53,7 @@ def test_a_benchmark_of_two_models_and_flagged_scores_are_left_out() -> None:
 
 
 def test_nothing_left_says_so() -> None:
-    with pytest.raises(InputError, match="no score of 2 is on a benchmark that 3 models share"):
+    with pytest.raises(InputError, match="no score of 2 is on a capability benchmark shared by 3 models"):
         joint_cells(catalog_of(FOUR[:2]))
 
 
@@ -89,7 +89,7 @@ def test_cells_that_are_no_measurements_are_refused() -> None:
     mine = cells.table["model"].eq("m3")
     for column, value in (("score", np.nan), ("score", 45.0), ("se", np.inf), ("floor", 1.0)):
         broken = cells.table.assign(**{column: cells.table[column].mask(mine, value)})
-        with pytest.raises(InputError, match=rf"{column} .* of m3 on b0@first does not lie in"):
+        with pytest.raises(InputError, match=rf"{column} .* of m3 on b0@first is outside"):
             dataclasses.replace(cells, table=broken)
     twice = pd.concat([cells.table, cells.table[mine]], ignore_index=True)
     with pytest.raises(InputError, match="m3 has several scores on b0@first; keep one"):

@@ -60,7 +60,7 @@ def test_nothing_in_common_is_an_error() -> None:
     one, other = cells(("A", "abc")).table, cells(("B", "def"), benchmarks="uvw").table
     both = Cells(pd.concat([one, other], ignore_index=True), cells(("A", "a")).dropped)
     notes = {note.code: note for note in evaluator_links(both).notes}
-    assert notes["not-linked"].severity == "error" and "nothing compares them" in notes["not-linked"].message
+    assert notes["not-linked"].severity == "error" and "they cannot be compared" in notes["not-linked"].message
 
 
 def test_one_evaluator_single_scores_and_few_models_have_a_sentence() -> None:
@@ -69,13 +69,13 @@ def test_one_evaluator_single_scores_and_few_models_have_a_sentence() -> None:
     links = evaluator_links(Cells(table, cells(("A", "a")).dropped))
     assert statuses(links) == {"A": "only evaluator"}
     assert "A is the only evaluator" in said(links)["one-evaluator"]
-    assert said(links)["one-score"] == "1 model with one score (c): placed by it alone"
+    assert said(links)["one-score"] == "1 model with one score (c): placed by that score alone"
     assert said(links)["few-models"].startswith("y, z: fewer than 3 models share it")
 
 
 def test_ends_of_the_scale_have_a_sentence() -> None:
     top = evaluator_links(cells(("A", "abc"), ("B", "abc"), score=0.99))
-    assert said(top)["at-ceiling"] == "all tests are at their ceiling: the scores do not tell the models apart"
+    assert said(top)["at-ceiling"] == "all tests are at their ceiling: the scores cannot distinguish the models"
     assert (
         "all tests are at their floor"
         in said(evaluator_links(cells(("A", "abc"), ("B", "abc"), score=0.0)))["at-floor"]
@@ -131,7 +131,7 @@ def test_leaving_out_what_is_not_there_or_is_everything_is_refused() -> None:
     one = replace(toy, table=toy.table.query("evaluator == 'first'"))
     with pytest.raises(InputError, match="fewer than two models are left"):
         leave_one_out(one, ["first"], **SHORT)
-    with pytest.raises(InputError, match="no evaluator measured 10 models"):
+    with pytest.raises(InputError, match="no evaluator covers 10 models"):
         leave_one_out(replace(toy, table=toy.table.query("model < 'm3'")))
 
 

@@ -94,7 +94,7 @@ def test_an_own_harness_widens_and_an_own_benchmark_says_nothing(scale: JointSca
 
 
 def test_what_cannot_be_placed_is_refused(scale: JointScale) -> None:
-    with pytest.raises(InputError, match="m00: on the joint scale already"):
+    with pytest.raises(InputError, match="m00: already on the joint scale"):
         place(scale, part(["m00"]))
     nowhere = part(LATER).table.assign(benchmark="secret")
     with pytest.raises(InputError, match="no score of 36 is on a benchmark of the joint scale"):

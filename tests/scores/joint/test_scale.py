@@ -204,7 +204,9 @@ def test_a_model_without_a_skill_is_less_known_on_it_where_models_have_skills_of
 @pytest.mark.parametrize(("score", "end"), [(0.0, "floor"), (1.0, "ceiling")])
 def test_all_at_one_end_is_refused_instead_of_ranked(score: float, end: str) -> None:
     flat = replace(toy_cells(), table=toy_cells().table.assign(score=score))
-    with pytest.raises(InputError, match=f"all 90 scores are at the {end} of their tests, and tell no models apart"):
+    with pytest.raises(
+        InputError, match=f"all 90 scores are at the {end} of their tests, so they cannot distinguish models"
+    ):
         fit_joint(flat, **SHORT)
 
 

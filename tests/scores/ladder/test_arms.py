@@ -87,12 +87,12 @@ def test_longer_training_stands_under_the_budgets_names() -> None:
 def test_arms_that_do_not_divide_or_come_twice_are_refused(tmp_path: object) -> None:
     with pytest.raises(InputError, match="do not divide"):
         arm_runs(CPU, CORPUS, [parse_arm("plain:batch=7")])
-    with pytest.raises(InputError, match="dealt out to 3 ranks"):
+    with pytest.raises(InputError, match="split over 3 ranks"):
         arm_runs(CPU, CORPUS, [parse_arm("plain", 3)])
-    with pytest.raises(InputError, match="there twice"):
+    with pytest.raises(InputError, match="occurs twice"):
         arm_runs(CPU, CORPUS, [parse_arm("plain"), parse_arm("plain")])
     text = TextCorpus(folders.ROOT, 257, "0")
-    with pytest.raises(InputError, match="text of yours"):
+    with pytest.raises(InputError, match="your own text"):
         arm_runs(CPU, text, [parse_arm("plain:clients=1")])  # type: ignore[list-item]
 
 

@@ -288,7 +288,7 @@ def test_an_encoder_teaches(encoder: Path, text: str) -> None:
 def test_what_an_encoder_cannot_do_is_said(encoder: Path, tmp_path: Path) -> None:
     shape = get_preset("tiny").shapes[0]
     own = save_encoder(tmp_path / "own", CORPUS.tokenizer())
-    with pytest.raises(InputError, match="is an encoder and predicts no next token"):
+    with pytest.raises(InputError, match="is an encoder and does not predict next tokens"):
         make_lesson(dataclasses.replace(parse_arm("kd"), teacher=str(own)), shape, CORPUS, 0)
     with pytest.raises(InputError, match="reads 96 tokens at once, and a block of the student is 97"):
         Teacher(encoder).states(torch.ones(1, 97, dtype=torch.long))

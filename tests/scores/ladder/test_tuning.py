@@ -158,12 +158,12 @@ def test_a_tuned_model_is_one_of_its_own_in_the_store(place: Path, tmp_path: Pat
     assert manifest["key"]["model"]["args"]["adapter"].startswith("sha256:")
     about = manifest["model"]["adapter"]
     assert about["films"] == 12 and about["settings"]["split"] == "time" and "told" not in about
-    assert any("told with their reception, by the split time" in caveat for caveat in manifest["model"]["caveats"])
+    assert any("with their reception, training split time" in caveat for caveat in manifest["model"]["caveats"])
 
 
 @pytest.mark.parametrize("args", [{"exit": 2}, {"adapter": "x"}, {"peft": "x"}])
 def test_only_whole_models_are_tuned(place: Path, tmp_path: Path, args: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="a whole model of transformers"):
+    with pytest.raises(InputError, match="a full transformers model"):
         tune(model(place, **args), tmp_path / "out", TUNING)
 
 
@@ -183,7 +183,7 @@ def test_what_cannot_be_told_is_refused(place: Path, tmp_path: Path) -> None:
         tune(model(place), tmp_path / "out", Tuning(split="tme"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
-    with pytest.raises(InputError, match="holds something else than an adapter; choose another --out"):
+    with pytest.raises(InputError, match="contains something other than an adapter; choose another --out"):
         tune(model(place), tmp_path / "full", TUNING)
     assert (tmp_path / "full" / "notes.txt").exists()
 
@@ -223,7 +223,7 @@ def test_films_by_another_split_are_not_asked(place: Path, tmp_path: Path) -> No
     adapter = read_adapter(place / "tuned", identify_model(model(place)).key["revision"])
     adapter.check_splits(["time"])
     adapter.check_splits([])
-    with pytest.raises(InputError, match=r"films by the split director, and .* was told films by the split time"):
+    with pytest.raises(InputError, match=r"split director, but .* was trained on split time"):
         adapter.check_splits(["time", "director"])
 
 
@@ -231,7 +231,7 @@ def test_a_folder_that_holds_no_adapter_is_refused(place: Path, tmp_path: Path) 
     (error,) = failures(place, tmp_path / "run", entry(place, adapter=str(place / "nowhere")))
     assert "nowhere: no such folder; run densing tune --out" in error
     (error,) = failures(place, tmp_path / "run", entry(place, adapter=str(place / "deep")))
-    assert "no adapter of densing tune there (densing.json is missing)" in error
+    assert "no adapter of densing tune in it (densing.json is missing)" in error
     revision = identify_model(model(place)).key["revision"]
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -243,7 +243,7 @@ def test_a_folder_that_holds_no_adapter_is_refused(place: Path, tmp_path: Path) 
             read_adapter(copy, revision)
     (copy / MANIFEST).write_bytes((place / "tuned" / MANIFEST).read_bytes())
     (copy / WEIGHTS).write_bytes((copy / WEIGHTS).read_bytes()[:-1] + b"x")
-    with pytest.raises(ArtefactError, match=f"{WEIGHTS}: content differs"):
+    with pytest.raises(ArtefactError, match=f"{WEIGHTS}: content does not match"):
         read_adapter(copy, revision)
 
 
@@ -251,7 +251,7 @@ def test_an_adapter_goes_alone(place: Path) -> None:
     for args, message in (({"weight_bits": 4}, "adapter and exits, cuts or bits at once"), ({"peft": "x"}, "peft and")):
         with pytest.raises(InputError, match=message):
             model(place, adapter="tuned", **args)
-    with pytest.raises(InputError, match="models of transformers"):
+    with pytest.raises(InputError, match="a transformers model"):
         plan_of({"models": [{"model": "vllm", "model_args": {"adapter": "x"}}], "tasks": ["x"]}, "the test")
 
 

@@ -110,7 +110,7 @@ class Codec(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken."""
         if state:
-            raise InputError(f"the state of another codec ({', '.join(state)}); this one remembers nothing")
+            raise InputError(f"the state of another codec ({', '.join(state)}); this one is stateless")
 
 
 class Dense(Codec):

@@ -49,7 +49,7 @@ class Frequencies(Codec):
 
     def __init__(self, keep: float, rule: Rule = "prefix") -> None:
         if not 0 < keep <= 1:
-            raise InputError(f"keep={keep!r}: a share of the coefficients above 0 and up to 1 is needed")
+            raise InputError(f"keep={keep!r}: must be a share of the coefficients, above 0 and at most 1")
         if rule not in get_args(Rule):
             raise UnknownNameError("rule", str(rule), get_args(Rule))
         self.keep, self.rule = keep, rule

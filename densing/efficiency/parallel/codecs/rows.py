@@ -43,9 +43,9 @@ class RowThreshold(Sparse):
 
     def __init__(self, eta: float, refresh: int = 1) -> None:
         if not 0 <= eta < 1:
-            raise InputError(f"eta={eta!r}: the share that is not sent, from 0 to below 1, is needed")
+            raise InputError(f"eta={eta!r}: must be the share not sent, at least 0 and below 1")
         if refresh < 1:
-            raise InputError(f"refresh={refresh!r}: a whole number of packets from 1 up is needed")
+            raise InputError(f"refresh={refresh!r}: must be a positive whole number of packets")
         self.eta, self.refresh = eta, refresh
         self.drifts = refresh > 1
         self.count, self.multiple = 0, 0.0

@@ -1,4 +1,4 @@
-"""What packets weigh, and what share of a tensor is kept; without torch, for plans."""
+"""Sizes of packets, and the share of a tensor they keep; without torch, for plans."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def edge_shares(seconds: Sequence[float], ratio: float) -> list[float]:
     [0.01, 1.0, 0.1]
     """
     if not (math.isfinite(ratio) and ratio >= 1):
-        raise InputError(f"r={ratio!r}: a ratio from 1 up is needed; 1 compresses nothing")
+        raise InputError(f"r={ratio!r}: must be a ratio of at least 1; 1 means no compression")
     slowest = max(seconds, default=0.0)
     ratios = [max(1.0, ratio * each / slowest) if slowest > 0 else 1.0 for each in seconds]
     return [1 / each if each >= WORTH else 1.0 for each in ratios]

@@ -42,7 +42,7 @@ class Sparse(Codec):
         flat = tensor.detach().reshape(-1)
         count = flat.numel()
         if count > MOST_ELEMENTS:
-            raise InputError(f"a tensor of {count:,} elements: indices of 32 bits end at {MOST_ELEMENTS:,}; split it")
+            raise InputError(f"a tensor of {count:,} elements: 32-bit indices end at {MOST_ELEMENTS:,}; split it")
         size = flat.abs()
         mask = self.choose(size) & (size > 0) if count else torch.zeros(0, dtype=torch.bool)
         return self.packet(flat, mask)
@@ -77,7 +77,9 @@ def read_places(reader: Reader, count: int) -> torch.Tensor:
     """Return the indices that a sparse packet of ``count`` elements says, ascending."""
     entries = int(reader.take(1, torch.int32))
     if not 0 <= entries <= count:
-        raise InputError(f"a packet speaks of {entries} entries of a tensor of {count}; ranks must send alike tensors")
+        raise InputError(
+            f"a packet has {entries} entries for a tensor of {count}; all ranks must send tensors of equal shape"
+        )
     if not _as_bits(count, entries):
         return reader.take(entries, torch.int32).long()
     packed = reader.take(index_bytes(count, entries), torch.uint8)
@@ -113,7 +115,7 @@ class TopK(Sparse):
 
     def __init__(self, share: float) -> None:
         if not 0 < share <= 1:
-            raise InputError(f"share={share!r}: a share of the elements above 0 and up to 1 is needed")
+            raise InputError(f"share={share!r}: must be a share of the elements, above 0 and at most 1")
         self.share = share
 
     def choose(self, size: torch.Tensor) -> torch.Tensor:
@@ -153,9 +155,9 @@ class Threshold(Sparse):
 
     def __init__(self, eta: float, refresh: int = 1) -> None:
         if not 0 <= eta < 1:
-            raise InputError(f"eta={eta!r}: the share that is not sent, from 0 to below 1, is needed")
+            raise InputError(f"eta={eta!r}: must be the share not sent, at least 0 and below 1")
         if refresh < 1:
-            raise InputError(f"refresh={refresh!r}: a whole number of steps from 1 up is needed")
+            raise InputError(f"refresh={refresh!r}: must be a positive whole number of steps")
         self.eta, self.refresh = eta, refresh
         self.drifts = refresh > 1
         self.count, self.threshold = 0, 0.0

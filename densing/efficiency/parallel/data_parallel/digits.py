@@ -61,7 +61,7 @@ def shared_out(alpha: float, seed: int) -> tuple[tuple[Digits, Digits], ...]:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError as error:
-        raise UnavailableError("the digits are scikit-learn's; pip install scikit-learn") from error
+        raise UnavailableError("the digits need scikit-learn; pip install scikit-learn") from error
     data = load_digits()
     rng = np.random.default_rng([seed, len(data.target)])
     owners: list[list[int]] = []

@@ -45,7 +45,7 @@ class Flat:
             raise InputError("the model has no parameters with requires_grad=True; there is nothing to average")
         devices = {p.device for p in self.parameters}
         if len(devices) > 1:
-            raise InputError(f"the model lies on {len(devices)} devices; one process, one device is needed")
+            raise InputError(f"the model lies on {len(devices)} devices; use one device per process")
         odd = {str(p.dtype) for p in self.parameters if not p.dtype.is_floating_point}
         if odd:
             raise InputError(f"parameters of {', '.join(sorted(odd))} cannot be averaged; use a floating-point model")
@@ -137,7 +137,7 @@ class Flat:
         foreign = sum(id(p) not in own for p in parameters)
         if foreign or not parameters:
             content = f"{foreign} parameter(s) that are not the model's" if foreign else "no parameters"
-            raise InputError(f"the optimizer holds {content}; make it from model.parameters() of the same model")
+            raise InputError(f"the optimizer holds {content}; create it from model.parameters() of the same model")
 
     def not_finite(self) -> str:
         """Return the name of the first parameter that holds inf or NaN; empty if all are finite."""

@@ -126,7 +126,7 @@ def members(world_size: int, inner: int) -> tuple[list[list[int]], list[list[int
     ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
     """
     if inner < 1 or world_size % inner:
-        raise InputError(f"inner={inner}: {world_size} ranks do not fall into groups of that size")
+        raise InputError(f"inner={inner}: {world_size} ranks cannot be divided into groups of that size")
     within = [list(range(begin, begin + inner)) for begin in range(0, world_size, inner)]
     return within, [list(range(first, world_size, inner)) for first in range(inner)]
 

@@ -67,7 +67,7 @@ class Rounds(ABC):
     ) -> None:
         self.tau = whole("tau", tau, 1)
         if inner_group is not None and group is None:
-            raise InputError("inner_group needs group as well: the peers of this rank in the other inner groups")
+            raise InputError("inner_group also needs group: this rank's peers in the other inner groups")
         self.model, self.optimizer = model, optimizer
         self.flat = Flat(model)
         self.flat.check_optimizer(optimizer)
@@ -178,8 +178,9 @@ class Rounds(ABC):
         if share != float(steps):
             stopped = round((1 - share) * self.inner.size)
             raise InputError(
-                f"round {self.round}: {stopped} of the {self.inner.size} ranks of an inner group have no more batches, "
-                "the others have; their gradients are averaged in every step, so give them equally many (drop the rest)"
+                f"round {self.round}: {stopped} of the {self.inner.size} ranks of an inner group ran out of batches "
+                "before the others; their gradients are averaged in every step, so give all the same number (drop the "
+                "rest)"
             )
 
     def _turn(self) -> None:

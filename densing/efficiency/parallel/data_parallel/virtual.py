@@ -161,10 +161,10 @@ class VirtualRanks:
 
     def __init__(self, size: int, order: Sequence[int] | None = None) -> None:
         if not 1 <= size <= MOST_RANKS:
-            raise InputError(f"{size} virtual ranks: 1 to {MOST_RANKS} fit into one process")
+            raise InputError(f"{size} virtual ranks: one process supports 1 to {MOST_RANKS}")
         self.size, self.order = size, tuple(range(size) if order is None else order)
         if sorted(self.order) != list(range(size)):
-            raise InputError(f"order {self.order}: each of the ranks 0 to {size - 1} once is needed")
+            raise InputError(f"order {self.order}: must contain each rank from 0 to {size - 1} once")
         self.links = [VirtualLink(self, rank) for rank in range(size)]
         # Who holds its lock has the turn.
         self._turn = threading.Condition()
@@ -226,7 +226,7 @@ class VirtualRanks:
         self._check()
         self._turn.wait_for(lambda: arrival.complete or self._error is not None)
         if not arrival.complete:
-            raise InputError("another virtual rank has failed")
+            raise InputError("another virtual rank failed")
 
     def _take_turn(self, work: Callable[[int], Result], rank: int) -> Result:
         with self._turn:
@@ -244,7 +244,7 @@ class VirtualRanks:
 
     def _check(self) -> None:
         if self._idle == self.size:
-            raise InputError("virtual ranks wait for one that has ended; all must take the same steps")
+            raise InputError("virtual ranks wait for one that has finished; all must take the same steps")
 
     def _combine(self, op: str, tensors: Mapping[int, torch.Tensor]) -> None:
         with torch.no_grad():

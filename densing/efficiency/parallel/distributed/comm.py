@@ -1,4 +1,4 @@
-"""How ranks speak: thin over ``torch.distributed``, plus the link that is only emulated.
+"""Communication of ranks: a thin layer over ``torch.distributed``, plus emulated links.
 
 Every real run communicates through this module. Each function starts an operation and returns a :class:`Handle`;
 ``handle.wait()`` ends it. What happens between is up to the link: without one, or over a shaped interface,

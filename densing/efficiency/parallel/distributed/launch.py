@@ -115,7 +115,7 @@ def check(spec: RunSpec) -> tuple[Rate, ...]:
     if find_spec("torch") is None:
         raise UnavailableError(f"real runs need PyTorch; {install_command('train')}")
     if not spec.out:
-        raise InputError("a run needs a folder; name one with --out")
+        raise InputError("a run needs a folder; give one with --out")
     for name, value, minimum in (
         ("nproc", spec.nproc, 1),
         ("steps", spec.steps, 1),
@@ -133,7 +133,9 @@ def check(spec: RunSpec) -> tuple[Rate, ...]:
         parse_delay(spec.delay)
     rates = parse_rates(spec.link, spec.nproc)
     if rates[0].kind == "shaped" and spec.nproc < 2:
-        raise InputError(f"link {spec.link}: joins ranks, and nproc is 1; add ranks or leave the link out")
+        raise InputError(
+            f"link {spec.link}: a link needs several ranks, and nproc is 1; add ranks or leave the link out"
+        )
     return rates
 
 
@@ -166,7 +168,7 @@ def _prepare(spec: RunSpec, resume: bool) -> None:
     entries = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock")
     if entries and not resume:
         content = "an unfinished or other run" if folder.SPEC in entries else f"other files ({', '.join(entries[:3])})"
-        raise InputError(f"{out}: holds {content}; choose another --out, or go on with --resume")
+        raise InputError(f"{out}: holds {content}; choose another --out, or continue with --resume")
     if entries and folder.SPEC not in entries:
         raise InputError(f"{out}: holds no run to resume; choose another --out")
     if entries:
@@ -341,12 +343,14 @@ class Supervisor:
         for error in errors.values():
             if error["fault"] == "input":
                 return InputError(str(error["message"]))
-        cause = next(self._causes(errors), "torchrun ended without a word")
+        cause = next(self._causes(errors), "torchrun ended without a message")
         step = folder.newest_checkpoint(self.out, 1 if self.server else self.nproc)
         if step >= 0:
-            remedy = f"The same command with --resume goes on from step {step}"
+            remedy = f"The same command with --resume continues from step {step}"
         else:
-            remedy = "The same command with --resume starts anew; --checkpoint-every N would let it go on from a step"
+            remedy = (
+                "The same command with --resume starts over; with --checkpoint-every N it could continue from a step"
+            )
         return RunFailedError(f"{cause}; all ranks were stopped. {remedy}")
 
     def _causes(self, errors: dict[int, dict[str, Any]]) -> Iterator[str]:
@@ -372,9 +376,9 @@ class Supervisor:
             if code is not None and code < 0:
                 ranks = f"rank {number}" if len(self.codes) > 1 else "all ranks"
                 yield f"{ranks} {_ended(code)}" if self.server else f"torchrun, which runs {ranks}, {_ended(code)}"
-        yield from self._spoken(errors, "timeout", "waited in vain for another rank, which hangs or is stopped")
+        yield from self._spoken(errors, "timeout", "timed out waiting for another rank, which hangs or is stopped")
         yield from deaths.values()
-        yield from (f"rank {rank} died without a word{self._log(rank)}" for rank in silent)
+        yield from (f"rank {rank} died without a message{self._log(rank)}" for rank in silent)
         yield from self._spoken(errors, "peer", "lost another rank")
         for code, text in zip(self.codes, logs, strict=True):
             if code:

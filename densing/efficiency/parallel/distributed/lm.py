@@ -62,7 +62,7 @@ def load_bytes(corpus: str = "") -> tuple[Bytes, Bytes]:
     """
     data = np.frombuffer(_python_docs() if not corpus else _read(Path(corpus)), dtype=np.uint8)
     if len(data) < LEAST_BYTES:
-        raise InputError(f"corpus {corpus!r}: {len(data)} bytes are too few; {LEAST_BYTES:,} or more are needed")
+        raise InputError(f"corpus {corpus!r}: {len(data)} bytes are too few; at least {LEAST_BYTES:,} are needed")
     cut = len(data) - len(data) // HELD_OUT
     return data[:cut], data[cut:]
 
@@ -103,8 +103,8 @@ class Parts(NamedTuple):
         least = min(len(self.of(text, client)[1]) for client in range(self.clients))
         if least <= sequence:
             raise InputError(
-                f"clients={self.clients}: of a text of {len(text):,} bytes a client's held-out end has {least}, and "
-                f"sequence={sequence} needs more; take fewer clients, shorter sequences or a longer text"
+                f"clients={self.clients}: of a text of {len(text):,} bytes a client's held-out end has {least}, but "
+                f"sequence={sequence} needs more; use fewer clients, shorter sequences or a longer text"
             )
 
 
@@ -173,10 +173,10 @@ def _read(source: Path) -> bytes:
             raise InputError(f"corpus {source}: no such file, or a folder without {', '.join(SUFFIXES)} files")
         size = sum(file.stat().st_size for file in files)
         if size > MAX_BYTES:
-            raise InputError(f"corpus {source}: {size} bytes; at most {MAX_BYTES} are read, take a part of it")
+            raise InputError(f"corpus {source}: {size} bytes; the limit is {MAX_BYTES}; use a part of it")
         return b"\n".join(file.read_bytes() for file in files)
     except (OSError, ValueError) as error:
-        raise InputError(f"corpus {source}: cannot read ({error}); check path and rights") from error
+        raise InputError(f"corpus {source}: cannot read ({error}); check path and permissions") from error
 
 
 @cache
@@ -483,8 +483,8 @@ def check_shape(shape: LmShape, sequence: int, parts: int = 1) -> None:
             raise InputError(f"model: {name} is {value!r}; give a whole number of at least 1")
     if shape.hidden % (2 * shape.heads):
         raise InputError(
-            f"model: hidden {shape.hidden} over {shape.heads} heads gives no even width per head, which rotary "
-            f"positions need; choose hidden as a multiple of {2 * shape.heads}"
+            f"model: hidden {shape.hidden} over {shape.heads} heads does not give an even head size, as rotary "
+            f"embeddings need; choose hidden as a multiple of {2 * shape.heads}"
         )
     for name in ("heads", "ffn"):
         if sizes[name] % parts:

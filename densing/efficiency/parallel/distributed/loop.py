@@ -308,7 +308,7 @@ class _Training:
             return
         if step > self.env.spec.steps:
             raise InputError(
-                f"{self.checkpoints.out / 'checkpoints'}: is at step {step} already; ask for more than {step} steps"
+                f"{self.checkpoints.out / 'checkpoints'}: is already at step {step}; request more than {step} steps"
             )
         state = self.checkpoints.load(step)
         self.trainee.load_state_dict(state["trainee"])

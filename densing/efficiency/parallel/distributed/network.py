@@ -120,7 +120,7 @@ def parse_rate(text: str) -> Rate:
         raise InputError(f"link {text[:60]!r}: only an emulated link has a latency; write emulated:{plain}")
     latency = float(wait) * _SECONDS[wait_unit] if wait else 0.0
     if latency > 10:
-        raise InputError(f"link {text[:60]!r}: a latency above 10 s; write one like 5ms")
+        raise InputError(f"link {text[:60]!r}: latency above 10 s; give one like 5ms")
     return Rate("emulated" if emulated else "shaped", bits / 8, latency, plain)
 
 
@@ -152,7 +152,7 @@ def parse_rates(text: str, n: int) -> tuple[Rate, ...]:
     before = "emulated:" if parts[0].startswith("emulated:") else ""
     rates = tuple(parse_rate(before + part.removeprefix(before)) for part in parts)
     if any(rate.kind == "none" for rate in rates):
-        raise InputError(f"link {text[:60]!r}: a rank without a link beside others; give every rank a rate")
+        raise InputError(f"link {text[:60]!r}: some ranks have no link; give every rank a rate")
     return rates
 
 
@@ -193,7 +193,7 @@ def available() -> str | None:
 
 def _missing() -> str | None:
     if sys.platform != "linux":
-        return "network namespaces are a thing of Linux"
+        return "network namespaces need Linux"
     for tool, package in _TOOLS.items():
         if shutil.which(tool) is None:
             return f"the tool {tool} is missing (package {package})"
@@ -312,7 +312,7 @@ def _holder(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
     assert holder.stdout is not None
     if holder.stdout.readline() != b"ready\n":
         processes.stop([holder])
-        raise UnavailableError("no shaped link: this user may not make network namespaces here; run as root")
+        raise UnavailableError("no shaped link: this user cannot create network namespaces here; run as root")
     return holder
 
 

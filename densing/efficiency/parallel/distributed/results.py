@@ -109,16 +109,14 @@ class Run(Record, frozen=True):
         notes = []
         if self.link.kind == "emulated":
             cause = f" ({self.link.reason})" if self.link.reason else ""
-            message = f"the link is emulated{cause}: waiting was added to loopback; no real network carried these bytes"
+            message = f"the link is emulated{cause}: delays were added on loopback; no bytes crossed a real network"
             notes.append(Note("emulated-link", "warning", message))
         if self.delay:
-            message = (
-                f"injected delays: ranks slept as {self.delay} draws it before they computed; nothing else was late"
-            )
+            message = f"injected delays: ranks slept before computing, as drawn from {self.delay}; no other delays"
             notes.append(Note("injected-delays", "warning", message))
         died = [name.removeprefix(DIED) for name in self.extra if name.startswith(DIED)]
         if died:
-            message = f"{self.technique}, seed {self.seed}: died, and were done without: rank {', '.join(died)}"
+            message = f"{self.technique}, seed {self.seed}: died and were left out: rank {', '.join(died)}"
             notes.append(Note("dead-ranks", "warning", message))
         if self.stand_in:
             notes.append(Note("stand-in", "warning", f"{self.technique}: {self.stand_in}"))

@@ -1,4 +1,4 @@
-"""What is to be run: model, technique and options; what a rank knows of itself, and what it leaves."""
+"""Specification of a run (model, technique, options), and a rank's environment and record."""
 
 from __future__ import annotations
 

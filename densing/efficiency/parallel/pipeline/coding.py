@@ -110,9 +110,9 @@ def codings(edges: int, codec: str = "dense", shares: Sequence[float] = (1.0,), 
         raise UnknownNameError("codec", str(codec), CODECS)
     for share in shares:
         if isinstance(share, bool) or not (isinstance(share, int | float) and math.isfinite(share) and 0 < share <= 1):
-            raise InputError(f"share {share!r}: a share of the entries above 0 and up to 1 is needed")
+            raise InputError(f"share {share!r}: must be a share of the entries, above 0 and at most 1")
     if len(shares) not in (1, edges):
         raise InputError(f"{len(shares)} shares for {edges} edges between stages; give one for all, or one each")
     if isinstance(refresh, bool) or not isinstance(refresh, int) or refresh < 1:
-        raise InputError(f"refresh={refresh!r}: a whole number of packets from 1 up is needed")
+        raise InputError(f"refresh={refresh!r}: must be a positive whole number of packets")
     return [Coding(codec, share, refresh) for share in (tuple(shares) * edges if len(shares) == 1 else shares)]

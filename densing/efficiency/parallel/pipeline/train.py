@@ -108,11 +108,11 @@ class PipelineTrainee:
         spec, self.size = env.spec, env.world_size
         self.order = tuple(order) or tuple(range(self.size))
         if sorted(self.order) != list(range(self.size)):
-            raise InputError(f"order {self.order}: each of the ranks 0 to {self.size - 1} once is needed")
+            raise InputError(f"order {self.order}: must contain each rank from 0 to {self.size - 1} once")
         # What is counted below are stages.
         self.place = self.order.index(env.rank)
         if spec.device != "cpu":
-            raise InputError(f"device {spec.device}: stages exchange by gloo, on processors only; leave --device out")
+            raise InputError(f"device {spec.device}: stages communicate by gloo, on CPUs only; leave --device out")
         workload = workload_of(
             spec.model, spec.batch, spec.sequence, pp=self.size, cuts=cuts, micro_batches=micro_batches
         )

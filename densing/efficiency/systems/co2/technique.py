@@ -158,7 +158,7 @@ SETUP = "TransNormer-LLM 7B, A100, 80 Gb/s TCP"
 REVIEW = "a review that quotes the tables of arXiv 2401.16265"
 FITTED = "compute fitted to AdamW's 18 444 words/s on 8 GPUs, the link to its step on {n} GPUs"
 DATA_SHEET = "rates and bandwidths of data sheets (preset a100x8-tcp); batch of 8 x 2048 tokens per GPU (assumed)"
-SILENT = "the simulator tells times, not accuracy"
+SILENT = "the simulator predicts times, not accuracy"
 
 
 def workload(n: int, batch: int = 8) -> Workload:

@@ -139,7 +139,8 @@ class Compressed:
         stored = state.get("residual")
         if not isinstance(stored, torch.Tensor) or stored.shape != self.residual.shape:
             raise InputError(
-                f"residual of the state is no vector of {len(self.residual)} elements; it is of another model or method"
+                f"residual of the state is not a vector of {len(self.residual)} elements; it belongs to another model "
+                "or method"
             )
         self.residual.copy_(stored)
         for codec, own in zip(self.codecs, state["codecs"], strict=True):

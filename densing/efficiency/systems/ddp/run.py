@@ -117,7 +117,7 @@ class DDP:
 def _hook(start: weakref.WeakMethod[Callable[[torch.Tensor], None]]) -> Any:
     def reduce(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         method = start()
-        assert method is not None, "the DDP around the model is gone; keep it as long as its model is trained"
+        assert method is not None, "the DDP wrapper was deleted; keep it while its model is trained"
         method(bucket.buffer())
         # The gradients are views of this buffer: DDP has nothing to copy, and need not wait.
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()

@@ -58,8 +58,8 @@ def home(rank: int, ranks: int, clients: int) -> range:
     whole("clients", clients, 1)
     if clients % ranks:
         raise InputError(
-            f"clients={clients}: {ranks} of them train in a round, one on each rank, and every rank is home to "
-            f"equally many; give a multiple of {ranks}"
+            f"clients={clients}: {ranks} of them train per round, one per rank, and ranks hold equal numbers; give a "
+            f"multiple of {ranks}"
         )
     return range(rank, clients, ranks)
 
@@ -149,7 +149,7 @@ class Federated(Rounds):
             above 0, because gradients come too late then.
         """
         if closure is not None and self.mu:
-            raise InputError(f"mu={self.mu}: the pull goes into the gradients; take steps without a closure")
+            raise InputError(f"mu={self.mu}: the proximal term is added to the gradients; step without a closure")
         if not self._pulled:
             self._pull()
         self._pulled = False

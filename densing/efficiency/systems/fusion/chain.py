@@ -96,8 +96,8 @@ def best_cuts(
     slowest = float(least[-1][-1])
     if not math.isfinite(slowest):
         raise InputError(
-            f"no cut of {len(work)} layers over {stages} devices fits: the memory of some would be exceeded, or a link "
-            "carries nothing; take more devices, or recompute activations"
+            f"no cut of {len(work)} layers over {stages} devices fits: it would exceed some device's memory, or use a "
+            "link without bandwidth; use more devices, or recompute activations"
         )
     # Again with nothing slower than that, and sums in place of maxima.
     through, chosen = [least[0]], []

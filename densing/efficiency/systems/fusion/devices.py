@@ -49,7 +49,7 @@ def communities(bandwidth: Matrix) -> list[list[int]]:
     if bandwidth.shape != (n, n) or not n or np.isnan(bandwidth).any() or (bandwidth < 0).any():
         raise InputError("bandwidth: a square matrix of numbers from 0 up is needed")
     if (bandwidth != bandwidth.T).any():
-        raise InputError("bandwidth: it differs between the two directions of a pair; give the slower one for both")
+        raise InputError("bandwidth: the two directions of a pair differ; use the slower one for both")
     tree = _tree(bandwidth)
     falls = [(one[0] / other[0], place) for place, (one, other) in enumerate(pairwise(tree), 1) if other[0]]
     largest, place = max(falls, default=(1.0, 0), key=lambda fall: fall[0])
@@ -71,8 +71,8 @@ def _tree(bandwidth: Matrix) -> list[tuple[float, int, int]]:
         device = max(sorted(left), key=lambda each: float(nearest[each]))
         if not nearest[device] > 0:
             raise InputError(
-                f"bandwidth: devices {', '.join(map(str, sorted(left)))} cannot be reached from the others; leave them "
-                "out or join them"
+                f"bandwidth: devices {', '.join(map(str, sorted(left)))} cannot be reached from the others; leave "
+                "them out or connect them"
             )
         left.remove(device)
         links.append((float(nearest[device]), int(by[device]), device))

@@ -18,7 +18,7 @@ WAYS = ("host-gather", "pinned-gather", "zero-copy")
 def no_device() -> str:
     """Return why a device cannot be used here; empty where it can."""
     if not torch.cuda.is_available():
-        return "torch sees none here"
+        return "torch finds none"
     return "" if kernel.PRESENT else "its kernel needs Triton: pip install triton"
 
 

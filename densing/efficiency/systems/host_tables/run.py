@@ -26,8 +26,8 @@ DATA = "films-graph"
 HELD_OUT = 1024
 """Nodes that are tested on, at most."""
 NO_PCIE = "no PCIe here: another process gathered rows into memory that both share"
-ONE_CORE = "there was one processor for both"
-MAPPED = "the table takes over half of the free memory: it was read from the disk as rows were needed"
+ONE_CORE = "both shared one processor"
+MAPPED = "the table exceeds half of the free memory, so rows were read from disk on demand"
 
 
 class Pass(NamedTuple):
@@ -92,7 +92,7 @@ def train_from_table(
         ``tokens`` are seeds, ``parameters`` those of the model without the table's. ``extra``: ``sample_s``,
         ``gather_s``, ``train_s`` and ``sequential_step_s`` of the first pass, per step; ``equal``, 1 where both passes
         ended the same; ``rows`` per step, ``row_bytes``, ``width``, ``table_parameters``; ``accuracy`` on held-out
-        nodes, ``majority`` what guessing the commoner label gives.
+        nodes, ``majority`` what guessing the majority label gives.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def _untraced(env: RunEnv) -> RunEnv:
 def _check_equal(first: Pass, last: Pass) -> None:
     weights = zip(first.model.parameters(), last.model.parameters(), strict=True)
     if first.losses != last.losses or not all(torch.equal(one, other) for one, other in weights):
-        raise RuntimeError("rows gathered ahead gave other losses or weights than rows gathered in turn")
+        raise RuntimeError("prefetched rows gave different losses or weights from rows gathered sequentially")
 
 
 def _fetched(env: RunEnv, task: Task, fetch: Fetch, seeds: int) -> Callable[[int], Batch]:
@@ -208,7 +208,7 @@ def _fetched(env: RunEnv, task: Task, fetch: Fetch, seeds: int) -> Callable[[int
 
 
 def _evaluate(task: Task, model: Sage, seeds: int) -> tuple[float, float, float]:
-    """Return loss and accuracy on held-out nodes, and the share of the commoner label."""
+    """Return loss and accuracy on held-out nodes, and the share of the majority label."""
     device = next(model.parameters()).device
     nodes = task.held_out[:HELD_OUT]
     logits, labels = [], torch.from_numpy(task.labels[nodes])

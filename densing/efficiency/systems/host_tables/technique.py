@@ -225,7 +225,7 @@ class RealTableTechnique(TableTechnique):
     def plan_of_run(self, spec: RunSpec, cluster: Cluster) -> Plan:
         """Refuse: such a run measures its own stages first, and says before it overlaps them what that should take."""
         raise InputError(
-            f"{self.name}: a run measures its stages first and predicts from these; leave --predict {cluster.name} out"
+            f"{self.name}: a run measures its stages first and predicts from them; leave out --predict {cluster.name}"
         )
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:

@@ -484,7 +484,7 @@ CLAIMS: tuple[Claim, ...] = (
             unit,
             "second-hand",
             SUMMARY,
-            lambda _: Answer(None, "the simulator tells times, not quality"),
+            lambda _: Answer(None, "the simulator predicts times, not quality"),
         )
         for name, quantity, setup, figure, unit in QUALITY
     ),

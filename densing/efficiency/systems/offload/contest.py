@@ -190,11 +190,11 @@ def _recommended(rewards: dict[str, Array], level: float) -> tuple[str, str]:
     """Return what to take and why: the simplest that the best does not beat by more than chance."""
     usable = {name: float(own.mean()) for name, own in rewards.items() if name not in CANNOT}
     if not usable:
-        raise InputError("policies: the oracle alone cannot be taken; name another one too")
+        raise InputError("policies: the oracle cannot be deployed; name another one too")
     best = max(usable, key=lambda name: usable[name])
     for name in SIMPLEST_FIRST:
         if name == best:
             break
         if name in usable and _difference(name, rewards[best] - rewards[name], level).lo <= 0:
-            return name, f"{best} is not worth more by more than chance, and {name} is simpler"
-    return best, "it is worth more than all that is simpler"
+            return name, f"{best} is not significantly better, and {name} is simpler"
+    return best, "it is significantly better than all simpler ones"

@@ -42,7 +42,7 @@ class Halves:
         try:
             from transformers import AutoModelForCausalLM, logging
         except ImportError:
-            raise UnavailableError(f"a served model is read by transformers; {install_command('evals')}") from None
+            raise UnavailableError(f"serving a model needs transformers; {install_command('evals')}") from None
         logging.disable_progress_bar()
         options = {"gguf_file": gguf_file} if gguf_file else {}
         try:
@@ -56,8 +56,8 @@ class Halves:
         self.base: Any = self.model.base_model
         if not isinstance(getattr(self.base, "layers", None), nn.ModuleList) or not hasattr(self.base, "norm"):
             raise InputError(
-                f"{pretrained}: {type(self.base).__name__} has no list of layers and last norm as a Llama has; "
-                "only such models are cut here"
+                f"{pretrained}: {type(self.base).__name__} lacks the layer list and final norm of a Llama; only such "
+                "models can be cut"
             )
         self.every, self.norm = list(self.base.layers), self.base.norm
         self._check()
@@ -117,7 +117,7 @@ class Halves:
         both = self.compute(self.compute(tokens, 0, middle, head=False), middle, self.layers, head=True)
         if float((whole - both).abs().max()) > TOLERANCE * float(whole.abs().max()):
             raise InputError(
-                f"{type(self.base).__name__}: in two halves its logits differ; only models like Llama are cut here"
+                f"{type(self.base).__name__}: its logits change when cut in two; only Llama-like models can be cut"
             )
 
 

@@ -37,7 +37,7 @@ class SacD(BuiltIn):
     name = "sac-d"
     role = "serving"
     paper = "Niu, Teng, Han and Zou, arXiv 2201.02968"
-    summary = "a request's first layers on a device, the others on a server, states in few bits (densing deploy)"
+    summary = "first layers on a device, the others on a server, quantised states in between (densing deploy)"
     knobs: tuple[Knob, ...] = (EXIT, CUT, BITS, INTERVAL, PRETRAINED, GGUF, WAYS, TOKENS, THREADS)
     axis: ClassVar[str] = "request"
     plan_only: ClassVar[tuple[str, ...]] = ("exit", "cut", "bits", "interval_ms")
@@ -114,15 +114,15 @@ class SacD(BuiltIn):
         if spec.nproc != 2:
             raise InputError(f"{self.name}: nproc is {spec.nproc}; one device and one server: give --nproc 2")
         if spec.device != "cpu":
-            raise InputError(f"{self.name}: device {spec.device}: both sides are run on processors only; leave it out")
+            raise InputError(f"{self.name}: device {spec.device}: both sides run on CPUs only; leave it out")
         if not spec.knobs.get("pretrained"):
-            raise InputError(f"{self.name}: which model? give --set pretrained=FOLDER, or use densing deploy --try")
+            raise InputError(f"{self.name}: give a model with --set pretrained=FOLDER, or use densing deploy --try")
         parse_ways(str(spec.knobs.get("ways", WAYS.default)))
 
     def plan_of_run(self, spec: RunSpec, cluster: Cluster) -> Plan:
         """Refuse: such a run measures its layers first, and predicts from these."""
         raise InputError(
-            f"{self.name}: a run measures its layers first and predicts from these; leave --predict {cluster.name} out"
+            f"{self.name}: a run measures its layers first and predicts from them; leave out --predict {cluster.name}"
         )
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:

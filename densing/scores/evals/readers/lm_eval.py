@@ -71,8 +71,8 @@ def _items(results: Mapping[str, Any], path: Path, stamp: str, name: str) -> tup
     if not own and (other := sorted(folder.glob(pattern))):
         when = f"its own time, {stamp}" if stamp else "a time in its name (results_2026-11-21T13-07-22.json)"
         return pd.DataFrame(), [
-            f"{path}: {len(other)} samples files beside it ({other[0].name}) are not read, as the results file pairs "
-            f"with samples by {when}; rename it to have the losses of the right answers"
+            f"{path}: {len(other)} samples files beside it ({other[0].name}) are not read, because the results file "
+            f"is paired with samples by {when}; rename it to include losses of the right answers"
         ]
     table, problems = items_of_files(results, own, model=name)
     return pd.DataFrame() if table is None else table, problems

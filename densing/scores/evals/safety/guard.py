@@ -123,8 +123,8 @@ def private(module: str, name: str) -> Any:
         owner = None
     if not hasattr(owner, name):
         raise UnavailableError(
-            f"lm-eval {version('lm_eval')} has no {full}.{name}, where code in task files is stopped before it runs, "
-            f"so nothing is evaluated with it; tested with lm-eval {', '.join(TESTED)}: "
+            f"lm-eval {version('lm_eval')} has no {full}.{name}, which is needed to block code in task files, so no "
+            f"evaluation is run; tested with lm-eval {', '.join(TESTED)}: "
             f"pip install 'lm-eval=={TESTED[-1]}'"
         )
     return owner
@@ -135,8 +135,8 @@ def version_notes() -> list[Note]:
     if (installed := version("lm_eval")) in TESTED:
         return []
     message = (
-        f"lm-eval {installed} is installed; what stops code in task files was tested with {', '.join(TESTED)}: keep "
-        f"to task files you trust, or pip install 'lm-eval=={TESTED[-1]}'"
+        f"lm-eval {installed} is installed; blocking code in task files was tested with {', '.join(TESTED)}; "
+        f"use only task files you trust, or pip install 'lm-eval=={TESTED[-1]}'"
     )
     return [Note("untested-harness", "warning", message, {"installed": installed, "tested": list(TESTED)})]
 
@@ -168,7 +168,7 @@ def _guard_data(stack: ExitStack, allowed: Allowed) -> None:
         substitute(stack, datasets.config, "HF_DATASETS_TRUST_REMOTE_CODE", allowed.trust_remote_code)
 
     def read_pickle(source: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        refuse("a data set", "file", str(source), "is a pickle, and reading it runs what it holds", TRUST)
+        refuse("a data set", "file", str(source), "is a pickle, which can run code when loaded", TRUST)
 
     if not allowed.trust_remote_code:
         substitute(stack, pd, "read_pickle", read_pickle)

@@ -86,11 +86,13 @@ def measured_variants(run: RunStore | Path | str, model: str) -> pd.DataFrame:
         losses.setdefault(name, {})[items] = measured.items
     if not answers:
         raise InputError(
-            f"{store.folder}: no variant of {model} is evaluated there; run densing eval --model {model} --exit LAYERS "
+            f"{store.folder}: no variant of {model} has been evaluated; run densing eval --model {model} --exit LAYERS "
             f"--cut LAYER --cut_bits BITS --out {store.folder}"
         )
     if len(bases) > 1:
-        raise InputError(f"{store.folder}: {len(bases)} different models are called {model}; evaluate one per store")
+        raise InputError(
+            f"{store.folder}: {len(bases)} different models share the name {model}; evaluate one per store"
+        )
     shared = set.intersection(*(set(own) for own in answers.values()))
     if not shared:
         raise InputError(

@@ -111,7 +111,8 @@ def _leave_at(model: Any, last: int, spec: ModelSpec, translators: str | Path | 
     """Take out the layers behind the exit, and let a translator follow the last that is left."""
     if translators is None:
         raise InputError(
-            f"exit={last}: {spec.name} needs translators there; run densing exits MODEL --exits {last} --out FOLDER "
+            f"exit={last}: {spec.name} needs translators at that exit; run densing exits MODEL --exits {last} --out "
+            "FOLDER "
             "and give --translators FOLDER"
         )
     known: Mapping[int, Affine] = {}
@@ -119,7 +120,7 @@ def _leave_at(model: Any, last: int, spec: ModelSpec, translators: str | Path | 
         known = read_translators(Path(translators), str(identify_model(spec).key["revision"])).maps
         if last not in known:
             there = ", ".join(map(str, known))
-            raise InputError(f"exit={last}: {translators} has translators of the exits {there}; fit this one too")
+            raise InputError(f"exit={last}: {translators} has translators for exits {there}; fit this one too")
     kept = layers_of(model)[:last]
     setattr(model.base_model, stack_of(model), kept)
     config = model.config.get_text_config()

@@ -69,7 +69,9 @@ def round_states(states: torch.Tensor, bits: int) -> torch.Tensor:
         step = step.clamp_min(torch.finfo(torch.float32).tiny)
         back = low.addcmul(step, ((exact - low) / step).round_()).to(states.dtype)
     if not bool(back.isfinite().all()):
-        raise InputError(f"the state at the cut holds what {bits} bits cannot say (NaN, or beyond their range)")
+        raise InputError(
+            f"the state at the cut contains values not representable in {bits} bits (NaN, or out of range)"
+        )
     return back
 
 

@@ -165,7 +165,7 @@ def layers_of(model: Any) -> nn.ModuleList:
     Raises
     ------
     InputError
-        When it has no stack of layers that is known here.
+        When it has no known stack of layers.
     """
     return getattr(model.base_model, stack_of(model))
 
@@ -175,7 +175,7 @@ def stack_of(model: Any) -> str:
     body = model.base_model
     name = next((name for name in _LAYERS if isinstance(getattr(body, name, None), nn.ModuleList)), None)
     if name is None:
-        raise InputError(f"{type(body).__name__} has no stack of layers that is known here ({', '.join(_LAYERS)})")
+        raise InputError(f"{type(body).__name__} has no known stack of layers ({', '.join(_LAYERS)})")
     return name
 
 
@@ -209,7 +209,7 @@ def fit_translators(
     tokens, block : int
         Tokens read, in blocks that do not see each other; every tenth block is held out and chooses the penalty.
     seed : int
-        Of the order of texts.
+        Seed of the order of texts.
     device : str
         Where the model runs.
     progress : callable
@@ -221,7 +221,7 @@ def fit_translators(
         When the model has no such exits, the texts are too short, or a state is no number.
     """
     if asked := [name for name in ARGUMENTS if name in spec.args]:
-        raise InputError(f"model {spec.name}: translators are fitted to a whole model; drop {', '.join(asked)}")
+        raise InputError(f"model {spec.name}: translators are fitted to the full model; drop {', '.join(asked)}")
     identity = identify_model(spec)
     # transformers draws bars of its own.
     with redirect_stderr(io.StringIO()):
@@ -233,7 +233,7 @@ def fit_translators(
     if wrong or not exits:
         raise InputError(
             f"exits {', '.join(map(str, exits))}: the model has {len(layers)} layers; give layers from 1 to "
-            f"{len(layers) - 1} (behind the last it needs no translator)"
+            f"{len(layers) - 1} (after the last it needs no translator)"
         )
     rows = _blocks(lm, texts, tokens, block, seed, source)
     width = int(lm.model.config.get_text_config().hidden_size)
@@ -309,7 +309,7 @@ def read_translators(folder: Path, revision: str) -> Translators:
     path = folder / MANIFEST
     if not (path.is_file() and (folder / WEIGHTS).is_file()):
         raise InputError(
-            f"{folder}: no translators there ({MANIFEST}, {WEIGHTS}); run densing exits MODEL --out {folder}"
+            f"{folder}: no translators in it ({MANIFEST}, {WEIGHTS}); run densing exits MODEL --out {folder}"
         )
     manifest = parse_json(read_text(path, str(path)), str(path))
     try:
@@ -322,11 +322,11 @@ def read_translators(folder: Path, revision: str) -> Translators:
         raise ArtefactError(f"{path}: not the manifest of translators; fit them again")
     if fitted != revision:
         raise InputError(
-            f"{folder}: translators of {model} ({fitted[:19]}), and this model is another ({revision[:19]}); fit its "
+            f"{folder}: translators of {model} ({fitted[:19]}), but this model is {revision[:19]}; fit its "
             "own with densing exits"
         )
     if file_digest(folder / WEIGHTS) != digest:
-        raise ArtefactError(f"{folder / WEIGHTS}: content differs from what {MANIFEST} vouches for; fit them again")
+        raise ArtefactError(f"{folder / WEIGHTS}: content does not match {MANIFEST}; fit them again")
     from safetensors.torch import load_file
 
     tensors = load_file(str(folder / WEIGHTS))
@@ -351,8 +351,8 @@ def _blocks(lm: Any, texts: Sequence[str], tokens: int, block: int, seed: int, s
     count = min(len(stream), tokens) // size
     if count < HELD_OUT:
         raise InputError(
-            f"{source}: {len(stream)} tokens are too few; at least {HELD_OUT} blocks of {size} are needed, and some "
-            "tens of thousands of tokens are sensible"
+            f"{source}: {len(stream)} tokens are too few; at least {HELD_OUT} blocks of {size} are needed, and tens "
+            "of thousands are recommended"
         )
     return np.array(stream[: count * size], dtype=np.int64).reshape(count, size)
 

@@ -1,4 +1,4 @@
-"""What is served of a model: up to which layer it is computed, where it is handed over, and in how many bits."""
+"""Served variants of a model: exit layer, cut, and bits."""
 
 from __future__ import annotations
 
@@ -60,12 +60,9 @@ class Variant:
             if (value := getattr(self, name)) not in offered:
                 raise InputError(f"{name}={value!r} is not offered; choose one of {', '.join(map(str, offered))}")
         if self.cut is None and self.cut_bits != FULL:
-            raise InputError(f"cut_bits={self.cut_bits} without a cut: nothing is handed over; add cut=LAYER")
+            raise InputError(f"cut_bits={self.cut_bits} without a cut has no effect; add cut=LAYER")
         if self.cut is not None and self.exit is not None and self.cut > self.exit:
-            raise InputError(
-                f"cut={self.cut} lies behind exit={self.exit}: what is handed over must still be used; "
-                "choose a cut up to the exit"
-            )
+            raise InputError(f"cut={self.cut} lies after exit={self.exit}; choose a cut up to the exit")
 
     @property
     def label(self) -> str:

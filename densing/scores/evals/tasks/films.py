@@ -158,10 +158,10 @@ def film_of(row: Mapping[str, Any]) -> Film:
     about = f"films: film {facts['ID']} ({str(facts['Title'])[:60]})"
     meter, reviews, box = (facts[name] for name in ("Meter", "Reviews", "BoxOffice"))
     if meter is not None and not (isinstance(meter, int | float) and meter == int(meter) and 0 <= meter <= 100):
-        raise InputError(f"{about}: Meter {meter!r} is no whole number of 0 to 100; install the wheel again")
+        raise InputError(f"{about}: Meter {meter!r} is no whole number of 0 to 100; reinstall the wheel")
     for name, count in (("Reviews", reviews), ("BoxOffice", box)):
         if count is not None and not (isinstance(count, int | float) and count >= 0):
-            raise InputError(f"{about}: {name} {count!r} is no number from 0 up; install the wheel again")
+            raise InputError(f"{about}: {name} {count!r} is no number from 0 up; reinstall the wheel")
     return Film(
         int(facts["ID"]),
         str(facts["Title"]),
@@ -230,8 +230,7 @@ def split_films(films: Sequence[Film], split: str = "time") -> tuple[list[Film],
     twice = next((film for film in tested if film.identity in known), None)
     if twice is not None:
         raise InputError(
-            f"split {split}: {twice.title} ({twice.year}) is there twice, to learn from and to ask about; "
-            "leave one of them out"
+            f"split {split}: {twice.title} ({twice.year}) is in both the training and the test part; remove one"
         )
     return learnt, tested
 

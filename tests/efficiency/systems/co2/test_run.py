@@ -216,7 +216,7 @@ def test_batch_normalisation_and_frozen_and_shared_parameters() -> None:
         ({"warmup_rounds": -1}, "warmup_rounds=-1"),
         ({"gap": "awar"}, "did you mean 'aware'"),
         ({"group": object()}, "not initialised"),
-        ({"inner_group": object()}, "inner_group needs group"),
+        ({"inner_group": object()}, "inner_group also needs group"),
     ],
 )
 def test_refused_options(options: dict[str, Any], says: str) -> None:

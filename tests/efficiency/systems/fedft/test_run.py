@@ -265,7 +265,7 @@ def test_a_client_reads_its_part_and_is_tested_on_the_ends_of_those_at_home(tmp_
 
 
 def test_more_clients_than_there_is_text_for_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"clients=200: .* take fewer clients"):
+    with pytest.raises(InputError, match=r"clients=200: .* use fewer clients"):
         run(environment(tmp_path, {}), lambda clock: Reader(200))
 
 

@@ -77,7 +77,7 @@ def test_a_device_of_twice_the_speed_takes_twice_the_layers() -> None:
         (([1.0, 1.0], [1.0, math.nan]), "speed of device 1: nan"),
         (([1.0, -1.0], [1.0]), "work of layer 1: -1.0"),
         (([1.0, 1.0], [1.0, 1.0], [[0.0, -1.0, 0.0]]), "from 0 up"),
-        (([1.0, 1.0], [1.0, 1.0], [[0.0, math.inf, 0.0]]), "a link carries nothing"),
+        (([1.0, 1.0], [1.0, 1.0], [[0.0, math.inf, 0.0]]), "a link without bandwidth"),
         (
             ([1.0, 1.0], [1.0, 1.0], None, np.full((2, 3, 3), 9e9), 1e9),
             "device 0: one layer needs 9.0 GB and it has 1.0",
@@ -119,7 +119,7 @@ def test_equal_links_part_nobody() -> None:
     ("bandwidth", "told"),
     [
         (spread([2, 2], 5.0, 0.0), "devices 2, 3 cannot be reached"),
-        (np.array([[0.0, 1.0], [2.0, 0.0]]), "differs between the two directions"),
+        (np.array([[0.0, 1.0], [2.0, 0.0]]), "the two directions of a pair differ"),
         (np.array([[0.0, -1.0], [-1.0, 0.0]]), "from 0 up"),
         (np.array([[0.0, math.nan], [math.nan, 0.0]]), "from 0 up"),
         (np.zeros((2, 3)), "square"),

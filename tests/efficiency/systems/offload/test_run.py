@@ -76,7 +76,7 @@ def test_a_model_of_another_build_is_refused(tmp_path: Path) -> None:
     from densing.efficiency.systems.offload.halves import Halves
 
     folder = write_deep_model(tmp_path, "GPTNeoX")
-    with pytest.raises(InputError, match="only such models are cut"):
+    with pytest.raises(InputError, match="only such models can be cut"):
         Halves(folder)
     with pytest.raises(InputError, match="give a folder of a model"):
         Halves(tmp_path / "none")
@@ -91,7 +91,7 @@ def test_requests_are_served_by_two_processes(model: Path, tmp_path: Path) -> No
     assert all(run.extra[f"{what}_s_{way}"] > 0 for what in ("measured", "predicted") for way in range(3))
     device, server = (record.extra for record in _records(tmp_path / "run"))
     assert device["measured_s_1"] == run.extra["measured_s_1"] and not server
-    with pytest.raises(InputError, match="give --set pretrained"):
+    with pytest.raises(InputError, match="give a model with --set pretrained"):
         launch(RunSpec("sac-d", steps=1, trace_steps=0, out=str(tmp_path / "other")))
 
 

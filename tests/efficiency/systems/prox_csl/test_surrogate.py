@@ -194,7 +194,7 @@ def test_stores_meet_by_name_and_collisions_of_hashed_names_are_counted() -> Non
         ([], "no stores"),
         ([Store(np.zeros((0, 1)), np.zeros(0), ["a"])], "store 0: no items"),
         ([Store(np.zeros((1, 2)), np.zeros(1), ["a"])], "2 features and 1 names"),
-        ([Store(np.zeros((1, 2)), np.zeros(1), ["a", "a"])], "'a' stands twice"),
+        ([Store(np.zeros((1, 2)), np.zeros(1), ["a", "a"])], "'a' occurs twice"),
         ([Store(np.zeros((2, 1)), np.zeros(1), ["a"])], "2 items have 1 labels"),
     ],
 )

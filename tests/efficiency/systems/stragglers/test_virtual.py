@@ -123,7 +123,7 @@ def test_encoded_data_and_other_numbers_of_ranks_are_refused() -> None:
 @pytest.mark.parametrize(
     ("arm", "words"),
     [
-        ("lcc:r=2", "does not run on virtual ranks"),
+        ("lcc:r=2", "does not support virtual ranks"),
         ("gradient-coding:r=1", "r = 1"),
         ("backup-workers:drop=4", "drop = 4"),
         ("uc-mmc:order=reverse", "leave order out"),

@@ -38,7 +38,7 @@ def test_opencompass_summary(tmp_path: Path) -> None:
         ("dataset,version,metric,mode,m\na,-,accuracy,gen,132.0\n", TableError, "row 2, column m: '132.0' is no score"),
         ("dataset,version,metric,mode,m\na,-,accuracy,gen,high\n", TableError, "'high' is no score"),
         ("dataset,version,metric,mode,m\na,-,accuracy,gen,-\n", InputError, "no score in the table"),
-        ("dataset,version,metric,mode,m\na,-\n", TableError, "2 cells where the header has 5"),
+        ("dataset,version,metric,mode,m\na,-\n", TableError, "2 cells, but the header has 5"),
     ],
 )
 def test_wrong_summaries(tmp_path: Path, text: str, error: type[Exception], message: str) -> None:

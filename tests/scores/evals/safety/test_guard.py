@@ -223,7 +223,7 @@ def test_an_lm_eval_without_the_guarded_names_loads_nothing(
     monkeypatch.delattr(f"lm_eval.tasks.{module}.{name}")
     with pytest.raises(UnavailableError) as caught, guarded():
         load(folder)
-    expected = f"has no lm_eval.tasks.{module}.{name}, where code in task files is stopped"
+    expected = f"has no lm_eval.tasks.{module}.{name}, which is needed to block code in task files"
     assert expected in str(caught.value)
     assert f"tested with lm-eval {', '.join(TESTED)}: pip install 'lm-eval=={TESTED[-1]}'" in str(caught.value)
     assert not marker.exists()

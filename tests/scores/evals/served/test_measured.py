@@ -43,7 +43,7 @@ def test_without_the_whole_model_there_is_no_difference(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no variant of m is evaluated there; run densing eval"):
+    with pytest.raises(InputError, match="no variant of m has been evaluated; run densing eval"):
         measured_variants(tmp_path, "m")
     write_variant(tmp_path, Variant(weight_bits=8), (0, 0, 0), settings={"limit": 2})
     with pytest.raises(InputError, match="no variant of other"):
@@ -52,5 +52,5 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the 2 variants of m share no task with the same settings"):
         measured_variants(tmp_path, "m")
     write_variant(tmp_path, Variant(weight_bits=4), (0, 0, 0), settings={"limit": 2}, weights="def")
-    with pytest.raises(InputError, match="2 different models are called m"):
+    with pytest.raises(InputError, match="2 different models share the name m"):
         measured_variants(tmp_path, "m")

@@ -144,7 +144,7 @@ def test_weights_of_a_gguf_file_weigh_what_the_file_holds() -> None:
     [
         ({"exit": 5}, f"exit=5: .* has {LAYERS} layers"),
         ({"cut": 5}, f"cut=5: .* has {LAYERS} layers"),
-        ({"exit": 2, "cut": 3}, r"cut=3 lies behind exit=2"),
+        ({"exit": 2, "cut": 3}, r"cut=3 lies after exit=2"),
         ({"exit": 0}, r"exit=0 is no number of layers from 1 up"),
         ({"cut": 1, "cut_bits": 3}, r"cut_bits=3 is not offered; choose one of 2, 4, 8, 16"),
         ({"weight_bits": 2}, r"weight_bits=2 is not offered"),
@@ -160,8 +160,8 @@ def test_variants_that_cannot_be_served_are_refused(options: dict[str, Any], mes
 
 def test_translators_are_needed_and_must_be_the_models_own(folder: Path, tmp_path: Path) -> None:
     cases = {
-        "needs translators there; run densing exits": {},
-        "this model is another": {"translators": str(folder / "GPTNeoX-exits")},
+        "needs translators at that exit; run densing exits": {},
+        "but this model is": {"translators": str(folder / "GPTNeoX-exits")},
     }
     for message, options in cases.items():
         entry = {"model_args": arguments(folder / "Llama", exit=2, **options)}
@@ -171,7 +171,7 @@ def test_translators_are_needed_and_must_be_the_models_own(folder: Path, tmp_pat
     one = fit_translators(ModelSpec.of("hf", arguments(folder / "Llama")), [1], TEXTS, tmp_path, tokens=3000)
     entry = {"model_args": arguments(folder / "Llama", exit=2, translators=str(one.folder))}
     (spec,) = plan_of({"models": [entry], "tasks": ["x"]}, "the test").models
-    with pytest.raises(InputError, match="has translators of the exits 1; fit this one too"):
+    with pytest.raises(InputError, match="has translators for exits 1; fit this one too"):
         load_model(spec, Loading(device="cpu"), identify_model(spec))
 
 
