@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import signal
 from collections.abc import Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,17 @@ def embedded_scale() -> JointScale:
     from densing.scores.joint import catalog_scale
 
     return catalog_scale(load_catalog())
+
+
+@pytest.fixture
+def short_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joint scales of one short chain, kept nowhere: long enough for everything but figures."""
+    from densing.scores.joint import fit_joint, scale
+
+    monkeypatch.setenv("DENSING_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(scale, "_FITTED", {})
+    monkeypatch.setattr(scale, "DRAWS", 40)
+    monkeypatch.setattr(scale, "fit_joint", partial(fit_joint, chains=1, sweeps=40, burn=20, draws=40))
 
 
 @pytest.fixture(scope="module")

@@ -143,7 +143,7 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
     --------
     >>> rows = [{"technique": "ddp", "speedup": 1.0}, {"technique": "co2", "speedup": 1.4, "changes_loss": "late"}]
     >>> title(rows)
-    'co2 is 1.40× as fast as ddp per step, but changes the training step'
+    'co2 is 1.40× as fast as ddp per step, but may change the loss'
     >>> title([{**row, "status": "does not fit"} for row in rows])
     'None of 2 techniques fits in memory: ddp, co2'
     """
@@ -170,7 +170,7 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
         return f"{none} is faster than {base}{', which does not fit' if base in misfits else left_out}"
     than = f"{base}, which does not fit," if base in misfits else base
     also = beside([name for name in misfits if name != base])
-    learns = ", but changes the training step" if best.get("changes_loss") else ""
+    learns = ", but may change the loss" if best.get("changes_loss") else ""
     factor = f"{best['speedup']:,.0f}×" if best["speedup"] >= 1000 else f"{best['speedup']:#.3g}".rstrip(".") + "×"
     return f"{best['technique']} is {factor} as fast as {than} per step{learns}{also}"
 

@@ -27,7 +27,7 @@ from densing.scores.trend.backtests import (
     forecast_now,
     freeze,
 )
-from tests.support.command import answer, densing
+from tests.support.command import densing
 
 ORIGIN, END = "2024-03-31", "2024-09-30"
 
@@ -299,12 +299,12 @@ def test_two_ways_of_freezing_are_refused() -> None:
 
 @pytest.mark.slow
 def test_the_embedded_catalog_back_tested() -> None:
-    data = answer("forecast", "backtest", "--freeze", "2025-11-14")
-    [origin] = data["origins"]
-    assert origin["models"] >= 4 and origin["status"] in ("ok", "few families")
-    cases = pd.DataFrame(data["cases"])
-    mine = cases[cases["model"].eq("Olmo-3-7B") & cases["forecaster"].eq("nearest") & cases["target"].eq("score")]
     catalog = load_catalog()
+    found = backtest_forecasts(catalog, ["2025-11-14"], scale=short)
+    [origin] = found.origins.itertuples()
+    assert origin.models >= 4 and origin.status in ("ok", "few families")
+    cases = found.cases
+    mine = cases[cases["model"].eq("Olmo-3-7B") & cases["forecaster"].eq("nearest") & cases["target"].eq("score")]
     models = catalog.models.set_index("model")
     # The nearest model by hand: the latest headline model within a factor 1.5 that took the test before the freeze.
     kept = joint_cells(freeze(catalog, "2025-11-14")).table
@@ -318,6 +318,6 @@ def test_the_embedded_catalog_back_tested() -> None:
         near = took[took["model"].map(models["released"]).eq(latest)]
         # Errors of either sign leave the point where it is, up to the chance of the draws and the ends of the scale.
         assert (100 * near["score"] - row.mid).abs().min() < 6
-    table = pd.DataFrame(data["table"])
+    table = found.table
     assert table["crps"].gt(0).all() and table["cover90"].between(0, 1).all()
-    assert data["best"]["density"]["forecaster"] in set(table["forecaster"])
+    assert best_forecaster(found).forecaster in set(table["forecaster"])

@@ -302,8 +302,8 @@ def tiny(path: Path, rows: list[dict[str, Any]]) -> Any:
     return load_catalog(path / "mine.csv", embedded=False)
 
 
-def test_tiny_catalogs_answer_every_question_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DENSING_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("short_scales")
+def test_tiny_catalogs_answer_every_question_with_a_sentence(tmp_path: Path) -> None:
     rows = [
         {"model": f"m{i}", "params": 1e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.3 + 0.1 * i}
         for i in range(2)
@@ -318,6 +318,7 @@ def test_tiny_catalogs_answer_every_question_with_a_sentence(tmp_path: Path, mon
     assert answers["pace"].to_dict()["rows"] == []
 
 
+@pytest.mark.usefixtures("short_scales")
 def test_a_question_is_added_in_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Also one that this catalog cannot answer, which is said in the question's own words.
     def asked(data: JointData, level: float) -> Answer:
@@ -330,7 +331,7 @@ def test_a_question_is_added_in_one_place(tmp_path: Path, monkeypatch: pytest.Mo
     assert answer.answer.endswith(".") and math.isnan(answer.estimate)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("short_scales")
 def test_a_catalog_without_dates_tokens_and_languages_says_so(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [
