@@ -134,7 +134,8 @@ def memory_words(found: Throughput) -> str:
         f"Of {memory.ran:,} layouts that ran {share(memory.ran_refused)} are predicted not to fit; of "
         f"{memory.failed:,} that failed, for whatever reason, {share(memory.failed_passed)} are predicted to fit. "
         "The share of the device that is needed is larger for a failed layout than for one that ran with a "
-        f"probability of {formatting.number(memory.auc)} (AUC). Of {memory.peaks:,} printed peaks the median error is {share(memory.peak_median_error)}."
+        f"probability of {formatting.number(memory.auc)} (AUC). Of {memory.peaks:,} printed peaks "
+        f"the median error is {share(memory.peak_median_error)}."
     )
 
 
