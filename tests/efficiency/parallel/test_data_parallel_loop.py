@@ -89,7 +89,7 @@ def test_a_run_goes_on_from_its_newest_checkpoint(tmp_path: Path, stop: int) -> 
 
 def test_fewer_steps_than_were_taken_are_refused(tmp_path: Path) -> None:
     run(environment(tmp_path, checkpoint_every=5), lambda clock: Toy())
-    with pytest.raises(DensingError, match="at step 10 already"):
+    with pytest.raises(DensingError, match="is already at step 10"):
         run(environment(tmp_path, steps=8), lambda clock: Toy())
 
 

@@ -187,5 +187,5 @@ def test_every_stage_takes_every_micro_batch_once_in_each_direction(stages: int,
 def test_a_device_without_gloo_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Stages communicate by gloo, on CPUs. " * 400)
     spec = RunSpec("pipeline", corpus=str(tmp_path / "text.txt"), out=str(tmp_path), device="cuda")
-    with pytest.raises(InputError, match="on processors only"):
+    with pytest.raises(InputError, match="on CPUs only"):
         train_pipeline(RunEnv(spec, 0, 1))

@@ -142,7 +142,7 @@ def test_runs_without_a_partner_are_listed() -> None:
         ("loss is no positive number", 0), ("loss is no positive number", 0), ("no run of plain", 1),
         ("no run of plain", 1),
     ]  # fmt: skip
-    with pytest.raises(InputError, match="there twice"):
+    with pytest.raises(InputError, match="occurs twice"):
         pair_table(pd.concat([losses, losses]), "arm")
     with pytest.raises(InputError, match="no pair"):
         fit_shift(law_of(simulated_ladder()), pairs.head(0))

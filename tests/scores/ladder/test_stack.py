@@ -99,7 +99,7 @@ def test_a_ladder_wired_arm_is_validated_as_it_was_trained_and_loads_as_no_llama
     assert abs(arm.losses()["validation"] - arm.validate()) > 1e-5
     with pytest.raises(ValueError, match="llama-ladder"):
         AutoModelForCausalLM.from_pretrained(export["path"])
-    with pytest.raises(InputError, match="wiring=ladder goes with"):
+    with pytest.raises(InputError, match="wiring=ladder is only for plain"):
         parse_arm("co2:tau=8,wiring=ladder", 2)
 
 

@@ -60,7 +60,7 @@ def test_a_part_that_cannot_be_made_says_so_in_the_study_and_on_the_page_where_i
     study = run_study(load_catalog(scores, embedded=False), StudyOptions("olmo-ladder", "openbookqa"))
     assert study.comparison is None
     [note] = [note for note in study.notes if note.code == "part-missing"]
-    assert note.message.startswith("The comparison with another reference and window could not be made: ")
+    assert note.message.startswith("The comparison with another reference and window failed: ")
     assert (note.severity, note.details) == ("warning", {"part": "beside"}) and "cloze" in note.message
     page = render(study)
     assert '<section id="beside"' in page and page.split('<section id="beside"')[1].index("cloze") < 1000
@@ -75,7 +75,7 @@ def test_only_errors_of_ours_are_reasons() -> None:
         raise error
 
     assert _part("tested", lambda: fails(FitError("two models")), notes) is None
-    assert [note.message for note in notes] == ["The forecast that won its test could not be made: two models"]
+    assert [note.message for note in notes] == ["The forecast that won its test failed: two models"]
     with pytest.raises(ZeroDivisionError):
         _part("tested", lambda: fails(ZeroDivisionError()), notes)
 

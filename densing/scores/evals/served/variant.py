@@ -42,7 +42,7 @@ class Variant:
     >>> Variant(exit=4, cut=6)
     Traceback (most recent call last):
         ...
-    densing.core.errors.InputError: cut=6 lies behind exit=4: what is handed over must still be used; ...
+    densing.core.errors.InputError: cut=6 lies after exit=4; choose a cut up to the exit
     """
 
     exit: int | None = None

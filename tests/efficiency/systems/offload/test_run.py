@@ -34,7 +34,7 @@ def test_packets_hold_what_is_evaluated_and_weigh_what_is_said(bits: int, tokens
 
 @pytest.mark.parametrize("bits", [2, 16])
 def test_what_bits_cannot_say_is_refused(bits: int) -> None:
-    with pytest.raises(InputError, match=f"what {bits} bits cannot say"):
+    with pytest.raises(InputError, match=f"not representable in {bits} bits"):
         pack(torch.tensor([[1.0, float("nan")]]), bits)
 
 

@@ -48,7 +48,7 @@ def test_16_bits_are_half_precision() -> None:
 
 @pytest.mark.parametrize(("number", "bits"), [(float("nan"), 8), (float("inf"), 2), (1e6, 16)])
 def test_what_bits_cannot_say_is_refused(number: float, bits: int) -> None:
-    with pytest.raises(InputError, match=f"what {bits} bits cannot say"):
+    with pytest.raises(InputError, match=f"not representable in {bits} bits"):
         round_states(torch.tensor([[1.0, number]]), bits)
 
 

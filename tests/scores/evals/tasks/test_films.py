@@ -61,7 +61,7 @@ def test_splits_are_apart_and_a_film_on_both_sides_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="split of the films"):
         f.split_films(films, "year")
     twins = [Film(1000 + n, "Twin", 2000, f"D{n // 99}", "") for n in range(60)]
-    with pytest.raises(InputError, match=r"Twin \(2000\) is there twice"):
+    with pytest.raises(InputError, match=r"Twin \(2000\) is in both the training and the test part"):
         f.split_films(twins, "random")
 
 
