@@ -206,7 +206,11 @@ def test_on_an_emulated_link_the_slower_of_two_ranks_decides() -> None:
 
 @pytest.mark.parametrize(
     ("text", "n", "reason"),
-    [("1gbit,50mbit", 3, "2 links for 3 ranks"), ("1gbit,none", 2, "some ranks have no link"), ("1gbit,fast", 2, "'fast'")],
+    [
+        ("1gbit,50mbit", 3, "2 links for 3 ranks"),
+        ("1gbit,none", 2, "some ranks have no link"),
+        ("1gbit,fast", 2, "'fast'"),
+    ],
 )
 def test_links_that_do_not_fit_the_ranks_are_refused(text: str, n: int, reason: str) -> None:
     with pytest.raises(InputError, match=reason):

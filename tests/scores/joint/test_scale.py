@@ -167,6 +167,47 @@ def test_baskets_weigh_skills_alike_and_benchmarks_within() -> None:
         scale.ability("cooking")
 
 
+def test_the_headlines_basket_is_named_and_what_its_rule_gives(embedded_scale: JointScale) -> None:
+    # The headline is an ability over these benchmarks with these weights. A catalog that changes them changes what is
+    # measured: look at the headline before this list follows.
+    named = {
+        **dict.fromkeys(
+            ("arc_challenge", "gpqa", "life_in_the_uk", "mmlu", "mmlu_pro", "openbookqa", "triviaqa"), 1 / 28
+        ),
+        "bbh": 1 / 4,
+        **dict.fromkeys(("gsm8k", "math", "math_lvl5"), 1 / 12),
+        **dict.fromkeys(("humaneval", "mbpp"), 1 / 8),
+    }
+    general = embedded_scale.basket(GENERAL)
+    assert dict(general.weights) == pytest.approx(named)
+    # By the rule, counted by hand: English, one of four skills, measured on a tenth of the models; skills weigh alike.
+    cells = embedded_scale.cells.table.to_dict("records")
+    took: dict[str, set[str]] = {}
+    skill = {}
+    for cell in cells:
+        took.setdefault(cell["benchmark"], set()).add(cell["model"])
+        if cell["language"] == "en" and cell["skill"] in ("knowledge", "reasoning", "mathematics", "code"):
+            skill[cell["benchmark"]] = cell["skill"]
+    often = [name for name in skill if 10 * len(took[name]) >= len({cell["model"] for cell in cells})]
+    alike = [skill[name] for name in often]
+    assert {name: 1 / 4 / alike.count(skill[name]) for name in often} == pytest.approx(named)
+
+
+def test_a_skill_measured_on_few_keeps_its_benchmarks_and_other_languages_have_baskets_of_their_own() -> None:
+    cells = toy_cells(30, 6)
+    rare = cells.table[(cells.table["benchmark"] == "b2") & cells.table["model"].isin(["m0", "m1"])]
+    abroad = cells.table[cells.table["benchmark"] == "b0"].assign(benchmark="b9", test="b9@first", language="de")
+    few_more = cells.table[cells.table["benchmark"].eq("b1") & cells.table["model"].eq("m3")]
+    few_more = few_more.assign(benchmark="b8", test="b8@first")
+    table = pd.concat([cells.table[cells.table["benchmark"] != "b2"], rare, abroad, few_more])
+    baskets = joint._baskets(table)
+    # b2, of two models in thirty, is all there is of mathematics; b8, of one, stands beside two of reasoning.
+    assert dict(baskets["mathematics"].weights) == {"b2": 1.0}
+    assert dict(baskets["reasoning"].weights) == {"b1": 0.5, "b5": 0.5}
+    assert dict(baskets["de"].weights) == dict(baskets["multilingual"].weights) == {"b9": 1.0}
+    assert "b9" not in baskets[GENERAL].weights and baskets[GENERAL].weights["b2"] == pytest.approx(0.25)
+
+
 def test_predictions_carry_the_noise_of_a_measurement() -> None:
     world = plain_world({"one": 0.0})
     scale = fit_joint(world.cells, **SHORT)
