@@ -47,8 +47,8 @@ def deploy(
             "server: two).",
         ),
     ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, max=100_000, help="Of a request.")] = 128,
-    edge_threads: Annotated[int, typer.Option("--edge-threads", min=1, help="Of the server, where measured.")] = 2,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, max=100_000, help="Tokens per request.")] = 128,
+    edge_threads: Annotated[int, typer.Option("--edge-threads", min=1, help="Threads of the measured server.")] = 2,
     deadline: Annotated[
         float, typer.Option("--deadline", help="Deadline of a request, milliseconds.", callback=o.finite)
     ] = 500.0,
@@ -77,7 +77,9 @@ def deploy(
     text_stays: Annotated[
         bool, typer.Option("--text-stays/--text-may-leave", help="Tokens must stay on the device.")
     ] = False,
-    weight_bits: Annotated[int, typer.Option("--weight-bits", help="Of the evaluated variants: 4, 8 or 16.")] = 16,
+    weight_bits: Annotated[
+        int, typer.Option("--weight-bits", help="Weight bits of the evaluated variants: 4, 8 or 16.")
+    ] = 16,
     policy: Annotated[
         str,
         typer.Option(
@@ -85,9 +87,9 @@ def deploy(
         ),
     ] = "oracle,last,expected,fixed,greedy,device-only,edge-only,random,sac-d",
     reference: o.Reference = "olmo-ladder",
-    updates: Annotated[int, typer.Option("--updates", min=1, help="Of sac-d's training.")] = 3000,
+    updates: Annotated[int, typer.Option("--updates", min=1, help="Training updates of sac-d.")] = 3000,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Training runs of sac-d.")] = 5,
-    traces: Annotated[int, typer.Option("--traces", min=2, help="Of 200 requests each, to try on.")] = 10,
+    traces: Annotated[int, typer.Option("--traces", min=2, help="Test traces of 200 requests each.")] = 10,
     seed: o.Seed = 0,
     attempt: Annotated[
         str | None,
@@ -98,7 +100,7 @@ def deploy(
             metavar="LINK",
         ),
     ] = None,
-    requests: Annotated[int, typer.Option("--requests", min=1, help="Of each way, with --try.")] = 7,
+    requests: Annotated[int, typer.Option("--requests", min=1, help="With --try: requests per option.")] = 7,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder: policy.json, tables, times.toml, page.", file_okay=False)
     ] = None,
