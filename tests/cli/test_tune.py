@@ -59,7 +59,7 @@ def test_a_model_is_tuned_and_asked_about_films_of_the_same_split_only(place: Pa
     if refused["task"] == "lcbm_films_pair":
         asked, refused = refused, asked
     assert (asked["model"], asked["task"], asked["state"]) == ("deep@adapter=tuned", "lcbm_films_pair", "evaluated")
-    assert refused["state"] == "failed" and "asks about films by the split director" in refused["error"]
+    assert refused["state"] == "failed" and "tests on split director, but" in refused["error"]
 
 
 @pytest.mark.parametrize(

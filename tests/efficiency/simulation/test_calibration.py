@@ -204,7 +204,7 @@ def test_real_traces_of_one_size_are_refused_with_reason(traces: Path, tmp_path:
     assert document["alpha_s"] is None and document["cluster"] is None and document["observations"] >= 4
     assert "one-size" in {note["code"] for note in document["notes"]}
     failed = run(traces / "overlapped", "--out", tmp_path / "link.toml")
-    assert failed.returncode == 1 and "cannot be told apart" in failed.stderr and not (tmp_path / "link.toml").exists()
+    assert failed.returncode == 1 and "cannot be separated" in failed.stderr and not (tmp_path / "link.toml").exists()
 
 
 def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
