@@ -82,11 +82,12 @@ def embedded_scale() -> JointScale:
 def short_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Joint scales of one short chain, kept nowhere: long enough for everything but figures."""
     from densing.scores.joint import fit_joint, scale
+    from tests.support.joint_worlds import SHORT
 
     monkeypatch.setenv("DENSING_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(scale, "_FITTED", {})
-    monkeypatch.setattr(scale, "DRAWS", 40)
-    monkeypatch.setattr(scale, "fit_joint", partial(fit_joint, chains=1, sweeps=40, burn=20, draws=40))
+    monkeypatch.setattr(scale, "DRAWS", SHORT["draws"])
+    monkeypatch.setattr(scale, "fit_joint", partial(fit_joint, **SHORT))
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ Evaluators = Annotated[
 ]
 Sweeps = Annotated[
     int | None,
-    typer.Option("--sweeps", min=20, help="Draws per chain, after a warm-up a third as long."),
+    typer.Option("--sweeps", min=20, help="Draws per chain; the pilot chain is four fifths as long."),
 ]
 POINTS = ["offset", "lo", "hi"]
 

@@ -26,14 +26,14 @@ DEFAULT = "default"
 VERBOSITY = {"quiet": logging.ERROR, "normal": logging.WARNING, "verbose": logging.INFO, "debug": logging.DEBUG}
 """Verbosity, and the corresponding log level."""
 PROGRAM = {"verbosity": "normal", "cache": "", "debug": "false"}
-"""Settings of the program and their defaults: verbosity, cache folder, and whether internal errors print a "
-"traceback."""
+"""Settings of the program and their defaults: verbosity, cache folder, and whether internal errors
+print a traceback."""
 GIVEN_ONLY = frozenset(
     {"json", "fetch", "trust_remote_code", "confirm_run_unsafe_code", "quiet", "verbose", "help", "version",
      "json_schema", "install_completion", "show_completion"}
 )  # fmt: skip
-"""Options accepted on the command line only, so that no file or variable can change the output format, run code or "
-"fetch anything."""
+"""Options accepted on the command line only, so that no file or variable can change the output format, run
+code or fetch anything."""
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def compare(
         typer.Option("--batch", min=1, help="Sequences per replica and step; default: the preset's for the mode."),
     ] = None,
     sequence: Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens per sequence.")] = None,
-    micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="Micro-batches.")] = None,
+    micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="Micro-batches per step.")] = None,
     tp: Annotated[int | None, typer.Option("--tp", min=1, help="Tensor-parallel devices; default: to fit.")] = None,
     dp: Annotated[
         int | None, typer.Option("--dp", min=1, help="Data-parallel replicas; default: the remaining devices.")

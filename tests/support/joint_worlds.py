@@ -9,6 +9,8 @@ import pandas as pd
 from scipy.special import expit, logit
 
 from densing.core import Array
+from densing.scores.catalog import Catalog
+from densing.scores.joint import JointScale, fit_joint, joint_cells
 from densing.scores.joint.cells import COLUMNS, ENGLISH, Cells
 from densing.scores.joint.posterior import Index
 from densing.scores.study import recovery
@@ -16,6 +18,14 @@ from densing.scores.study import recovery
 SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 # Those of the package's own simulation, and the fitted model's.
 LINKS = {"logistic": expit, **{name: curve for name, (curve, _) in recovery.LINKS.items()}}
+
+SHORT = {"chains": 1, "sweeps": 40, "burn": 20, "draws": 40}
+"""One chain that is long enough for everything but figures."""
+
+
+def short(catalog: Catalog) -> JointScale:
+    """Return the joint scale of a catalog by one short chain."""
+    return fit_joint(joint_cells(catalog), **SHORT)
 
 
 @dataclass(frozen=True)

@@ -373,9 +373,8 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
             message = (
                 f"the rank waited for most is within clock error: as recorded, rank {leader} arrives "
                 f"{_us(late_ns)} after the next (median), but clocks are known only to {_us(reach)}, and with that "
-                "offset "
-                f"it would be rank {first}; a clock offset is the same in every step, so recording more steps will not "
-                "resolve this"
+                f"offset it would be rank {first}; a clock offset is the same in every step, so recording more steps "
+                "will not resolve this"
             )
             details = {"rank": leader, "late_ns": late_ns, "clock_error_ns": reach, "other": first}
             notes = (*notes, Note("stragglers-within-clock-error", "info", message, details))

@@ -65,12 +65,10 @@ METRICS: dict[str, tuple[str, str, bool | None]] = {
     "pass@1": ("share", "programs that pass their tests at the first try", True),
     "bits_per_byte": ("bits/byte", "bits per byte as the task defines it", False),
     "bits": ("bits", "mean over documents of -log2 p(right answer) among all answers", False),
-    "bits_floor": ("bits", "the same for answer frequencies in the training films (choices: log2 of their "
-    "number)", False),
+    "bits_floor": ("bits", "the same by answers' shares of the training films (choices: log2 of their number)", False),
     "close": ("share", "the number is close enough to the true one (0 to 100: within 5; counts: within 10 %)", True),
     "close_floor": ("share", "the same of the best constant", True),
-    "rmse": ("", "root mean squared error, of counts in natural logarithms; an answer without a number counts as the "
-    "mean's error", False),
+    "rmse": ("", "root mean squared error (counts: of natural logarithms); without a number, the mean's error", False),
     "rmse_floor": ("", "the same of the mean of the films to learn from", False),
     "r2": ("", "1 - squared errors / squared deviations of the truths from their mean", True),
     "no_number": ("share", "answers without a usable number", False),

@@ -9,16 +9,12 @@ import pandas as pd
 import pytest
 
 from densing.plots import plot_vintages
-from densing.scores.catalog import Catalog, Selection, load_catalog
-from densing.scores.joint import JointScale, fit_joint, joint_cells
+from densing.scores.catalog import Selection, load_catalog
 from densing.scores.study import half_years, shipped, shipped_backtest, shipped_vintages, vintage_sentence, vintages
 from densing.scores.study.shipped import PARTS
 from densing.scores.trend import ORIGINS, best_forecaster, freeze
 from tests.support import report_frames as frames
-
-
-def short(catalog: Catalog) -> JointScale:
-    return fit_joint(joint_cells(catalog), chains=1, sweeps=40, burn=20, draws=40)
+from tests.support.joint_worlds import short
 
 
 def test_half_years_end_with_the_newest_release() -> None:

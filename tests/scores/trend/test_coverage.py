@@ -1,5 +1,4 @@
-"""Interval honesty of the straight line: with a constant pace its 95 % not included in the intervals 93 to 97 % of "
-"the time.
+"""Interval honesty of the straight line: with a constant pace its 95 % interval holds it 93 to 97 % of the time.
 
 Where laboratories differ as much as their generations it holds it 90 % or more; the interval by organisation, printed
 beside it, 93 to 97 % (docs/adr/0003). Of a changing pace it is too sure, and the pace that may change leads
