@@ -87,7 +87,7 @@ def test_a_users_editor_sees_the_types(tmp_path: Path) -> None:
     scripts = {line: tmp_path / f"script_{number}.py" for number, line in enumerate(LINES)}
     for line, script in scripts.items():
         script.write_text(USER.format(line=line), encoding="utf-8")
-    # All in one run, with the settings of `make types`: what takes long is reading densing, which both then share.
+    # All in one run, with the settings of `make types`, which skip torch and the like: to read those takes a minute.
     output, _, code = mypy.run([*map(str, scripts.values()), f"--config-file={ROOT / 'pyproject.toml'}"])
     for line, messages in LINES.items():
         errors = [row for row in output.splitlines() if f"{scripts[line].name}:" in row and ": error:" in row]
