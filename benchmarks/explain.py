@@ -160,7 +160,8 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     from densing.core import formatting, write_text
     from densing.efficiency.systems.validation import validate
     from densing.report import markdown
-    from densing.report.explain import body
+    from densing.report.document import body
+    from densing.report.explain import explained_page
 
     result = densing.explain_items(options.store, model=options.model, against=options.against, stable=True)
     findings = validate(["prox-csl"]).findings
@@ -190,7 +191,7 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         f"of each task that both answered: {counts}. {solved}",
         f"## Where {options.model} fails and {options.against} does not",
         f"`densing results explain {names} --model {options.model} --against {options.against} --stable`",
-        body(result),
+        body(explained_page(result), 3),
         "## Other questions of the same stores",
         "Whichever model fails, of what the other solves or of all items; all weights, or only those whose sign is "
         "stable. The item's prompt holds five examples; the words are those of its own question and choices.",

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from densing import __version__
-from densing.core import Note, formatting, write_text
+from densing.core import Note, formatting
 from densing.plots import YOURS, plot_checkpoints, plot_density, plot_estimates, plot_pace
-from densing.report import page
-from densing.report.page import (
-    Field,
+from densing.report.document import (
+    Block,
     Headline,
-    ShownTable,
-    column,
+    Page,
+    Points,
+    Section,
     doubtful,
-    first_notes,
-    numeric,
-    pairs,
-    ranged,
-    shown_figure,
-    shown_table,
+    notes_section,
+    versions_section,
+    write,
 )
-from densing.report.study import DENSITY, PACE_WORDS, STATUS, density_words, estimates_table, level, window
+from densing.report.page import shown_figure
+from densing.report.study import DENSITY, METHOD, PACE_WORDS, STATUS, density_words, estimates_table, level, window
+from densing.report.tables import Field, ShownTable, column, numeric, ranged, shown_table
 from densing.scores.density import HOW_TO_READ
 
 if TYPE_CHECKING:
@@ -75,13 +73,13 @@ def build_density(densities: DensityResult, path: Path | str, *, yours: DensityR
     caption += f" Stars: {YOURS}, {formatting.plural(len(yours), 'model')}." if yours is not None else ""
     status: dict[str, int] = shown.table["status"].value_counts().to_dict()
     facts = tuple((formatting.short_status(name), formatting.plural(count, "model")) for name, count in status.items())
-    tables = [("models", "Models", None, _models_table(shown, "models-table"))]
+    tables = [("models", "Models", (_models_table(shown, "models-table"),))]
     if yours is not None:
-        tables.append(("among", "The others in the figure", None, _models_table(densities, "among-table")))
+        tables.append(("among", "The others in the figure", (_models_table(densities, "among-table"),)))
     head = Headline(title, HOW_TO_READ.format(reference=formatting.clean(reference.name)).replace("\n", " "), facts,
                     doubtful(shown.notes), shown_figure("density", figure, caption))  # fmt: skip
     quotes = shown.sentences() if len(shown) <= MOST_QUOTED else []
-    return _write(path, "densing density", head, quotes, tables, shown.notes)
+    return write(_page("densing density", head, quotes, tables, shown.notes), path)
 
 
 def trend_figure(trend: TrendResult, densities: DensityResult) -> go.Figure:
@@ -125,17 +123,17 @@ def build_trend(
     head = Headline(trend.title, formatting.clean(trend.why, 1000), facts, doubtful((*densities.notes, *trend.notes)),
                     shown_figure("density", figure, density_words(densities.headline.table, len(apart))),
                     now=trend.now)  # fmt: skip
-    blocks: list[tuple[str, str, Any, Any]] = []
+    blocks: list[tuple[str, str, tuple[Block, ...]]] = []
     if trend.varying is not None:
-        blocks.append(("pace", "The pace over time", shown_figure("pace", plot_pace(trend), PACE_WORDS), None))
+        blocks.append(("pace", "The pace over time", (shown_figure("pace", plot_pace(trend), PACE_WORDS),)))
     caption = f"Doubling time by estimator with {formatting.percentage(level(trend))} intervals."
     estimates = shown_figure("estimates", plot_estimates(trend), caption)
     blocks += [
-        ("estimators", "Estimators side by side", estimates, estimates_table(trend)),
-        ("models", "Models", None, _models_table(densities, "models-table")),
+        ("estimators", "Estimators side by side", (estimates, estimates_table(trend))),
+        ("models", "Models", (_models_table(densities, "models-table"),)),
     ]
     notes = (*densities.notes, *trend.notes)
-    return _write(path, "densing trend", head, [quoted, *trend.sentences()], blocks, notes)
+    return write(_page("densing trend", head, [quoted, *trend.sentences()], blocks, notes), path)
 
 
 def build_checkpoints(steps: pd.DataFrame, path: Path | str, *, notes: Iterable[Note] = ()) -> Path:
@@ -177,7 +175,7 @@ def build_checkpoints(steps: pd.DataFrame, path: Path | str, *, notes: Iterable[
     facts = (("Runs", f"{steps['run'].nunique():,}"), ("Checkpoints", f"{steps['model'].nunique():,}"))
     head = Headline(f"Density of checkpoints: {runs}", caption, facts, doubtful(told),
                     shown_figure("density", plot_checkpoints(steps), caption))  # fmt: skip
-    return _write(path, "densing density --by-step", head, [], [("steps", "By step", None, table)], told)
+    return write(_page("densing density --by-step", head, [], [("steps", "By step", (table,))], told), path)
 
 
 def _apart(densities: DensityResult) -> DensityResult:
@@ -204,26 +202,19 @@ def _models_table(densities: DensityResult, name: str) -> ShownTable:
     return shown_table(name, "Every model, densest first.", rows, fields, sortable=True)
 
 
-def _write(
-    path: Path | str,
+def _page(
     command: str,
     head: Headline,
-    quotes: list[str],
-    blocks: list[tuple[str, str, Any, Any]],
-    notes: tuple[Note, ...],
-) -> Path:
-    sections = [("headline", "Headline"), *([("quotes", "To quote")] if quotes else []),
-                *((name, title) for name, title, _, _ in blocks), ("notes", "Notes"),
-                ("versions", "Versions")]  # fmt: skip
-    context = {
-        "headline": head,
-        "command": command,
-        "sections": sections,
-        "quotes": [formatting.clean(sentence, 1000) for sentence in quotes],
-        "blocks": blocks,
-        **first_notes(notes),
-        "versions": pairs({"densing": __version__}),
-    }
-    target = Path(path)
-    write_text(target, page.fill("density.html", context))
-    return target
+    quotes: Iterable[str],
+    shown: Iterable[tuple[str, str, tuple[Block, ...]]],
+    notes: Iterable[Note],
+) -> Page:
+    """Return the page of these sections, with the sentences to quote before them and the notes behind."""
+    quoted = Points.of(formatting.clean(sentence, 1000) for sentence in quotes)
+    sections = (
+        *([Section("quotes", "To quote", quoted)] if quoted else []),
+        *(Section(name, title, blocks) for name, title, blocks in shown),
+        notes_section(notes),
+        versions_section(),
+    )
+    return Page(command, head, sections, method=METHOD)

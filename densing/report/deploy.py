@@ -6,22 +6,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing import __version__
-from densing.core import formatting, severest_first, write_text
+from densing.core import formatting
 from densing.plots import plot_deployment
-from densing.report import markdown, page
-from densing.report.page import (
-    Field,
+from densing.report import markdown
+from densing.report.document import (
+    Block,
+    Heading,
     Headline,
-    ShownTable,
-    column,
+    Page,
+    Prose,
+    Section,
     doubtful,
-    first_notes,
-    numeric,
-    pairs,
-    shown_figure,
-    shown_table,
+    notes_section,
+    versions_section,
+    write,
 )
+from densing.report.page import shown_figure
+from densing.report.tables import Field, ShownTable, column, numeric, shown_table
 
 if TYPE_CHECKING:
     from densing.tradeoff import Deployment
@@ -53,59 +54,31 @@ def build_deployment(result: Deployment, path: Path | str) -> Path:
     --------
     densing.deploy
     """
-    target = Path(path)
-    write_text(target, render(result) if target.suffix == ".html" else render_markdown(result))
-    return target
+    return write(deployment_page(result), path)
 
 
-def render(result: Deployment) -> str:
-    """Return the page as HTML."""
+def deployment_page(result: Deployment) -> Page:
+    """Return the page."""
     caption = f"Ways to serve {formatting.clean(result.model)}; the front and the deadline."
     figure = shown_figure("front", plot_deployment(result), caption)
+    title = formatting.clean(f"Serving {result.model} between a device and a server", 120)
     lead = formatting.clean(result.sentence, markdown.LONGEST)
-    context = {
-        "headline": Headline(title(result), lead, _facts(result), doubtful(result.notes), figure),
-        "sections": [("headline", "Headline"), ("ways", "Ways to serve"), ("policies", "Policies"), ("notes", "Notes"),
-                     ("versions", "Versions")],
-        "how": how(result),
-        "ways": choice_table(result),
-        "policies": policy_table(result),
-        "decisions": decision_table(result),
-        "tried": tried_table(result),
-        **first_notes(result.notes),
-        "versions": pairs({"densing": __version__}),
-    }  # fmt: skip
-    return page.fill("deploy.html", context)
-
-
-def render_markdown(result: Deployment) -> str:
-    """Return the page as Markdown."""
-    head = "Written by `densing deploy ... --page FILE`; do not edit by hand."
-    return "\n\n".join([f"# {markdown.literal(title(result))}", head, body(result)]) + "\n"
-
-
-def body(result: Deployment) -> str:
-    """Return what the page says below its heading, in Markdown; other pages hold it too."""
-    parts = [
-        markdown.literal(formatting.clean(result.sentence, markdown.LONGEST)), markdown.table(["", ""], _facts(result)),
-        "### Ways to serve", how(result), choice_table(result).markdown(), "### Policies",
-        policy_table(result).markdown(), decision_table(result).markdown(),
-    ]  # fmt: skip
-    if result.tried is not None:
-        parts += ["### Served for real", tried_table(result).markdown()]
-    if result.notes:
-        parts += ["### Notes", markdown.notes(severest_first(result.notes))]
-    return "\n\n".join(parts)
-
-
-def how(result: Deployment) -> str:
-    """Return where quality and times come from, and what the columns mean."""
-    return HOW.format(quality_from=formatting.clean(result.quality_from, 200))
-
-
-def title(result: Deployment) -> str:
-    """Return the heading."""
-    return formatting.clean(f"Serving {result.model} between a device and a server", 120)
+    how = HOW.format(quality_from=formatting.clean(result.quality_from, 200))
+    policies: list[Block] = [policy_table(result), decision_table(result)]
+    if result.tried is not None and len(result.tried):
+        policies += [Heading("Served for real"), tried_table(result)]
+    sections = (
+        Section("ways", "Ways to serve", (Prose(how), choice_table(result))),
+        Section("policies", "Policies", tuple(policies)),
+        notes_section(result.notes),
+        versions_section(),
+    )
+    return Page(
+        "densing deploy",
+        Headline(title, lead, _facts(result), doubtful(result.notes), figure),
+        sections,
+        "... --page FILE",
+    )
 
 
 def choice_table(result: Deployment) -> ShownTable:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from densing.core import formatting, write_text
+from densing.core import formatting
 from densing.report import markdown
-from densing.report.gain import parts_table, ratio, table
-from densing.report.markdown import literal
+from densing.report.document import Headline, Page, Section, doubtful, notes_section, versions_section, write
+from densing.report.gain import parts_table, ratio, resolution, thousands, three
+from densing.report.tables import Field, ShownTable, column, numeric, shown_table
 
 if TYPE_CHECKING:
     from densing.tradeoff import Distilled
 
-_HOW = """\
+HOW = """\
 Every way of learning shares initialisation, order of blocks and token budgets with a run from scratch of its size and
 seed; all pairs have one density ratio and one token ratio in common, read off a law of losses in size and tokens.
 FLOPs are matrix products of a step, forward and backward, counted by torch, the teacher's included; a step is taken
@@ -21,7 +22,7 @@ anew by every run, though a teacher's answers could be kept. A way of learning t
 is *better* than more tokens for the same FLOPs where the whole interval of its token ratio lies above phi, *worse*
 where it lies below. `scratch:flops` is that rival, trained: from scratch on so many more tokens that it takes what the
 cheapest lesson takes.
-"""
+""".replace("\n", " ").strip()
 
 
 def build_distil(result: Distilled, path: Path | str) -> Path:
@@ -43,45 +44,54 @@ def build_distil(result: Distilled, path: Path | str) -> Path:
     --------
     densing.tradeoff.distil_gain
     """
+    return write(distil_page(result), path)
+
+
+def distil_page(result: Distilled) -> Page:
+    """Return the page."""
     spec = result.gains.spec
-    budgets = ", ".join(f"{tokens:,.0f}" for tokens in spec["tokens"])
-    parts = [
-        "# What a teacher buys a small model",
-        f"Written by `densing distil --teacher MODEL --out DIR --page FILE`; record {result.gains.digest[:12]}.",
-        f"Students of preset {spec['preset']}: sizes {', '.join(spec['sizes'])}; {budgets} tokens; "
-        f"{len(spec['seeds'])} seeds. Teacher: {literal(formatting.clean(result.teacher, 400))}. "
-        f"Law of losses: {literal(formatting.clean(spec['law_of'] or 'the runs from scratch', 400))}.",
-        _HOW,
-        "## What each way of learning bought",
-        table(
-            result.frame(),
-            {
-                "arm": "arm", "density": ratio("density"), "tokens": ratio("token"),
-                "FLOPs of a run": lambda row: formatting.number(row["flops"], 3),
-                "of these the teacher's": lambda row: formatting.number(row["teacher_flops"], 3),
-                "phi": lambda row: formatting.number(row["flops_ratio"], 3),
-                "beside more tokens": "verdict", "status": "status", "pairs": "pairs",
-            },
-        ),
-        "## Talking Models",
-        table(
-            result.claims,
-            {"claim": "claim", "says": "says", "evidence": "evidence", "found here": "found", "verdict": "verdict"},
-        ),
-        "## By budget and size",
-        parts_table(result.gains),
-        "## Resolution",
-        table(
-            result.gains.resolution(),
-            {
-                "arm": "arm",
-                "core seconds spent": lambda row: f"{row['core_seconds']:,.0f}",
-                "ln density": lambda row: formatting.number(row["half_width"], 2),
-                "ln tokens": lambda row: formatting.number(row["token_half_width"], 2),
-            },
-        ),
-    ]  # fmt: skip
-    if len(result.notes):
-        parts += ["## Notes", markdown.notes(result.notes)]
-    write_text(Path(path), "\n\n".join(part.strip() for part in parts) + "\n")
-    return Path(path)
+    facts = (
+        ("Students", f"preset {spec['preset']}: sizes {', '.join(spec['sizes'])}; "
+                     f"{', '.join(map(thousands, spec['tokens']))} tokens; "
+                     f"{formatting.plural(len(spec['seeds']), 'seed')}"),
+        ("Teacher", formatting.clean(result.teacher, 400)),
+        ("Law of losses", formatting.clean(spec["law_of"] or "the runs from scratch", 400)),
+        ("Record", result.gains.digest[:12]),
+    )  # fmt: skip
+    sections = (
+        Section("bought", "What each way of learning bought", (arms_table(result),), short="Bought"),
+        Section("claims", "Talking Models", (claims_table(result),)),
+        Section("parts", "By budget and size", (parts_table(result.gains),)),
+        Section("resolution", "Resolution", (resolution(result.gains)[0],)),
+        notes_section(result.notes),
+        versions_section(),
+    )
+    head = Headline("What a teacher buys a small model", HOW, facts, doubtful(result.notes))
+    return Page("densing distil", head, sections, "--teacher MODEL --out DIR --page FILE")
+
+
+def arms_table(result: Distilled) -> ShownTable:
+    """Return both ratios of every way of learning, and the FLOPs that it takes."""
+    fields = (
+        Field("Arm", column("arm")),
+        Field("Density ratio", ratio("density"), "density_ratio"),
+        Field("Token ratio", ratio("token"), "token_ratio"),
+        numeric("FLOPs of a run", "flops", three),
+        numeric("Of these the teacher's", "teacher_flops", three),
+        numeric("phi", "flops_ratio", three, hint="FLOPs over those of scratch"),
+        Field("Compared with more tokens", column("verdict")),
+        Field("Status", column("status")),
+        numeric("Pairs", "pairs", formatting.count),
+    )
+    return shown_table("arms-table", "Every way of learning beside training from scratch.", result.frame(), fields)
+
+
+def claims_table(result: Distilled) -> ShownTable:
+    """Return what the paper says, and what was found here."""
+    names = {"claim": "Claim", "says": "Says", "evidence": "Evidence", "found": "Found here", "verdict": "Verdict"}
+    fields = tuple(Field(title, column(name, _long)) for name, title in names.items())
+    return shown_table("claims-table", "Published, and found here.", result.claims, fields)
+
+
+def _long(value: Any) -> str:
+    return formatting.clean(value, markdown.LONGEST)

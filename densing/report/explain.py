@@ -6,21 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing import __version__
-from densing.core import formatting, severest_first, write_text
-from densing.report import markdown, page
-from densing.report.page import (
-    Field,
-    Headline,
-    ShownTable,
-    column,
-    doubtful,
-    first_notes,
-    numeric,
-    pairs,
-    ranged,
-    shown_table,
-)
+from densing.core import formatting
+from densing.report import markdown
+from densing.report.document import Headline, Page, Prose, Section, doubtful, notes_section, versions_section, write
+from densing.report.tables import Field, ShownTable, column, numeric, ranged, shown_table
 from densing.tradeoff import AMONG
 
 if TYPE_CHECKING:
@@ -58,54 +47,27 @@ def build_explained(result: Explained, path: Path | str) -> Path:
     --------
     densing.explain_items
     """
-    target = Path(path)
-    write_text(target, render(result) if target.suffix == ".html" else render_markdown(result))
-    return target
+    return write(explained_page(result), path)
 
 
-def render(result: Explained) -> str:
-    """Return the page as HTML."""
+def explained_page(result: Explained) -> Page:
+    """Return the page."""
+    title = formatting.clean(f"Where {result.a} fails and {result.b} does not", 120)
+    lead = formatting.clean(result.sentence, markdown.LONGEST)
     slices = slice_table(result)
-    context = {
-        "headline": Headline(title(result), formatting.clean(result.sentence, markdown.LONGEST), _facts(result),
-                             doubtful(result.notes)),
-        "sections": [("headline", "Headline"), ("weights", "Weights"),
-                     *([("slices", "Densities")] if slices.rows else []), ("notes", "Notes"), ("versions", "Versions")],
-        "how": HOW,
-        "weights": weight_table(result),
-        "slices": slices,
-        **first_notes(result.notes),
-        "versions": pairs({"densing": __version__}),
-    }  # fmt: skip
-    return page.fill("explain.html", context)
-
-
-def render_markdown(result: Explained) -> str:
-    """Return the page as Markdown."""
-    head = "Written by `densing results explain STORE --model A --against B --page FILE`; do not edit by hand."
-    return "\n\n".join([f"# {markdown.literal(title(result))}", head, body(result)]) + "\n"
-
-
-def body(result: Explained) -> str:
-    """Return what the page says below its heading, in Markdown; other pages hold it too."""
-    parts = [
-        markdown.literal(formatting.clean(result.sentence, markdown.LONGEST)),
-        markdown.table(["", ""], _facts(result)),
-        "### Weights",
-        HOW,
-        weight_table(result).markdown(),
-    ]
-    slices = slice_table(result)
-    if slices.rows:
-        parts += ["### Densities on either side of the score", SLICES, slices.markdown()]
-    if result.notes:
-        parts += ["### Notes", markdown.notes(severest_first(result.notes))]
-    return "\n\n".join(parts)
-
-
-def title(result: Explained) -> str:
-    """Return the heading of an explanation."""
-    return formatting.clean(f"Where {result.a} fails and {result.b} does not", 120)
+    shown = Section("slices", "Densities on either side of the score", (slices,), short="Densities")
+    sections = (
+        Section("weights", "Weights", (Prose(HOW), weight_table(result))),
+        *([shown] if slices.rows else []),
+        notes_section(result.notes),
+        versions_section(),
+    )
+    return Page(
+        "densing results explain",
+        Headline(title, lead, _facts(result), doubtful(result.notes)),
+        sections,
+        "STORE --model A --against B --page FILE",
+    )
 
 
 def weight_table(result: Explained) -> ShownTable:

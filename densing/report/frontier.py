@@ -7,24 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from densing import __version__
-from densing.core import formatting, severest_first, write_text
+from densing.core import formatting
 from densing.plots import plot_frontier
-from densing.report import markdown, page
-from densing.report.page import (
-    Field,
+from densing.report.document import (
+    Block,
+    Figure,
+    Heading,
     Headline,
-    ShownFigure,
-    ShownTable,
-    column,
+    Page,
+    Prose,
+    Section,
     doubtful,
-    first_notes,
-    numeric,
-    pairs,
-    ranged,
-    shown_figure,
-    shown_table,
+    notes_section,
+    versions_section,
+    write,
 )
+from densing.report.page import shown_figure
+from densing.report.tables import Field, ShownTable, column, numeric, ranged, shown_table
 from densing.tradeoff import COSTS
 
 if TYPE_CHECKING:
@@ -65,54 +64,27 @@ def build_frontier(result: Frontier, path: Path | str) -> Path:
     --------
     densing.frontier
     """
-    target = Path(path)
-    write_text(target, render(result) if target.suffix == ".html" else render_markdown(result))
-    return target
+    return write(frontier_page(result), path)
 
 
-def render(result: Frontier) -> str:
-    """Return the page as HTML."""
-    scales = [
-        (formatting.clean(scale), scale_figure(result, scale, f"frontier-{number}"),
-         frontier_table(result, scale, f"frontier-{number}-table"))
-        for number, scale in enumerate(result.scales)
-    ]  # fmt: skip
-    context = {
-        "headline": Headline(title(result), _lead(result), _facts(result), doubtful(result.notes),
-                             scales[0][1] if scales else None),
-        "sections": [("headline", "Headline"), *([("scales", "Frontiers")] if scales else []), ("notes", "Notes"),
-                     ("versions", "Versions")],
-        "scales": scales,
-        **first_notes(result.notes),
-        "versions": pairs({"densing": __version__}),
-    }  # fmt: skip
-    return page.fill("frontier.html", context)
+def frontier_page(result: Frontier) -> Page:
+    """Return the page."""
+    blocks: list[Block] = []
+    figures = [scale_figure(result, scale, f"frontier-{number}") for number, scale in enumerate(result.scales)]
+    for number, (scale, figure) in enumerate(zip(result.scales, figures, strict=True)):
+        blocks += [Heading(formatting.clean(scale)), *([figure] if number else []), Prose(result.sentence(scale)),
+                   frontier_table(result, scale, f"frontier-{number}-table")]  # fmt: skip
+    title = f"Density against {COSTS[result.cost].label}"
+    head = Headline(title, _lead(result), _facts(result), doubtful(result.notes), figures[0] if figures else None)
+    shown = Section("scales", "Frontiers", tuple(blocks))
+    sections = (*([shown] if blocks else []), notes_section(result.notes), versions_section())
+    return Page("densing frontier", head, sections, f"--cost {result.cost} --page FILE")
 
 
-def render_markdown(result: Frontier) -> str:
-    """Return the page as Markdown."""
-    parts = [
-        f"# {title(result)}",
-        f"Written by `densing frontier --cost {result.cost} --page FILE`; do not edit by hand.",
-        _lead(result),
-    ]
-    for scale in result.scales:
-        shown = frontier_table(result, scale, "t")
-        lines = shown.markdown()
-        parts += [f"## {markdown.literal(formatting.clean(scale))}", markdown.literal(result.sentence(scale)), lines]
-    if result.notes:
-        parts += ["## Notes", markdown.notes(severest_first(result.notes))]
-    return "\n\n".join(parts) + "\n"
-
-
-def title(result: Frontier) -> str:
-    """Return the heading of a frontier."""
-    return f"Density against {COSTS[result.cost].label}"
-
-
-def scale_figure(result: Frontier, scale: str, name: str) -> ShownFigure:
+def scale_figure(result: Frontier, scale: str, name: str) -> Figure:
     """Return the figure of a scale with what it shows in words."""
-    return shown_figure(name, plot_frontier(result, scale), f"{formatting.clean(scale)}: {result.sentence(scale)}")
+    caption = f"{formatting.clean(scale)}: density against {COSTS[result.cost].label}, and the frontier."
+    return shown_figure(name, plot_frontier(result, scale), caption)
 
 
 def frontier_table(result: Frontier, scale: str, name: str) -> ShownTable:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import formatting, write_text
+from densing.core import formatting
 from densing.plots import plot_gain
-from densing.report import markdown, page
-from densing.report.page import (
-    Field,
+from densing.report import markdown
+from densing.report.document import (
+    Block,
+    Figure,
     Headline,
-    ShownFigure,
-    ShownTable,
-    column,
+    Page,
+    Pairs,
+    Points,
+    Section,
     doubtful,
-    first_notes,
-    numeric,
-    pairs,
-    ranged,
-    shown_figure,
-    shown_table,
+    notes_section,
+    write,
 )
+from densing.report.page import shown_figure
+from densing.report.tables import Field, ShownTable, column, numeric, pairs, ranged, shown_table
 from densing.tradeoff import arm_figures, gain_record, gain_table
 
 if TYPE_CHECKING:
@@ -55,12 +54,11 @@ TABLE = (
 
 @dataclass(frozen=True)
 class ShownGain:
-    """The gains of a ladder ready for a page."""
+    """The gains of a ladder ready for a page: title, figure, and the table with what it rests on."""
 
     title: str
-    figure: ShownFigure
-    table: ShownTable
-    sentences: tuple[str, ...]
+    figure: Figure
+    blocks: tuple[Block, ...]
 
 
 def build_gain(gains: Gains, path: Path | str, *, null: pd.DataFrame | None = None) -> Path:
@@ -84,13 +82,15 @@ def build_gain(gains: Gains, path: Path | str, *, null: pd.DataFrame | None = No
     --------
     densing.ladder_gain
     """
-    target = Path(path)
-    write_text(target, render(gains, null) if target.suffix == ".html" else render_markdown(gains, null))
-    return target
+    return write(gain_page(gains, null), path)
 
 
-def render(gains: Gains, null: pd.DataFrame | None = None) -> str:
-    """Return the page as HTML."""
+def gain_page(gains: Gains, null: pd.DataFrame | None = None) -> Page:
+    """Return the page."""
+    spec = gains.spec
+    options = ("" if spec["link"] is None else f" --link {spec['link']}") + (
+        "" if null is None else f" --null {null['ladders'].iloc[0]}"
+    )
     shown = shown_gain(gains.record(), "gain")
     lossless = sum(arm.no_loss == "yes" for arm in gains.arms)
     facts = (
@@ -98,15 +98,102 @@ def render(gains: Gains, null: pd.DataFrame | None = None) -> str:
         ("No loss", f"{lossless} of {formatting.plural(len(gains.arms), 'arm')}"),
         ("Record", gains.digest[:12]),
     )
-    context = {
-        "headline": Headline(TITLE, HOW, facts, doubtful(gains.notes), shown.figure),
-        "sections": [("headline", "Headline"), ("gains", "Gains"), ("notes", "Notes"), ("versions", "Versions")],
-        "gain": shown,
-        "null": None if null is None else null_table(null),
-        **first_notes(gains.notes),
-        "versions": pairs(gains.record().versions),
-    }
-    return page.fill("gain.html", context, {"record": gains.digest})
+    sections = (
+        Section("gains", "Gains", shown.blocks),
+        Section("costs", "Costs of a run", (costs_table(gains),), folded=True),
+        Section("trends", "Trend with tokens", (trends_table(gains),), short="Trend", folded=True),
+        Section("parts", "By budget, size and set of questions", (parts_table(gains),), short="Parts", folded=True),
+        Section("resolution", "Resolution", resolution(gains), folded=True),
+        *([] if null is None else [Section("null", "Do the intervals hold?", (null_table(null),), short="Null")]),
+        notes_section(gains.notes),
+        Section("versions", "Versions", (Pairs("Versions", pairs(gains.record().versions)),), folded=True),
+    )
+    head = Headline(TITLE, HOW, facts, doubtful(gains.notes), shown.figure)
+    return Page("densing ladder gain", head, sections, f"DIR --page FILE{options}", {"record": gains.digest})
+
+
+def costs_table(gains: Gains) -> ShownTable:
+    """Return what a run of every arm takes, and what ln density a gigabyte saved costs."""
+    fields = (
+        Field("Arm", column("arm")),
+        numeric("Bytes sent by a rank", "bytes", formatting.volume),
+        numeric("Share of plain", "bytes_share", formatting.percentage),
+        numeric("Seconds", "seconds", three),
+        numeric("Joules", "joules", three),
+        numeric("Tokens a core second", "tokens_per_core_second", thousands),
+        numeric("Kept parameters", "kept_parameters", thousands),
+        numeric("ln density per GB saved", "ln_density_per_gigabyte_saved"),
+    )
+    frame = gains.frame().merge(gains.prices(), on="arm")
+    return shown_table("costs-table", "A run of the largest size, and what each gigabyte saved bought.", frame, fields)
+
+
+def trends_table(gains: Gains) -> ShownTable:
+    """Return d ln ratio / d ln tokens of every arm."""
+    fields = (
+        Field("Arm", column("arm")),
+        Field("Ratio", column("ratio")),
+        numeric("d ln ratio / d ln D", "trend"),
+        Field("Interval", ranged("trend", formatting.number), "trend_lo"),
+    )
+    return shown_table("trends-table", "Above 0, an arm gains as training goes on.", gains.trends(), fields)
+
+
+def parts_table(gains: Gains) -> ShownTable:
+    """Return both ratios of every arm by budget, by size, and by set of questions."""
+    fields = (
+        Field("Arm", column("arm")),
+        Field("By", column("by")),
+        Field("Value", column("value")),
+        Field("Density ratio", ratio("density"), "density_ratio"),
+        Field("Token ratio", ratio("token"), "token_ratio"),
+        Field("Status", column("status")),
+    )
+    return shown_table("parts-table", "The pairs of one part alone.", gains.by, fields)
+
+
+def resolution(gains: Gains) -> tuple[Block, ...]:
+    """Return how finely the ladder resolves, and what unpaired arms would see."""
+    fields = (
+        Field("Arm", column("arm")),
+        numeric("Core seconds spent", "core_seconds", thousands),
+        numeric("ln density", "half_width"),
+        numeric("In an hour", "half_width_hour"),
+        numeric("ln tokens", "token_half_width"),
+        numeric("Tokens in an hour", "token_half_width_hour"),
+    )
+    level = formatting.percentage(gains.spec["level"])
+    caption = f"Half-widths of {level} intervals of ln ratios, here and for an hour of two cores."
+    blocks: list[Block] = [
+        shown_table("resolution-table", caption, gains.resolution(), fields),
+        shown_table("unpaired-table", UNPAIRED, gains.unpaired, UNPAIRED_FIELDS),
+    ]
+    if gains.unpaired_questions is not None:
+        blocks.append(shown_table("questions-table", QUESTIONS, gains.unpaired_questions, UNPAIRED_FIELDS))
+    return tuple(blocks)
+
+
+UNPAIRED = "Without pairs, two arms of three seeds each at the largest budget would see, size by size:"
+QUESTIONS = (
+    "From the questions (mean of the sets, bits per byte), a law of their losses and one sd between seeds for all "
+    "sizes, two arms of three unpaired seeds each would see:"
+)
+
+
+def three(value: Any) -> str:
+    """Return a number of three digits."""
+    return formatting.number(value, 3)
+
+
+def thousands(value: Any) -> str:
+    """Return a whole number with commas.
+
+    Examples
+    --------
+    >>> thousands(67542.3), thousands(None)
+    ('67,542', '–')
+    """
+    return formatting.MISSING if formatting.is_missing(value) else f"{value:,.0f}"
 
 
 def shown_gains(gains: Iterable[Gains | GainRecord | Path | str]) -> list[ShownGain]:
@@ -137,12 +224,19 @@ def shown_gain(record: GainRecord, name: str) -> ShownGain:
     evidence = tuple(
         formatting.sentence(f"{key.replace('_', ' ').capitalize()}: {text}") for key, text in record.evidence.items()
     )
-    return ShownGain(title, shown_figure(name, plot_gain(record), f"{title}. {CAPTION}"), arms, evidence)
+    figure = shown_figure(name, plot_gain(record), f"{title}. {CAPTION}")
+    return ShownGain(title, figure, (arms, *Points.of(evidence)))
 
 
 def null_table(null: pd.DataFrame) -> ShownTable:
     """Return how often intervals of simulated ladders hold what was injected."""
-    fields = tuple(Field(head, show) for head, show in NULL.items())
+    fields = (
+        Field("Injected density ratio", column("density_ratio")),
+        Field("Injected token ratio", column("token_ratio")),
+        numeric("Density intervals that hold it", "density_held", formatting.percentage),
+        numeric("Token intervals that hold it", "token_held", formatting.percentage),
+        numeric("Half-width of ln density", "half_width"),
+    )
     return shown_table("null-table", null_words(null), null, fields)
 
 
@@ -157,101 +251,13 @@ def about(record: GainRecord) -> str:
     )
 
 
-def render_markdown(gains: Gains, null: pd.DataFrame | None = None) -> str:
-    """Return the page as Markdown."""
-    spec = gains.spec
-    options = ("" if spec["link"] is None else f" --link {spec['link']}") + (
-        "" if null is None else f" --null {null['ladders'].iloc[0]}"
-    )
-    command = f"densing ladder gain DIR --page FILE{options}"
-    parts = [
-        f"# {TITLE}",
-        f"Written by `{command}`; record {gains.digest[:12]}.",
-        f"{markdown.literal(about(gains.record()))}.",
-        textwrap.fill(HOW, 120),
-        "## Ratios",
-        table(
-            gains.frame(),
-            {
-                "arm": "arm", "density": ratio("density"), "tokens": ratio("token"), "no loss": "no_loss",
-                "status": "status", "pairs": "pairs",
-            },
-        ),
-        "## Costs of a run",
-        table(
-            gains.frame().merge(gains.prices(), on="arm"),
-            {
-                "arm": "arm",
-                "bytes sent by a rank": lambda row: formatting.volume(row["bytes"]),
-                "share of plain": lambda row: formatting.percentage(row["bytes_share"]),
-                "seconds": lambda row: formatting.number(row["seconds"], 3),
-                "joules": lambda row: formatting.number(row["joules"], 3),
-                "tokens a core second": lambda row: thousands(row["tokens_per_core_second"]),
-                "kept parameters": lambda row: f"{row['kept_parameters']:,.0f}",
-                "ln density per GB saved": lambda row: formatting.number(row["ln_density_per_gigabyte_saved"], 2),
-            },
-        ),
-        "\n".join(f"- {name.replace('_', ' ')}: {text}" for name, text in gains.evidence.items()),
-        "## Trend with tokens",
-        table(
-            gains.trends(),
-            {
-                "arm": "arm",
-                "ratio": "ratio",
-                "d ln ratio / d ln D": lambda row: formatting.number(row["trend"], 2),
-                "interval": lambda row: f"{formatting.number(row['trend_lo'])} to {formatting.number(row['trend_hi'])}",
-            },
-        ),
-        "## By budget, size and set of questions",
-        parts_table(gains),
-        "## Resolution",
-        f"Half-widths of {formatting.percentage(spec['level'])} intervals of ln ratios, here and for an hour of two "
-        "cores.",
-        table(
-            gains.resolution(),
-            {
-                "arm": "arm",
-                "core seconds spent": lambda row: f"{row['core_seconds']:,.0f}",
-                "ln density": lambda row: formatting.number(row["half_width"], 2),
-                "... in an hour": lambda row: formatting.number(row["half_width_hour"], 2),
-                "ln tokens": lambda row: formatting.number(row["token_half_width"], 2),
-                "... in an hour ": lambda row: formatting.number(row["token_half_width_hour"], 2),
-            },
-        ),
-        "Without pairs, two arms of three seeds each at the largest budget would see, size by size:",
-        table(gains.unpaired, UNPAIRED),
-    ]  # fmt: skip
-    if gains.unpaired_questions is not None:
-        parts += [
-            "Before, from the questions (mean of the sets, bits per byte), a law of their losses and one sd between "
-            "seeds for all sizes, two arms of three unpaired seeds each would see:",
-            table(gains.unpaired_questions, UNPAIRED),
-        ]
-    if null is not None:
-        parts += [
-            "## Do the intervals hold?",
-            null_words(null),
-            table(null, NULL),
-        ]
-    if len(gains.notes):
-        parts += ["## Notes", markdown.notes(gains.notes)]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-UNPAIRED: Mapping[str, Any] = {
-    "size": "size",
-    "d ln L / d ln N": lambda row: formatting.number(row["slope"], 2),
-    "sd of ln loss between seeds": lambda row: formatting.number(row["sd"], 2),
-    "half-width of ln density": lambda row: formatting.number(row["half_width"], 2),
-    "of ln tokens": lambda row: formatting.number(row["token_half_width"], 2),
-}
-NULL: Mapping[str, Any] = {
-    "injected density ratio": lambda row: str(row["density_ratio"]),
-    "injected token ratio": lambda row: str(row["token_ratio"]),
-    "density intervals that hold it": lambda row: formatting.percentage(row["density_held"]),
-    "token intervals that hold it": lambda row: formatting.percentage(row["token_held"]),
-    "half-width of ln density": lambda row: formatting.number(row["half_width"], 2),
-}
+UNPAIRED_FIELDS = (
+    Field("Size", column("size")),
+    numeric("d ln L / d ln N", "slope"),
+    numeric("sd of ln loss between seeds", "sd"),
+    numeric("Half-width of ln density", "half_width"),
+    numeric("Of ln tokens", "token_half_width"),
+)
 
 
 def null_words(null: pd.DataFrame) -> str:
@@ -280,33 +286,3 @@ def ratio(name: str) -> Any:
         return f"{value} ({formatting.number(low, 3)} to {formatting.number(high, 3)})"
 
     return written
-
-
-def thousands(value: Any) -> str:
-    """Return a whole number with commas.
-
-    Examples
-    --------
-    >>> thousands(67542.3), thousands(None)
-    ('67,542', '–')
-    """
-    return formatting.MISSING if formatting.is_missing(value) else f"{value:,.0f}"
-
-
-def table(frame: pd.DataFrame, columns: Mapping[str, Any]) -> str:
-    """Return a table of Markdown; a column is a name of the frame's, or written from the row."""
-    rows = (
-        [formatting.clean(str(row[each] if isinstance(each, str) else each(row)), markdown.LONGEST)
-         for each in columns.values()]
-        for row in frame.to_dict("records")
-    )  # fmt: skip
-    return markdown.table(list(columns), rows)
-
-
-def parts_table(gains: Gains) -> str:
-    """Return both ratios of every arm by budget, by size, and by set of questions."""
-    columns = {
-        "arm": "arm", "by": "by", "value": "value", "density": ratio("density"), "tokens": ratio("token"),
-        "status": "status",
-    }  # fmt: skip
-    return table(gains.by, columns)

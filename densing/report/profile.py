@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from densing import __version__
-from densing.core import doubts, formatting, write_text
+from densing.core import doubts, formatting
 from densing.efficiency.profile import SHOWN, all_step_times, cut_short, per_step, pooled
 from densing.efficiency.timeline import NO_DEVICE_WORK, OPS, Partition
 from densing.plots import (
@@ -34,22 +34,27 @@ from densing.plots import (
     same_step,
     suffered,
 )
-from densing.report import page
-from densing.report.page import (
-    Field,
+from densing.report.document import (
+    Block,
+    Figure,
+    Fold,
+    Heading,
     Headline,
-    ShownFigure,
-    ShownTable,
-    column,
-    first_notes,
-    numeric,
-    pairs,
-    record,
-    shares,
-    shown_figure,
-    shown_table,
-    times,
+    Page,
+    Pairs,
+    Point,
+    Points,
+    Prose,
+    Section,
+    Terms,
+    notes_section,
+    present,
+    prose,
+    versions_section,
+    write,
 )
+from densing.report.page import shown_figure
+from densing.report.tables import Field, ShownTable, column, numeric, pairs, record, shares, shown_table, times
 
 if TYPE_CHECKING:
     from densing.efficiency.profile import (
@@ -62,23 +67,6 @@ if TYPE_CHECKING:
     from densing.tradeoff import DensityCost
 
 
-SECTIONS = (
-    ("headline", "Headline"),
-    ("causes", "Causes"),
-    ("partition", "Ranks"),
-    ("timeline", "Timeline"),
-    ("collectives", "Collectives"),
-    ("stragglers", "Stragglers"),
-    ("idle", "Idle"),
-    ("path", "Critical path"),
-    ("steps", "Steps"),
-    ("copies", "Copies"),
-    ("changes", "Changes"),
-    ("density", "Density"),
-    ("notes", "Notes"),
-    ("definitions", "Definitions"),
-    ("versions", "Versions"),
-)
 MOST_SOURCES = 200
 MOST_ROWS, MOST_RANKS, MOST_STEPS = 40, 256, 400
 DRAWN = 16
@@ -122,60 +110,113 @@ def build_profile_report(
     densing.core.errors.InputError
         When the file cannot be written.
     """
-    target = Path(path)
-    write_text(target, render(run, baseline=baseline, density=density, utilisation=utilisation))
-    return target
+    return write(profile_page(run, baseline=baseline, density=density, utilisation=utilisation), path)
 
 
-def render(
+def profile_page(
     run: RunProfile,
     *,
     baseline: Comparison | None = None,
     density: DensityCost | None = None,
     utilisation: RunUtilisation | None = None,
-) -> str:
-    """Return the page as text."""
-    optional = {"changes": baseline, "density": density}
+) -> Page:
+    """Return the page: what cost the most first, then rank by rank and cause by cause."""
     # A density joined without a profile says what was lost by this run's own.
     if density is not None and density.partition is None:
         density = replace(density, partition=pooled([rank.partition for rank in run.ranks]))
     shown = figures(run)
-    context = {
-        "headline": replace(headline(run), figure=shown.pop("partition")),
-        "sections": [entry for entry in SECTIONS if optional.get(entry[0], entry) is not None],
-        "worst": worst(run),
-        "utilisation": [] if utilisation is None else utilisation_words(utilisation),
-        "figures": shown,
-        "causes": causes_table(run),
-        "ranks": ranks_table(run),
-        "names": names_table(run, "names", "What took longest, by name, over all ranks."),
-        "clock_sentence": clock_words(run),
-        "collectives": collectives_table(run),
-        "straggler_sentences": straggler_words(run),
-        "waits": waits_table(run),
-        "late": late_table(run),
-        "idle": idle_table(run),
-        "meanwhile": meanwhile_table(run),
-        "gaps": gaps_table(run),
-        "launches": launches_table(run),
-        "turns": turns_table(run),
-        "path": path_table(run),
-        "has_steps": len({step.number for rank in run.ranks for step in rank.steps}),
-        "step_rows": steps_table(run),
-        "spread": spread_table(run),
-        "copies": copies_table(run),
-        "loading_sentence": loading_words(run),
-        "comparison": None if baseline is None else changes(baseline),
-        "density_sentences": [] if density is None else density.sentences(),
-        **first_notes(run.notes),
-        "unrecognised": names_table(run, "unrecognised", UNRECOGNISED),
-        "definitions": DEFINITIONS,
-        "versions": pairs({"densing": __version__, "python": platform.python_version(), "numpy": np.__version__}),
-        "options": pairs(run.options),
-        "sources": sources(run),
-    }
-    # Bytes in a file's name that are no text are written out.
-    return page.fill("profile.html", context).encode("utf-8", "backslashreplace").decode()
+    told = [] if utilisation is None else utilisation_words(utilisation)
+    head = replace(headline(run), figure=shown["partition"], opening=prose(*told))
+    collectives = present(collectives_table(run))
+    copies = present(copies_table(run)) or prose("No copies were recorded in the window.")
+    unknown = present(names_table(run, "unrecognised", UNRECOGNISED))
+    clocks = clock_words(run)
+    rank_strip = (Heading("In order of rank"), shown["rank-strip"]) if "rank-strip" in shown else ()
+    sections = (
+        _causes(run),
+        Section("partition", "Rank by rank", (
+            *rank_strip, ranks_table(run), Heading("What took longest, by name"),
+            names_table(run, "names", "What took longest, by name, over all ranks."),
+        ), short="Ranks", folded=True),
+        Section("timeline", "One step on one axis", (shown["timeline"], *prose(clocks)),
+                short="Timeline"),
+        Section("collectives", "Collectives", collectives or prose(NO_COLLECTIVES)),
+        _stragglers(run, shown),
+        Section("idle", "Idle time", (
+            shown["idle"], *present(idle_table(run), meanwhile_table(run)),
+            Fold("The longest gaps, and launches rank by rank", (gaps_table(run), launches_table(run))),
+        ), short="Idle", folded=True),
+        _path(run, shown),
+        _steps(run, shown),
+        Section("copies", "Copies and data loading", (*copies, Prose(loading_words(run))), short="Copies", folded=True),
+        *([] if baseline is None else [changes_section(baseline)]),
+        *([] if density is None else [_bought(density)]),
+        notes_section(
+            run.notes, nothing="There is nothing to remark: no event was skipped or repaired.",
+            below=(Heading("Names that no rule knows"), *unknown) if unknown else (),
+        ),
+        Section("definitions", "Definitions", (Terms(DEFINITIONS),), folded=True),
+        versions_section(
+            Pairs("Options", pairs(run.options)),
+            Fold("Where each rank was read from", (Pairs("Traces", sources(run)),)),
+            title="Versions and options", python=platform.python_version(), numpy=np.__version__,
+        ),
+    )  # fmt: skip
+    return Page("densing profile", head, sections)
+
+
+NO_COLLECTIVES = (
+    "No communication was recognised in the window. If some work is communication under another name, say so with "
+    "--comm-pattern; names that no rule knows are listed under Notes."
+)
+CEILINGS = (
+    "Costs are ceilings: exposed time need not lie on the critical path, and removing one cause may expose the next."
+)
+
+
+def _causes(run: RunProfile) -> Section:
+    table, points = causes_table(run), worst(run)
+    blocks: tuple[Block, ...] = (
+        Prose("No cause of lost time can be named: nothing that was recorded was exposed, copied or idle."),
+    )
+    if points:
+        every = (Fold("Every cause", (table,)),) if len(table.rows) > len(points) else ()
+        blocks = (Points(points, ordered=True), Prose(CEILINGS, "small"), *every)
+    return Section("causes", "What cost the most", blocks, short="Causes")
+
+
+def _stragglers(run: RunProfile, shown: Mapping[str, Figure]) -> Section:
+    blocks = prose(*straggler_words(run))
+    if "waits" in shown:
+        own = (shown["suffered"],) if "suffered" in shown else ()
+        more = Fold("The longest waits, and how long each rank waited itself", (late_table(run), *own))
+        blocks = (*blocks, shown["waits"], waits_table(run), more)
+    return Section("stragglers", "Who waits for whom", blocks, short="Stragglers")
+
+
+def _path(run: RunProfile, shown: Mapping[str, Figure]) -> Section:
+    blocks: tuple[Block, ...] = (shown["paths"], *present(path_table(run)))
+    if "run-path" in shown:
+        blocks = (shown["run-path"], *present(turns_table(run)), Heading("Within each rank"), *blocks)
+    return Section("path", "Critical path", blocks, folded=True)
+
+
+def _steps(run: RunProfile, shown: Mapping[str, Figure]) -> Section:
+    count = len({step.number for rank in run.ranks for step in rank.steps})
+    if not count:
+        text = "The traces mark no steps. With profiler.step() at the end of each, times are told step by step."
+        return Section("steps", "Steps", prose(text), folded=True)
+    first: tuple[Block, ...] = (
+        Prose("One step is marked, so nothing tells how steps differ from one another; record several (active=10)."),
+    )
+    if count > 1:
+        first = (shown["steps"], Fold("Every step as a table", (steps_table(run),)))
+    spread = (Heading("How step times spread"), shown["step-times"], *present(spread_table(run)))
+    return Section("steps", "Steps", (*first, *spread), folded=True)
+
+
+def _bought(density: DensityCost) -> Section:
+    return Section("density", "What the training bought", prose(*density.sentences()), short="Density")
 
 
 UNRECOGNISED = (
@@ -184,16 +225,16 @@ UNRECOGNISED = (
 )
 
 
-def worst(run: RunProfile) -> list[tuple[str, str, str]]:
+def worst(run: RunProfile) -> tuple[Point, ...]:
     """Return the worst causes: cost, what it is, what usually helps."""
-    return [
-        (
+    return tuple(
+        Point(
+            f"– {formatting.clean(cause.message, 600)}.",
             f"{formatting.milliseconds(cause.ms_per_step)} {per(run)} ({formatting.percent(cause.share_pct)})",
-            formatting.clean(cause.message, 600),
-            formatting.clean(cause.remedy, 600),
+            f"What usually helps: {formatting.clean(cause.remedy, 600)}.",
         )
         for cause in run.causes[:SHOWN]
-    ]
+    )
 
 
 def sources(run: RunProfile) -> list[tuple[str, str]]:
@@ -440,7 +481,7 @@ def _delay_words(run: RunProfile) -> list[str]:
     ]
 
 
-def figures(run: RunProfile) -> dict[str, ShownFigure]:
+def figures(run: RunProfile) -> dict[str, Figure]:
     """Return every figure of a profile by name."""
     parts = {rank.rank: rank.partition for rank in run.ranks}
     windows = {rank: part.window_ns for rank, part in parts.items()}
@@ -1023,16 +1064,8 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class Changes:
-    """The section on what changed: sentences, and the table."""
-
-    sentences: tuple[str, ...]
-    table: ShownTable
-
-
-def changes(baseline: Comparison) -> Changes:
-    """Put a comparison in words."""
+def changes_section(baseline: Comparison) -> Section:
+    """Return what changed: sentences, and the table."""
     notes = tuple(formatting.sentence(note.message) for note in baseline.notes)
     rows = [
         {**record(change), "name": _NAMES.get(change.metric, change.metric), "interval": _interval(change)}
@@ -1051,7 +1084,8 @@ def changes(baseline: Comparison) -> Changes:
         "Means over steps, each first averaged over the ranks, with bootstrap intervals over steps. How much a second "
         "start of the same job differs is not in the noise."
     )
-    return Changes((verdict(baseline), *notes), shown_table("changes-table", caption, rows, fields))
+    table = shown_table("changes-table", caption, rows, fields)
+    return Section("changes", "What changed", (*prose(verdict(baseline), *notes), table), short="Changes")
 
 
 def verdict(baseline: Comparison) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.core import Note, formatting, severest_first, write_text
+from densing.core import Note, formatting, severest_first
 from densing.plots import (
     CHOICES,
     JOURNAL_MONTHS,
@@ -29,22 +29,30 @@ from densing.plots import (
     plot_vintages,
     specifications,
 )
-from densing.report import page
+from densing.report.document import (
+    Block,
+    Figure,
+    Finder,
+    Fold,
+    Heading,
+    Headline,
+    Page,
+    Pairs,
+    Point,
+    Points,
+    Prose,
+    Section,
+    Terms,
+    doubtful,
+    notes_section,
+    present,
+    prose,
+    write,
+)
 from densing.report.frontier import FLOPS, SCALES, WHAT, frontier_table, scale_figure
 from densing.report.gain import HOW, shown_gains
-from densing.report.page import (
-    Field,
-    Headline,
-    ShownFigure,
-    ShownTable,
-    column,
-    doubtful,
-    flag,
-    pairs,
-    ranged,
-    shown_figure,
-    shown_table,
-)
+from densing.report.page import shown_figure
+from densing.report.tables import Field, ShownTable, column, flag, pairs, ranged, shown_table, site
 from densing.scores.references import JOINT, JointReference
 from densing.scores.study import PAPER_MONTHS, early, vintage_sentence
 from densing.scores.trend import PAPERS_OWN, PRIORS, held_truth
@@ -58,27 +66,8 @@ if TYPE_CHECKING:
     from densing.tradeoff import Frontier, GainRecord, Gains
 
 
-SECTIONS = (
-    ("headline", "Headline"),
-    ("answers", "Answers"),
-    ("yours", "Your models"),
-    ("models", "Models"),
-    ("front", "Front"),
-    ("vintages", "Earlier"),
-    ("beside", "Comparison"),
-    ("measured", "Measured here"),
-    ("frontier", "Cost"),
-    ("gains", "Gains"),
-    ("estimators", "Estimators"),
-    ("reference-curve", "Reference"),
-    ("multiverse", "Multiverse"),
-    ("checks", "Checks"),
-    ("forecast", "Forecast"),
-    ("skills", "Skills"),
-    ("notes", "Notes"),
-    ("sources", "Sources"),
-    ("versions", "Versions"),
-)
+METHOD = "Method: Xiao et al., arXiv 2412.04315."
+"""What the footer of a page of densities says."""
 
 
 def build_report(
@@ -136,72 +125,173 @@ def build_report(
     >>> page[:15], "<script src" in page
     ('<!DOCTYPE html>', False)
     """
-    target = Path(path)
-    write_text(target, render(study, against, gains))
-    return target
+    return write(study_page(study, against, gains), path)
 
 
-def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains | GainRecord | Path | str] = ()) -> str:
-    """Return the page as text."""
-    measured, ladders = study.measured, shown_gains(gains)
-    placed = study_frontier(study) if against is None else against
-    # Of a catalog without tokens there is no frontier to show.
-    against = placed if placed.scales else None
-    answers, shown = answers_table(study.answers), figures(study)
-    front, earlier = front_table(study.trend.front), vintages_table(study.vintages)
-    parts = {"answers": answers, "front": front, "vintages": earlier, "measured": measured, "yours": study.placed,
-             "beside": study.comparison, "frontier": against, "gains": ladders or None}  # fmt: skip
-    # Where a part was to stand, the page says why there is none.
-    missing = {
-        note.details["part"]: formatting.sentence(note.message) for note in study.notes if note.code == "part-missing"
-    }
-    context = {
-        "headline": replace(headline(study), figure=shown.pop("density")),
-        "figures": shown,
-        "sections": [
-            (name, title) for name, title in SECTIONS if name not in parts or parts[name] is not None or name in missing
-        ],
-        "missing": missing,
-        "front": front,
-        "front_words": "" if study.trend.front is None else study.trend.front.sentence,
-        "priors": priors_table(study.trend),
-        "vintages": earlier,
-        "vintage_words": vintage_sentence(study.vintages),
-        "answers": answers,
-        "answer_words": answer_words(study.answers),
-        "yours": study.placed and yours_table(study.placed),
-        "yours_words": study.placed and [formatting.sentence(note.message) for note in study.placed.notes],
-        "comparison_title": comparison_title(study),
-        "comparison_words": comparison(study),
-        "sensitivity": sensitivity_table(study.sensitivity),
-        "tested": winning_forecast(study),
-        "measured": measured and measured_table(measured),
-        "measured_lead": measured and measured_lead(measured),
-        "measured_sentences": measured and measured_words(measured),
-        "frontier": against and frontier_table(against, against.scales[0], "frontier-table"),
-        "frontier_figure": against and scale_figure(against, against.scales[0], "frontier"),
-        "frontier_words": [f"{WHAT} {FLOPS}", *doubtful(against.notes)] if against else [],
-        "gains": ladders,
-        "gain_words": [f"{HOW} {SCALES}"] if ladders else [],
-        "estimates": estimates_table(study.trend),
-        "multiverse": multiverse_table(study.multiverse),
-        "replication": replication_table(study.replication),
-        "reference_points": reference_table(study.reference),
-        "checks": check_sentences(study),
-        "tests": other_tests_table(study.trend.checks),
-        "diagnostics": diagnostics(study.trend.checks),
-        "backtest": backtest(study.backtest),
-        "past": past(study.past_forecast),
-        "corollaries": corollaries_table(study.corollaries),
-        "models": models_table(study),
-        "skills": skills_table(study.skills),
-        "notes": all_notes(study),
-        "provenance": provenance_table(study.provenance),
-        "versions": pairs(study.versions),
-        "hashes": pairs(study.hashes),
-        "options": pairs(study.options),
-    }
-    return page.fill("report.html", context, study.hashes)
+def study_page(
+    study: Study, against: Frontier | None = None, gains: Iterable[Gains | GainRecord | Path | str] = ()
+) -> Page:
+    """Return the page: the headline, then what follows from it, each part folded that is not for every reader."""
+    shown = figures(study)
+    head = replace(headline(study), figure=shown["density"])
+    models = models_table(study)
+    found = Finder(models.name, "models", f"{len(models.rows)} models, ranked")
+    head = replace(head, opening=(*_those(shown, "pace", "sensitivity"), found))
+    sections = (
+        *_answers(study),
+        *_yours(study),
+        Section("models", "Every model", (models,), short="Models"),
+        *_front(study),
+        *_vintages(study, shown),
+        *_comparison(study, shown),
+        *_measured(study, shown),
+        *_frontier(study_frontier(study) if against is None else against),
+        *_gains(gains),
+        Section("estimators", "Estimators side by side", (
+            shown["estimates"], estimates_table(study.trend), *present(priors_table(study.trend)),
+        ), short="Estimators", folded=True),
+        Section("reference-curve", "The reference", (
+            shown["reference"],
+            Fold("Points of the reference", (reference_table(study.reference),), printed=False),
+        ), short="Reference", folded=True),
+        _multiverse(study, shown),
+        _checks(study, shown),
+        _forecast(study, shown),
+        Section("skills", "Skill by skill", (
+            shown["skills"], Fold("Every model and skill", (skills_table(study.skills),), printed=False),
+        ), short="Skills", folded=True),
+        notes_section(all_notes(study), most=None),
+        Section("sources", "Sources and licences", (provenance_table(study.provenance),), short="Sources", folded=True),
+        Section("versions", "Versions and hashes", (
+            Pairs("Versions", pairs(study.versions)), Pairs("Hashes of the inputs", pairs(study.hashes)),
+            Pairs("Options", pairs(study.options)),
+        ), short="Versions", folded=True),
+    )  # fmt: skip
+    return Page("densing", head, sections, inputs=study.hashes, method=METHOD)
+
+
+def _those(shown: Mapping[str, Figure], *names: str) -> tuple[Block, ...]:
+    """Return the figures that there are, of these names."""
+    return tuple(shown[name] for name in names if name in shown)
+
+
+def _why(study: Study, part: str) -> tuple[Block, ...]:
+    """Return why a part of the study is missing, where it failed."""
+    notes = [note for note in study.notes if note.code == "part-missing" and note.details["part"] == part]
+    return prose(*(formatting.sentence(note.message) for note in notes))
+
+
+def _answers(study: Study) -> tuple[Section, ...]:
+    table, words = answers_table(study.answers), answer_words(study.answers)
+    known = (Fold("What to know of these answers", (Terms(words),)),) if words else ()
+    blocks = _why(study, "answers") if table is None else (table, *known)
+    return (Section("answers", "Questions and answers", blocks, short="Answers"),) if blocks else ()
+
+
+def _yours(study: Study) -> tuple[Section, ...]:
+    if study.placed is None:
+        return ()
+    told = Points.of(formatting.sentence(note.message) for note in study.placed.notes)
+    return (Section("yours", "Your models", (yours_table(study.placed), *told)),)
+
+
+def _front(study: Study) -> tuple[Section, ...]:
+    front = study.trend.front
+    table = front_table(front)
+    if front is None or table is None:
+        return ()
+    title = "The front: the densest models"
+    return (Section("front", title, (Prose(front.sentence), table), short="Front", folded=True),)
+
+
+def _vintages(study: Study, shown: Mapping[str, Figure]) -> tuple[Section, ...]:
+    table = vintages_table(study.vintages)
+    if table is None:
+        return ()
+    blocks = (Prose(vintage_sentence(study.vintages)), shown["vintages"], table)
+    return (Section("vintages", "What the headline would have said earlier", blocks, short="Earlier", folded=True),)
+
+
+def _comparison(study: Study, shown: Mapping[str, Figure]) -> tuple[Section, ...]:
+    title, blocks = "Comparison with another reference", _why(study, "beside")
+    if study.comparison is not None:
+        title, blocks = comparison_title(study), (Prose(comparison(study)), shown["beside"])
+    return (Section("beside", title, blocks, short="Comparison", folded=True),) if blocks else ()
+
+
+def _measured(study: Study, shown: Mapping[str, Figure]) -> tuple[Section, ...]:
+    measured = study.measured
+    if measured is None:
+        return ()
+    lead, among = measured_lead(measured), _those(shown, "measured-among")
+    score = _those(shown, "measured-score")
+    blocks: tuple[Block, ...] = (
+        *prose(lead),
+        *_those(shown, "measured-loss"),
+        *present(measured_table(measured)),
+        *((Heading("Among the catalog's models"), *among) if among else ()),
+        *((Fold("By accuracy", score),) if score else ()),
+        *Points.of(measured_words(measured)),
+    )
+    return (Section("measured", "Measured here", blocks),)
+
+
+def _frontier(placed: Frontier) -> tuple[Section, ...]:
+    if not placed.scales:
+        # Of a catalog without tokens there is no frontier to show.
+        return ()
+    scale = placed.scales[0]
+    blocks: tuple[Block, ...] = (
+        scale_figure(placed, scale, "frontier"),
+        *(Prose(text, "small") for text in (f"{WHAT} {FLOPS}", *doubtful(placed.notes))),
+        Fold("Every model with known tokens", (frontier_table(placed, scale, "frontier-table"),)),
+    )
+    return (Section("frontier", "Density against training compute", blocks, short="Cost", folded=True),)
+
+
+def _gains(gains: Iterable[Gains | GainRecord | Path | str]) -> tuple[Section, ...]:
+    ladders = shown_gains(gains)
+    if not ladders:
+        return ()
+    blocks: list[Block] = [Prose(f"{HOW} {SCALES}", "small")]
+    for ladder in ladders:
+        blocks += [Heading(ladder.title), ladder.figure, *ladder.blocks]
+    return (Section("gains", "What changes of training buy", tuple(blocks), short="Gains", folded=True),)
+
+
+def _multiverse(study: Study, shown: Mapping[str, Figure]) -> Section:
+    others = present(sensitivity_table(study.sensitivity))
+    blocks = (
+        shown["multiverse"],
+        *((Heading("One choice another, on the same scale"), *others) if others else ()),
+        Fold("All specifications", (multiverse_table(study.multiverse),), printed=False),
+        Heading("The paper's own method", "replication"),
+        replication_table(study.replication),
+    )
+    title = "The multiverse: other references, benchmarks, windows and methods"
+    return Section("multiverse", title, blocks, short="Multiverse", folded=True)
+
+
+def _checks(study: Study, shown: Mapping[str, Figure]) -> Section:
+    checks = study.trend.checks
+    found = diagnostics(checks)
+    blocks = (
+        Points(tuple(Point(sentence, f"{name}.") for name, sentence in check_sentences(study))),
+        Heading("Release dates of whole families shuffled"),
+        shown["permutation"],
+        Heading("Groups, organisations and families left out"),
+        shown["leave-one-out"],
+        Fold("Other tests, which do not lead", (other_tests_table(checks), *prose(found))),
+    )
+    return Section("checks", "Checks", blocks, folded=True)
+
+
+def _forecast(study: Study, shown: Mapping[str, Figure]) -> Section:
+    tested = winning_forecast(study)
+    won = _why(study, "tested") if tested is None else (Prose(tested[0], "lead"), shown["tested"], tested[1])
+    told = (backtest(study.backtest), past(study.past_forecast))
+    blocks = (*won, *prose(*told), *_those(shown, "forecast"), corollaries_table(study.corollaries))
+    return Section("forecast", "Forecast", blocks, folded=True)
 
 
 def headline(study: Study) -> Headline:
@@ -328,7 +418,7 @@ def comparison_title(study: Study) -> str:
     )
 
 
-def figures(study: Study) -> dict[str, ShownFigure]:
+def figures(study: Study) -> dict[str, Figure]:
     """Return every figure of the report by name."""
     n_apart = 0 if study.apart is None else len(study.apart.table)
     # A fan stands in the density figure only where back-tests did better than assuming no progress.
@@ -1267,7 +1357,7 @@ FIELDS = (
     Field("Benchmark", column("benchmark"), minor=True),
     Field("Family", column("family")),
     Field("Organisation", column("organisation"), minor=True),
-    Field("Source", column("source", page.site), link="source", minor=True),
+    Field("Source", column("source", site), link="source", minor=True),
 )
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from densing import __version__
-from densing.core import formatting, write_text
+from densing.core import formatting
 from densing.efficiency.systems import DOES_NOT_FIT, MISSED, VERDICTS, counts_of, in_memory, untested
 from densing.efficiency.systems import title as compared_title
 from densing.efficiency.timeline import partition, select
@@ -31,21 +30,22 @@ from densing.plots import (
     rows_of,
 )
 from densing.plots import times as speedup_words
-from densing.report import page
-from densing.report.page import (
-    Field,
+from densing.report.document import (
+    Block,
+    Figure,
+    Fold,
+    Heading,
     Headline,
-    ShownFigure,
-    ShownTable,
-    column,
-    first_notes,
-    numeric,
-    pairs,
-    shares,
-    shown_figure,
-    shown_table,
-    times,
+    Page,
+    Prose,
+    Section,
+    Terms,
+    notes_section,
+    versions_section,
+    write,
 )
+from densing.report.page import shown_figure
+from densing.report.tables import Field, ShownTable, column, numeric, shares, shown_table, times
 
 if TYPE_CHECKING:
     from densing.core import Note
@@ -53,19 +53,6 @@ if TYPE_CHECKING:
     from densing.efficiency.timeline import RankTimeline, Timeline
 
 
-SECTIONS = (
-    ("headline", "Headline"),
-    ("compare", "Side by side"),
-    ("regime", "Where it pays"),
-    ("timelines", "Timelines"),
-    ("tau", "Period"),
-    ("predicted", "Predicted"),
-    ("claims", "Published"),
-    ("throughput", "Speeds"),
-    ("notes", "Notes"),
-    ("definitions", "Definitions"),
-    ("versions", "Versions"),
-)
 MOST_ROWS = 2000
 MOST_TIMELINES = 400
 LABELS = {
@@ -152,44 +139,62 @@ def build_techniques(
     """
     tables = {"compare": compare, "regime": regime, "claims": claims, "tau": tau, "predicted": predicted}
     rows = {name: [] if table is None else rows_of(table, NEEDED[name], name) for name, table in tables.items()}
-    target = Path(out)
     contents = Contents(
         **rows, timelines=tuple(timelines), throughput=throughput, notes=tuple(notes), baseline=baseline
     )
-    write_text(target, render(contents))
-    return target
+    return write(techniques_page(contents), out)
 
 
-def render(contents: Contents) -> str:
-    """Return the page as text."""
+def techniques_page(contents: Contents) -> Page:
+    """Return the page; sections without contents are left out."""
     compare, regime, claims = contents.compare, contents.regime, contents.claims
     names = {str(row["technique"]) for row in (*compare, *regime, *contents.tau, *contents.predicted, *claims)}
     shown = figures(contents)
     first = next(iter(shown), "")
-    context = {
-        "headline": replace(headline(contents), figure=shown.pop(first, None)),
-        "sections": [entry for entry in SECTIONS if getattr(contents, entry[0], True) or entry[0] == "notes"],
-        "figures": shown,
-        "compare": compare_table(compare) if compare else None,
-        "regime": regime_table(regime) if regime else None,
-        "regime_sums": regime_sums(regime) if regime else None,
-        "timelines": [
-            (formatting.clean(label, 120), f"gantt-{number}") for number, (label, _) in enumerate(contents.timelines)
-        ],
-        "timeline_words": TIMELINE_WORDS,
-        "timeline_table": timeline_table(contents.timelines),
-        "tau": tau_table(contents.tau) if contents.tau else None,
-        "predicted": predicted_table(contents.predicted) if contents.predicted else None,
-        "claims": claims_table(claims) if claims else None,
-        "grades": grades_table(claims) if claims else None,
-        "assumptions": assumptions_table(claims),
-        "throughput": throughput_table(contents.throughput) if contents.throughput else None,
-        **first_notes(contents.notes, names),
-        "definitions": DEFINITIONS,
-        "versions": pairs({"densing": __version__, "python": platform.python_version(), "numpy": np.__version__}),
-    }
+    head = replace(headline(contents), figure=shown.pop(first, None))
+    drawn = {name: (figure,) for name, figure in shown.items()}
+    sections = (
+        *_part("compare", "Side by side", compare and (compare_table(compare),)),
+        *_part("regime", "Where it pays", regime and (
+            *drawn.get("regime", ()), regime_sums(regime), Fold("Every cell as a table", (regime_table(regime),)),
+        )),
+        *_part("timelines", "Timelines", contents.timelines and _timelines(contents.timelines, drawn)),
+        *_part("tau", "Exposed against the period", contents.tau and (
+            *drawn.get("tau", ()), tau_table(contents.tau),
+        ), "Period"),
+        *_part("predicted", "Predicted and measured", contents.predicted and (
+            predicted_table(contents.predicted),
+        ), "Predicted"),
+        *_part("claims", "Published figures, and ours", claims and _claims(claims), "Published"),
+        *_part("throughput", "Measured training speeds, and ours", contents.throughput and (
+            *drawn.get("throughput", ()), throughput_table(contents.throughput),
+        ), "Speeds"),
+        notes_section(contents.notes, names),
+        Section("definitions", "Definitions", (Terms(DEFINITIONS),), folded=True),
+        versions_section(python=platform.python_version(), numpy=np.__version__),
+    )  # fmt: skip
     speeds = contents.throughput
-    return page.fill("techniques.html", context, {"constants": speeds.constants_sha256} if speeds else None)
+    inputs = {"constants": speeds.constants_sha256} if speeds else {}
+    return Page("densing techniques", head, sections, inputs=inputs)
+
+
+def _part(name: str, title: str, blocks: Any, short: str = "") -> tuple[Section, ...]:
+    """Return a section, if it has contents."""
+    return (Section(name, title, blocks, short),) if blocks else ()
+
+
+def _timelines(timelines: Sequence[tuple[str, Timeline]], drawn: Mapping[str, tuple[Figure, ...]]) -> tuple[Block, ...]:
+    blocks: list[Block] = [Prose(TIMELINE_WORDS)]
+    for number, (label, _) in enumerate(timelines):
+        for figure in drawn.get(f"gantt-{number}", ()):
+            blocks += [Heading(formatting.clean(label, 120)), figure]
+    return (*blocks, timeline_table(timelines))
+
+
+def _claims(claims: Sequence[Row]) -> tuple[Block, ...]:
+    decided = assumptions_table(claims)
+    more = () if decided is None else (Heading("What decides the predictions"), decided)
+    return (grades_table(claims), claims_table(claims), *more)
 
 
 TIMELINE_WORDS = (
@@ -220,7 +225,7 @@ THROUGHPUT_WORDS = (
 )
 
 
-def figures(contents: Contents) -> dict[str, ShownFigure]:
+def figures(contents: Contents) -> dict[str, Figure]:
     """Return every figure of the page by name."""
     captioned = [
         shown_figure(name, plot(rows), caption)
@@ -508,7 +513,15 @@ def regime_table(rows: Sequence[Row]) -> ShownTable:
         Field("Verdict", column("verdict")),
     )
     filters = ("Technique", "Verdict")
-    return shown_table("regime-table", "Every cell of the map.", rows[:MOST_ROWS], fields, filters, sortable=True)
+    return shown_table(
+        "regime-table",
+        "Every cell of the map.",
+        rows[:MOST_ROWS],
+        fields,
+        filters,
+        sortable=True,
+        called=("cells", "technique, batch …"),
+    )
 
 
 def regime_sums(rows: Sequence[Row]) -> ShownTable:
@@ -615,7 +628,9 @@ def claims_table(rows: Sequence[Row]) -> ShownTable:
         "prediction can be reproduced; whatever else agrees is counted by its grade."
     )
     filters = ("Technique", "Grade", "Evidence", "Verdict")
-    return shown_table("claims-table", caption, marked, fields, filters, "failed", sortable=True)
+    return shown_table(
+        "claims-table", caption, marked, fields, filters, "failed", sortable=True, called=("figures", "claim, source …")
+    )
 
 
 def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
@@ -635,7 +650,7 @@ def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
         Field("Ours then", lambda row: value_words(row["changed"], row.get("unit"))),
     )
     caption = "One assumption changed at a time; ◆ marks those that turn the verdict, and so decide it."
-    return shown_table("assumptions-table", caption, tried[:MOST_ROWS], fields, (), "turns")
+    return shown_table("assumptions-table", caption, tried[:MOST_ROWS], fields, mark="turns")
 
 
 def null_words(row: Mapping[str, Any]) -> str:

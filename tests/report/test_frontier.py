@@ -12,7 +12,8 @@ import pytest
 
 import densing
 from densing.report import build_frontier
-from densing.report.study import render
+from densing.report.page import render
+from densing.report.study import study_page
 from densing.tradeoff import DensityCost, study_frontier
 from tests.support import report_fixture as fixture
 from tests.support.gain_records import arm, record, written
@@ -58,7 +59,7 @@ def study() -> Any:
 
 
 def test_the_report_has_a_section_of_what_the_study_knows(study: Any) -> None:
-    shown = Page(render(study))
+    shown = Page(render(study_page(study)))
     result = study_frontier(study)
     assert result.scales and result.table["status"].eq("no cost").any()
     layout = json.loads(shown.script_text["data-plot-frontier"])
@@ -70,6 +71,6 @@ def test_the_report_has_a_section_of_what_the_study_knows(study: Any) -> None:
 
 def test_without_tokens_the_report_has_no_such_section(study: Any) -> None:
     silent = SimpleNamespace(**{**vars(study), "compute": study.compute.assign(flops=np.nan)})
-    shown = Page(render(silent))
+    shown = Page(render(study_page(silent)))
     assert "frontier" not in [section["id"] for section in shown.all("section")]
     assert not [link for link in shown.all("a") if link["href"] == "#frontier"]

@@ -11,9 +11,11 @@ import pytest
 
 from densing.core import ArtefactError
 from densing.report import build_gain, build_report
-from densing.report.study import SECTIONS, render
+from densing.report.page import render
+from densing.report.study import study_page
 from densing.scores.ladder import simulated_ladder
 from densing.tradeoff import Gains, gain_table, ladder_gain
+from tests.report.test_study import SECTIONS
 from tests.support import report_fixture as fixture
 from tests.support.gain_records import arm, record, written
 from tests.support.ladder_files import write_ladder
@@ -40,9 +42,9 @@ def test_the_report_has_a_section_of_the_ladders_that_it_is_given(study: Any, tm
                                          no_loss="yes"), arm(HOSTILE, None, None, status="flat", density_hi=0.7),
                                      trends=[TREND]))  # fmt: skip
     second = written(tmp_path, record(arm(fixture.BREAKOUT, 0.8, 200.0), digest="ff" * 32), "other.json")
-    shown = Page(render(study, gains=[first, second, first]))
+    shown = Page(render(study_page(study, gains=[first, second, first])))
     assert [section["id"] for section in shown.all("section")] == [
-        name for name, _ in SECTIONS if name not in ("answers", "front")
+        name for name in SECTIONS if name not in ("answers", "front")
     ]
     figures = [name for name in shown.script_text if name.startswith("data-plot-gain")]
     assert figures == ["data-plot-gain-0", "data-plot-gain-1"], "the first is given twice and shown once"
@@ -57,7 +59,7 @@ def test_the_report_has_a_section_of_the_ladders_that_it_is_given(study: Any, tm
 
 
 def test_without_ladders_the_report_has_no_such_section(study: Any) -> None:
-    shown = Page(render(study))
+    shown = Page(render(study_page(study)))
     assert "gains" not in [section["id"] for section in shown.all("section")]
     assert not [link for link in shown.all("a") if link["href"] == "#gains"]
 
@@ -73,7 +75,17 @@ def test_a_page_of_its_own_shows_figure_table_and_notes(gains: Gains, tmp_path: 
     null = pd.DataFrame({"density_ratio": [1.0], "token_ratio": [1.0], "ladders": [100], "density_held": [0.95],
                          "token_held": [0.96], "half_width": [0.2]})  # fmt: skip
     shown = Page(build_gain(gains, tmp_path / "gain.html", null=null).read_text(encoding="utf-8"))
-    assert [section["id"] for section in shown.all("section")] == ["headline", "gains", "notes", "versions"]
+    assert [section["id"] for section in shown.all("section")] == [
+        "headline",
+        "gains",
+        "costs",
+        "trends",
+        "parts",
+        "resolution",
+        "null",
+        "notes",
+        "versions",
+    ]
     marks = json.loads(shown.script_text["data-plot-gain"])["data"][-1]
     (row,) = gains.frame().to_dict("records")
     assert marks["x"] == pytest.approx([row["density_ratio"], row["token_ratio"]])

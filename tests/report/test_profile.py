@@ -19,11 +19,11 @@ from densing.efficiency.profile.comparison import compare
 from densing.efficiency.profile.run import RunProfile
 from densing.efficiency.timeline.overlap import Partition
 from densing.report import build_profile_report
-from densing.report.page import MOST_NOTES, sentences
+from densing.report.document import MOST_NOTES, Prose, sentences
+from densing.report.page import render
 from densing.report.profile import (
-    SECTIONS,
     caveats,
-    changes,
+    changes_section,
     chosen_pictures,
     clock_words,
     collectives_table,
@@ -32,13 +32,14 @@ from densing.report.profile import (
     idle_table,
     loading_words,
     names_table,
+    profile_page,
     ranks_table,
-    render,
     steps_table,
     straggler_words,
     waits_table,
     worst,
 )
+from densing.report.tables import ShownTable
 from tests.support import efficiency_runs as runs
 from tests.support import folders
 from tests.support.report_pages import Page, built_for_everyone, column
@@ -55,9 +56,29 @@ def run() -> RunProfile:
     return runs.run()
 
 
+SECTIONS = [
+    "headline",
+    "causes",
+    "partition",
+    "timeline",
+    "collectives",
+    "stragglers",
+    "idle",
+    "path",
+    "steps",
+    "copies",
+    "changes",
+    "density",
+    "notes",
+    "definitions",
+    "versions",
+]
+
+
 @pytest.fixture(scope="module")
 def source(run: RunProfile) -> str:
-    return render(run, baseline=compare(runs.steps_of(1e6), runs.steps_of(1.2e6)), density=runs.joined(run))
+    compared = compare(runs.steps_of(1e6), runs.steps_of(1.2e6))
+    return render(profile_page(run, baseline=compared, density=runs.joined(run)))
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +125,9 @@ def test_page_is_built_for_everyone(page: Page) -> None:
 
 
 def test_sections_come_in_the_promised_order(page: Page, run: RunProfile) -> None:
-    assert [section["id"] for section in page.all("section")] == [name for name, _ in SECTIONS]
-    bare = Page(render(run))
-    left = [name for name, _ in SECTIONS if name not in ("changes", "density")]
+    assert [section["id"] for section in page.all("section")] == SECTIONS
+    bare = Page(render(profile_page(run)))
+    left = [name for name in SECTIONS if name not in ("changes", "density")]
     assert [section["id"] for section in bare.all("section")] == left
     assert [link["href"] for link in bare.all("a")[2:]] == [f"#{name}" for name in left[1:]]
 
@@ -141,7 +162,7 @@ def test_worst_causes_come_with_cost_and_remedy(run: RunProfile) -> None:
     won = [cause.recoverable_ms_per_step for cause in run.causes]
     assert won == sorted(won, reverse=True)
     assert headline(run).title.endswith(run.causes[0].title)
-    assert all("per step (" in cost and message and remedy for cost, message, remedy in rows)
+    assert all("per step (" in row.tag and row.text and row.remark for row in rows)
 
 
 def test_collectives_table(run: RunProfile) -> None:
@@ -213,7 +234,7 @@ def test_names_are_summed_over_ranks(run: RunProfile) -> None:
 @pytest.mark.parametrize("make", [runs.lonely, runs.nothing])
 def test_little_to_show_is_explained(make: Any) -> None:
     run = make()
-    page = Page(render(run))
+    page = Page(render(profile_page(run)))
     words = " ".join(page.words)
     assert "One rank was profiled" in words and "No communication was recognised" in words
     assert "The traces mark no steps" in words and "No copies were recorded" in words
@@ -223,13 +244,13 @@ def test_little_to_show_is_explained(make: Any) -> None:
 
 def test_one_rank_of_a_run() -> None:
     run = runs.run(1, 1)
-    words = " ".join(Page(render(run)).words)
+    words = " ".join(Page(render(profile_page(run))).words)
     assert "One step is marked" in words and "One rank was profiled" in words
 
 
 def test_many_ranks_stay_small() -> None:
     run = runs.run(300, 5)
-    source = render(run)
+    source = render(profile_page(run))
     page = Page(source)
     assert "data-plot-rank-strip" in page.script_text
     figures = sum(len(document) for name, document in page.script_text.items() if name.startswith("data-plot"))
@@ -260,7 +281,7 @@ def test_notes_come_once_the_severest_first(run: RunProfile) -> None:
     found = sentences((*run.notes, *mixed))
     assert found[0].severity == "error" and len(found) == len({n.message for n in found})
     many = altered(run, notes=tuple(altered_note(note, "info", f"n{number}") for number in range(MOST_NOTES + 5)))
-    assert "5 more notes" in " ".join(Page(render(many)).words)
+    assert "5 more notes" in " ".join(Page(render(profile_page(many))).words)
 
 
 def altered_note(note: Any, severity: str, message: str) -> Any:
@@ -277,7 +298,7 @@ def test_any_name_gives_a_sound_page(names: list[str]) -> None:
         for rank in runs.profiles(2, 1)
     ]  # fmt: skip
     base = runs.run(2, 1)
-    page = Page(render(altered(base, ranks=tuple(profiles), options={names[0]: names[1]})))
+    page = Page(render(profile_page(altered(base, ranks=tuple(profiles), options={names[0]: names[1]}))))
     assert page.all("section")[0]["id"] == "headline"
     for name, document in page.script_text.items():
         if name.startswith("data-plot"):
@@ -291,17 +312,23 @@ def test_file_is_written_whole_or_refused(run: RunProfile, tmp_path: Path) -> No
         build_profile_report(run, tmp_path / "profile.html" / "inside.html")
 
 
+def changed(base: float, other: float, steps: tuple[int, int] = (8, 8)) -> tuple[str, ShownTable]:
+    first, *_, table = changes_section(compare(runs.steps_of(base, steps[0]), runs.steps_of(other, steps[1]))).blocks
+    assert isinstance(first, Prose) and isinstance(table, ShownTable)
+    return first.text, table
+
+
 def test_changes_in_words() -> None:
-    slower = changes(compare(runs.steps_of(1e6), runs.steps_of(1.2e6)))
-    assert slower.sentences[0].startswith("A step is slower than in the baseline: +200 µs (+")
-    assert column(slower.table, "Verdict")[0] == "slower" and column(slower.table, "Ratio")[0].startswith("1.19")
-    same = changes(compare(runs.steps_of(1e6), runs.steps_of(1e6)))
-    assert same.sentences[0].startswith("The step time has not changed beyond noise")
-    faster = changes(compare(runs.steps_of(1e6), runs.steps_of(0.8e6)))
-    assert faster.sentences[0].startswith("A step is faster") and "−200 µs" in faster.sentences[0]
-    few = changes(compare(runs.steps_of(1e6, 2), runs.steps_of(1e6, 3)))
-    assert few.sentences[0] == "Too few steps to tell a change from noise (3 steps against 2)."
-    assert set(column(few.table, "Interval")) == {"–"}
+    slower, table = changed(1e6, 1.2e6)
+    assert slower.startswith("A step is slower than in the baseline: +200 µs (+")
+    assert column(table, "Verdict")[0] == "slower" and column(table, "Ratio")[0].startswith("1.19")
+    same, _ = changed(1e6, 1e6)
+    assert same.startswith("The step time has not changed beyond noise")
+    faster, _ = changed(1e6, 0.8e6)
+    assert faster.startswith("A step is faster") and "−200 µs" in faster
+    few, table = changed(1e6, 1e6, (2, 3))
+    assert few == "Too few steps to tell a change from noise (3 steps against 2)."
+    assert set(column(table, "Interval")) == {"–"}
 
 
 @pytest.mark.parametrize(
@@ -316,7 +343,7 @@ def test_real_runs_give_a_sound_page(files: str) -> None:
     if not found:
         pytest.skip("a whole public set, which is not here")
     run = merge_run([profile_trace(trace, ProfileOptions()) for trace in find_traces(found)])
-    page = Page(render(run))
+    page = Page(render(profile_page(run)))
     words = " ".join(page.words)
     assert not re.search(r"\b(None|nan|inf|Infinity)\b", words)
     assert "% of the communication was hidden" in words

@@ -20,19 +20,19 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError
 from densing.core.notes import Note
 from densing.report import build_report
-from densing.report.page import command_line, packed, safe_url, sort_key
+from densing.report.page import command_line, packed, render
 from densing.report.study import (
-    SECTIONS,
     all_notes,
     answers_table,
     check_sentences,
     figures,
     headline,
     models_table,
-    render,
     sensitivity_words,
+    study_page,
     yours_table,
 )
+from densing.report.tables import safe_url, sort_key
 from densing.scores.study import LocalEvaluation, Split
 from densing.scores.trend import (
     PAPER,
@@ -61,7 +61,7 @@ def study() -> Any:
 
 @pytest.fixture(scope="module")
 def source(study: Any) -> str:
-    return render(study)
+    return render(study_page(study))
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +101,11 @@ def test_what_could_not_be_made_is_said_where_it_would_stand(study: Any) -> None
         return Note("part-missing", "warning", f"It could not be made: no {part}, {frames.HOSTILE}", {"part": part})
 
     lacking = altered(study, comparison=None, notes=[missing(part) for part in ("answers", "beside", "tested")])
-    source = render(lacking)
+    source = render(study_page(lacking))
     for part, section in (("answers", "answers"), ("beside", "beside"), ("tested", "forecast")):
         assert f"no {part}, " in source.split(f'<section id="{section}"')[1].split("</section>")[0]
     assert frames.HOSTILE not in source
-    assert '<section id="beside"' not in render(altered(study, comparison=None))
+    assert '<section id="beside"' not in render(study_page(altered(study, comparison=None)))
 
 
 def test_nothing_is_fetched(page: Page) -> None:
@@ -130,10 +130,33 @@ def test_page_is_built_for_everyone(page: Page) -> None:
     built_for_everyone(page)
 
 
+SECTIONS = [
+    "headline",
+    "answers",
+    "yours",
+    "models",
+    "front",
+    "vintages",
+    "beside",
+    "measured",
+    "frontier",
+    "gains",
+    "estimators",
+    "reference-curve",
+    "multiverse",
+    "checks",
+    "forecast",
+    "skills",
+    "notes",
+    "sources",
+    "versions",
+]
+
+
 def test_sections_come_in_the_promised_order(page: Page) -> None:
     # Sections of ladders and of questions, of which this report was given none, are left out.
     assert [section["id"] for section in page.all("section")] == [
-        name for name, _ in SECTIONS if name not in ("gains", "answers", "front")
+        name for name in SECTIONS if name not in ("gains", "answers", "front")
     ]
 
 
@@ -199,7 +222,7 @@ def test_permutation_is_judged_by_whole_families(p: float, verdict: str) -> None
 
 def test_tests_without_power_or_size_stay_in_the_details(study: Any) -> None:
     """The p-values of the envelope and of single models, .031 and .001, stand in a closed table and nowhere before."""
-    words = " ".join(Page(render(study)).words)
+    words = " ".join(Page(render(study_page(study))).words)
     assert words.index("Other tests, which do not lead") < words.index("0.031")
     assert "0.031" not in " ".join(headline(study).caveats)
     assert not any("0.031" in sentence for _, sentence in check_sentences(study))
@@ -243,7 +266,7 @@ def test_your_models_have_a_section_with_their_places(study: Any, page: Page) ->
     assert column(table, "Of its size") == ["1 of 9", "4 of 11"] and column(table, "Of its year") == ["–", "5 of 20"]
     words = " ".join(page.words)
     assert "Your models" in words and f"mine {frames.HOSTILE}" in words and "mine-7B: fewer than 3 scores." in words
-    assert "Your models" not in render(altered(study, placed=None))
+    assert "Your models" not in render(study_page(altered(study, placed=None)))
 
 
 def test_which_organisation_matters_most_has_one_answer(study: Any) -> None:
@@ -272,7 +295,7 @@ def test_answers_stand_before_what_must_be_known(study: Any) -> None:
     table = answers_table(answers)
     assert table is not None
     assert column(table, "95 % interval") == ["−1.2 to 0.30", "–"] and column(table, "Estimate")[1] == "–"
-    words = " ".join(Page(render(altered(study, answers=answers))).words)
+    words = " ".join(Page(render(study_page(altered(study, answers=answers)))).words)
     assert words.index("Before you quote it") < words.index("Questions and answers") < words.index("Every model")
     assert "Late models are few." in words and frames.HOSTILE in words
 
@@ -289,7 +312,7 @@ def test_a_forecast_that_won_its_back_test_opens_its_section(study: Any) -> None
         backtest=SimpleNamespace(models=lambda forecaster: came),
         outlook=SimpleNamespace(choice=SimpleNamespace(forecaster=frames.HOSTILE)),
     )
-    page = Page(render(altered(study, tested=tested)))
+    page = Page(render(study_page(altered(study, tested=tested))))
     words = " ".join(page.words)
     assert "The line won in 3 of 4 years." in words and "0.41" in words and frames.HOSTILE in words
     assert "came: 0.73" in page.script_text["data-plot-tested"], "the figure sets what came beside the forecast"
@@ -341,7 +364,7 @@ def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
         notes=(),
         hashes={},
     )
-    words = " ".join(Page(render(empty)).words)
+    words = " ".join(Page(render(study_page(empty))).words)
     assert "There are no rows." in words
 
 
@@ -352,7 +375,7 @@ def test_missing_cells_are_dashes(study: Any) -> None:
         table.loc[5, name] = None
     table.loc[6, ["density", "density_lo", "density_hi", "released"]] = [np.nan, np.nan, np.nan, pd.NaT]
     holed = SimpleNamespace(**{**vars(study.density), "table": table})
-    words = Page(render(altered(study, density=holed))).words
+    words = Page(render(study_page(altered(study, density=holed)))).words
     assert "nan" not in {word.strip().lower() for word in words}
     assert "NaT" not in " ".join(words) and "None" not in {word.strip() for word in words}
 
@@ -418,8 +441,8 @@ def test_sort_keys_order_as_numbers_do() -> None:
 
 def test_a_missing_measurement_says_what_to_install(study: Any) -> None:
     bare = altered(study, measured=LocalEvaluation(missing='lm-eval is not installed; pip install "densing[evals]"'))
-    page = render(bare)
+    page = render(study_page(bare))
     assert "Measured here" in page
     assert "lm-eval is not installed; pip install" in page
     assert "data-plot-measured" not in page
-    assert "Measured here" not in render(altered(study, measured=None))
+    assert "Measured here" not in render(study_page(altered(study, measured=None)))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from densing.core.errors import InputError
+from densing.report.page import render
 from densing.report.techniques import (
-    SECTIONS,
     Contents,
     assumptions_table,
     build_techniques,
@@ -21,7 +21,7 @@ from densing.report.techniques import (
     predicted_table,
     published_words,
     regime_sums,
-    render,
+    techniques_page,
     title,
 )
 from tests.support.report_pages import Page, built_for_everyone, column
@@ -40,7 +40,7 @@ from tests.support.report_techniques import (
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    return Page(render(Contents(**WHOLE)))
+    return Page(render(techniques_page(Contents(**WHOLE))))
 
 
 def test_hostile_text_stays_text(page: Page) -> None:
@@ -66,9 +66,24 @@ def test_page_is_built_for_everyone(page: Page) -> None:
         assert {"data", "layout"} <= json.loads(page.script_text[name]).keys()
 
 
+SECTIONS = [
+    "headline",
+    "compare",
+    "regime",
+    "timelines",
+    "tau",
+    "predicted",
+    "claims",
+    "throughput",
+    "notes",
+    "definitions",
+    "versions",
+]
+
+
 def test_sections_are_those_with_contents(page: Page) -> None:
-    assert [section["id"] for section in page.all("section")] == [name for name, _ in SECTIONS]
-    bare = Page(render(Contents(claims=CLAIMS)))
+    assert [section["id"] for section in page.all("section")] == SECTIONS
+    bare = Page(render(techniques_page(Contents(claims=CLAIMS))))
     left = ["headline", "claims", "notes", "definitions", "versions"]
     assert [section["id"] for section in bare.all("section")] == left
     assert [link["href"] for link in bare.all("a")[2:]] == [f"#{name}" for name in left[1:]]

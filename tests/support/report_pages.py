@@ -8,7 +8,8 @@ import itertools
 import re
 from html.parser import HTMLParser
 
-from densing.report.page import MOST_COLUMNS, ShownTable
+from densing.report.page import MOST_COLUMNS
+from densing.report.tables import ShownTable
 
 VOID = {"meta", "link", "input", "br", "img"}
 # HTML lets these ends go unsaid: an element of the key ends where one of the values starts or, its parent, ends.

@@ -150,7 +150,7 @@ def test_questions_come_second_each_set_with_a_law_of_its_own(tmp_path: Path, mo
     sd = math.sqrt(of_size.var().mean())
     assert asked["sd"].to_numpy() == pytest.approx((sd / of_size.mean()).to_numpy(), rel=0.02)
     page = build_gain(gains, tmp_path / "gain.md").read_text()
-    assert "Before, from the questions" in page and "is left out" not in page
+    assert "From the questions" in page and "is left out" not in page
 
 
 def test_an_arm_that_changes_nothing_says_so(tmp_path: Path) -> None:

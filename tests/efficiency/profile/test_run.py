@@ -15,7 +15,8 @@ from densing.efficiency.profile.rank import ProfileOptions, RankProfile, per_ste
 from densing.efficiency.profile.run import merge_run, run_notes
 from densing.efficiency.profile.store import write_profile
 from densing.efficiency.timeline.timeline import Comm, Kind, Lane, RankTimeline, Spans, Step
-from densing.report.profile import render
+from densing.report.page import render
+from densing.report.profile import profile_page
 from tests.support.efficiency_runs import lonely, nothing, run
 from tests.support.straggler_runs import A100, H100, changed, profiles, timeline
 
@@ -212,7 +213,7 @@ def test_a_header_may_claim_any_number_of_ranks() -> None:
     assert [n.message for n in run.notes if n.code == "ranks-missing"] == [
         "3 of the run's 2147483647 ranks were profiled; missing: 3 to 2147483646"
     ]
-    assert run.world_size == 2**31 - 1 and "3 of 2147483647" in render(run)
+    assert run.world_size == 2**31 - 1 and "3 of 2147483647" in render(profile_page(run))
 
 
 def test_gaps_between_ranks_are_abbreviated() -> None:

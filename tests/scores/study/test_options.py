@@ -15,7 +15,8 @@ import pytest
 
 from densing.core.errors import FitError, InputError
 from densing.core.notes import Note
-from densing.report.study import members, render
+from densing.report.page import render
+from densing.report.study import members, study_page
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density import catalog_densities, estimate_density, skill_densities
 from densing.scores.references import load_reference
@@ -62,7 +63,7 @@ def test_a_part_that_cannot_be_made_says_so_in_the_study_and_on_the_page_where_i
     [note] = [note for note in study.notes if note.code == "part-missing"]
     assert note.message.startswith("The comparison with another reference and window failed: ")
     assert (note.severity, note.details) == ("warning", {"part": "beside"}) and "cloze" in note.message
-    page = render(study)
+    page = render(study_page(study))
     assert '<section id="beside"' in page and page.split('<section id="beside"')[1].index("cloze") < 1000
     assert '<section id="answers"' not in page, "on a reference of one family no question is asked"
 
