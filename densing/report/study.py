@@ -52,7 +52,7 @@ from densing.report.document import (
 from densing.report.frontier import FLOPS, SCALES, WHAT, frontier_table, scale_figure
 from densing.report.gain import HOW, shown_gains
 from densing.report.page import shown_figure
-from densing.report.tables import Field, ShownTable, column, flag, pairs, ranged, shown_table, site
+from densing.report.tables import Field, ShownTable, column, flag, numeric, pairs, ranged, shown_table, site
 from densing.scores.references import JOINT, JointReference
 from densing.scores.study import PAPER_MONTHS, early, vintage_sentence
 from densing.scores.trend import PAPERS_OWN, PRIORS, held_truth
@@ -591,17 +591,17 @@ def estimates_table(trend: TrendResult) -> ShownTable:
     """Return the estimators side by side, the headline marked."""
     fields = (
         Field("Estimator", lambda row: formatting.clean(row.get("label", row.get("method")))),
-        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
+        numeric("Doubling, months", "doubling_months", formatting.months),
         Field("95 % interval", _months_interval, "lo"),
         Field(
             "Held the truth",
             lambda row: held_truth(str(row.get("method"))) or formatting.MISSING,
             hint="Share of simulated worlds whose truth its 95 % interval held",
         ),
-        Field("Slope per day", column("slope_per_day", formatting.number), "slope_per_day"),
-        Field("Rows", column("n", formatting.count), "n"),
-        Field("Families", column("clusters", formatting.count), "clusters"),
-        Field("Dropped", column("dropped", formatting.count), "dropped", hint="Censored rows the estimator cannot use"),
+        numeric("Slope per day", "slope_per_day"),
+        numeric("Rows", "n", formatting.count),
+        numeric("Families", "clusters", formatting.count),
+        numeric("Dropped", "dropped", formatting.count, hint="Censored rows the estimator cannot use"),
         Field("Standard error", column("se_type")),
     )
     caption = (
@@ -620,7 +620,7 @@ def priors_table(trend: TrendResult) -> ShownTable | None:
     fields = (
         Field("Prior", column("prior")),
         Field("Mean over", column("part")),
-        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
+        numeric("Doubling, months", "doubling_months", formatting.months),
         Field("95 % interval", _months_interval, "lo"),
         Field(
             "Grew", column("growing", formatting.percentage), hint="Probability that density grew over the last year"
@@ -640,12 +640,12 @@ def front_table(front: Front | None) -> ShownTable | None:
         return None
     fields = (
         Field("Model", column("model")),
-        Field("Released", column("released", formatting.day), "released"),
+        numeric("Released", "released", formatting.day),
         DENSITY,
         Field("Interval", ranged("density", formatting.number), "lo", hint="95 %, as measured"),
         Field("Record", lambda row: "yes" if flag(row["record"]) else "perhaps", hint="By its middle value"),
-        Field("Probability", column("probability", formatting.percentage), "probability",
-              hint="Share of joint draws of all densities in which it was a record when it came"),
+        numeric("Probability", "probability", formatting.percentage, 
+            hint="Share of joint draws of all densities in which it was a record when it came"),
     )  # fmt: skip
     caption = (
         "Models that set a record of density when they came, or may have. The 95 % interval of the densest tenth's "
@@ -660,16 +660,14 @@ def vintages_table(table: pd.DataFrame) -> ShownTable | None:
     if table.empty:
         return None
     fields = (
-        Field("As of", column("vintage", formatting.day), "vintage"),
-        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
+        numeric("As of", "vintage", formatting.day),
+        numeric("Doubling, months", "doubling_months", formatting.months),
         Field("95 % interval", _months_interval, "lo"),
-        Field("Last twelve months", column("year_months", formatting.months), "year_months"),
+        numeric("Last twelve months", "year_months", formatting.months),
         Field("Its interval", lambda row: formatting.short_interval(row.get("year_lo"), row.get("year_hi")), "year_lo"),
-        Field(
-            "Grew", column("growing", formatting.percentage), "growing", hint="Probability, over these twelve months"
-        ),
-        Field("Models", column("n", formatting.count), "n"),
-        Field("Families", column("families", formatting.count), "families"),
+        numeric("Grew", "growing", formatting.percentage, hint="Probability, over these twelve months"),
+        numeric("Models", "n", formatting.count),
+        numeric("Families", "families", formatting.count),
         Field("Why not", column("reason"), minor=True),
     )
     caption = "Scale, reference and pace refitted on what was known at each date; nothing comes from later."
@@ -689,10 +687,10 @@ def reference_table(reference: Reference) -> ShownTable:
     points["miss"] = points["score"] - points["fitted"]
     fields = (
         Field("Model", column("model")),
-        Field("Size", column("params", formatting.size), "params"),
-        Field("Score", column("score", _three_digits), "score"),
-        Field("Curve", column("fitted", _three_digits), "fitted"),
-        Field("Miss", column("miss", _signed), "miss", hint="Score less curve"),
+        numeric("Size", "params", formatting.size),
+        numeric("Score", "score", _three_digits),
+        numeric("Curve", "fitted", _three_digits),
+        numeric("Miss", "miss", _signed, hint="Score less curve"),
         Field("Used", lambda row: "held out" if row.get("held_out") is True else "fitted"),
     )
     return shown_table(
@@ -712,9 +710,9 @@ def multiverse_table(multiverse: pd.DataFrame) -> ShownTable:
     """Return every specification as a sortable table."""
     fields = (
         *(Field(name.capitalize(), column(name)) for name in CHOICES),
-        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
+        numeric("Doubling, months", "doubling_months", formatting.months),
         Field("95 % interval", _months_interval, "lo"),
-        Field("Rows", column("n", formatting.count), "n"),
+        numeric("Rows", "n", formatting.count),
         *shuffle_fields(),
     )
     caption = f"One straight line per specification; the marked one makes the headline's choices. {SHUFFLES}"
@@ -724,8 +722,8 @@ def multiverse_table(multiverse: pd.DataFrame) -> ShownTable:
 def shuffle_fields() -> tuple[Field, ...]:
     """Return the columns of the shuffle of whole families: its p, its size and its power."""
     return (
-        Field("p, families shuffled", column("permutation_p", formatting.number), "permutation_p"),
-        Field("Size", column("permutation_size", formatting.percentage), "permutation_size"),
+        numeric("p, families shuffled", "permutation_p"),
+        numeric("Size", "permutation_size", formatting.percentage),
         Field(f"Power at {PAPER_MONTHS}", column("permutation_power", formatting.percentage), "permutation_power"),
     )
 
@@ -743,9 +741,9 @@ def replication_table(replication: pd.DataFrame) -> ShownTable:
         Field("Reference", column("reference")),
         Field("Benchmark", column("benchmark")),
         Field("Window", column("window")),
-        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
+        numeric("Doubling, months", "doubling_months", formatting.months),
         Field("95 % interval", _months_interval, "lo"),
-        Field("Rows", column("n", formatting.count), "n"),
+        numeric("Rows", "n", formatting.count),
         Field(f"Covers {PAPER_MONTHS}", lambda row: "yes" if flag(row.get("covers_paper")) else "no"),
         *shuffle_fields(),
     )
@@ -761,7 +759,7 @@ def corollaries_table(corollaries: pd.DataFrame) -> ShownTable:
     """Return what follows from the doubling time."""
     fields = (
         Field("Consequence", column("quantity")),
-        Field("Value", column("value", formatting.months), "value"),
+        numeric("Value", "value", formatting.months),
         Field(
             "95 % interval",
             lambda row: f"{formatting.months(row.get('lo'))} to {formatting.months(row.get('hi'))}",
@@ -783,7 +781,7 @@ def skills_table(skills: pd.DataFrame) -> ShownTable:
         Field("Skill", column("skill")),
         DENSITY,
         Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured"),
-        Field("Effective size", column("n_eff", formatting.size), "n_eff"),
+        numeric("Effective size", "n_eff", formatting.size),
         STATUS,
         *([Field("Benchmarks", column("benchmarks"))] if several else []),
     )
@@ -794,13 +792,13 @@ def sensitivity_table(sensitivity: pd.DataFrame) -> ShownTable:
     """Return the headline with other models of the same scale."""
     fields = (
         Field("Choice", column("choice")),
-        Field("Doubling, months", column("doubling_months", formatting.months), "doubling_months"),
+        numeric("Doubling, months", "doubling_months", formatting.months),
         Field("95 % interval", _months_interval, "lo"),
-        Field("Last twelve months", column("year_months", formatting.months), "year_months"),
+        numeric("Last twelve months", "year_months", formatting.months),
         Field("Its interval", lambda row: formatting.short_interval(row.get("year_lo"), row.get("year_hi")), "year_lo"),
-        Field("Count", column("n", formatting.count), "n"),
-        Field("Families", column("families", formatting.count), "families"),
-        Field("Last release", column("last", formatting.day), "last"),
+        numeric("Count", "n", formatting.count),
+        numeric("Families", "families", formatting.count),
+        numeric("Last release", "last", formatting.day),
     )
     caption = "The same scale and estimator, one choice another; the marked row is the headline."
     return shown_table("sensitivity-table", caption, sensitivity, fields, mark="headline")
@@ -816,7 +814,7 @@ def answers_table(answers: Any) -> ShownTable | None:
         Field("Answer", column("answer", _whole)),
         Field("Estimate", _estimate),
         Field("95 % interval", _ends),
-        Field("p", column("p", formatting.number), "p", hint="Of the test in the next column"),
+        numeric("p", "p", hint="Of the test in the next column"),
         Field("Test", column("test", _whole), minor=True),
     )
     return shown_table("answers-table", "What the same scale says of the usual questions.", table, fields)
@@ -859,14 +857,12 @@ def winning_forecast(study: Study) -> tuple[str, ShownTable] | None:
     fields = (
         Field("Frozen at", column("origin")),
         Field("Forecast", column("forecaster"), hint="Simplest first"),
-        Field("Models", column("models", formatting.count), "models", hint="Released in the twelve months after"),
-        Field("Families", column("families", formatting.count), "families"),
-        Field("CRPS, ln units", column("crps", formatting.number), "crps", hint="Distance from what came; 0 is best"),
-        Field("Bias, ln units", column("bias", _signed), "bias", hint="What came less the middle of the forecast"),
-        Field(
-            "In 50 %", column("cover50", formatting.percentage), "cover50", hint="Of what came, in the 50 % interval"
-        ),
-        Field("In 90 %", column("cover90", formatting.percentage), "cover90"),
+        numeric("Models", "models", formatting.count, hint="Released in the twelve months after"),
+        numeric("Families", "families", formatting.count),
+        numeric("CRPS, ln units", "crps", hint="Distance from what came; 0 is best"),
+        numeric("Bias, ln units", "bias", _signed, hint="What came less the middle of the forecast"),
+        numeric("In 50 %", "cover50", formatting.percentage, hint="Of what came, in the 50 % interval"),
+        numeric("In 90 %", "cover90", formatting.percentage),
         Field("Skill against standing still", ranged("vs_still", _signed), "vs_still", hint="1 is perfect; 90 %"),
     )
     caption = (
@@ -891,8 +887,8 @@ def yours_table(placed: Placed) -> ShownTable:
             "density_lo",
             hint="95 %, measured: the model's ability and the reference",
         ),
-        Field("Size", column("n_params", formatting.size), "n_params"),
-        Field("Released", column("released", formatting.day), "released"),
+        numeric("Size", "n_params", formatting.size),
+        numeric("Released", "released", formatting.day),
         Field("Rank among all", place(""), "rank", hint="1 is the densest; itself included"),
         Field("Of its size", place("size_"), "size_rank", hint="Up to twice as small or large"),
         Field("Of its year", place("year_"), "year_rank", hint="Released in the same calendar year"),
@@ -913,7 +909,7 @@ def provenance_table(provenance: pd.DataFrame) -> ShownTable:
         Field("Id", column("id")),
         Field("Licence", column("licence")),
         Field("Attribution", column("attribution", lambda value: formatting.clean(value, 1000))),
-        Field("Rows", column("rows", formatting.count), "rows"),
+        numeric("Rows", "rows", formatting.count),
     )
     return shown_table("provenance-table", "Where the facts come from, and under which licence.", provenance, fields)
 
@@ -927,8 +923,8 @@ def other_tests_table(checks: Checks) -> ShownTable:
 
     fields = (
         Field("Test", column("test")),
-        Field("p", column("p", formatting.number), "p"),
-        Field("Size", column("size", formatting.percentage), "size", hint="Rejects at 5 % where there is no trend"),
+        numeric("p", "p"),
+        numeric("Size", "size", formatting.percentage, hint="Rejects at 5 % where there is no trend"),
         Field("Power", show_power),
     )
     caption = (
@@ -1337,23 +1333,21 @@ FIELDS = (
         hint="95 %, where another model of the same recipe may lie: with model-to-model scatter",
         minor=True,
     ),
-    Field("Released", column("released", formatting.day), "released"),
+    numeric("Released", "released", formatting.day),
     Field("Group", column("stratum"), hint="Headline, or why the model is shown apart"),
     STATUS,
-    Field("Size", column("n_params", formatting.size), "n_params", hint="Parameters that divide"),
+    numeric("Size", "n_params", formatting.size, hint="Parameters that divide"),
     Field("Size from", column("params_basis"), hint="A count, the label in the name, or recalled", minor=True),
     Field(
         "Its rounding", ranged("params", formatting.size), "params_lo", hint="Sizes that print as this one", minor=True
     ),
     Field("Counted", column("denominator"), hint="Which parameters count", minor=True),
-    Field("Effective size", column("n_eff", formatting.size), "n_eff"),
+    numeric("Effective size", "n_eff", formatting.size),
     Field("Its interval", ranged("n_eff", formatting.size), "n_eff_lo", minor=True),
-    Field("Score", column("score", _three_digits), "score"),
-    Field("± s.e.", column("score_se", formatting.number), "score_se", hint="Standard error of the score", minor=True),
-    Field("Scores", column("cells", formatting.count), "cells", hint="Scores behind it, on the joint scale"),
-    Field(
-        "Skills", column("traits", formatting.count), "traits", hint="Of the four, how many were measured", minor=True
-    ),
+    numeric("Score", "score", _three_digits),
+    numeric("± s.e.", "score_se", hint="Standard error of the score", minor=True),
+    numeric("Scores", "cells", formatting.count, hint="Scores behind it, on the joint scale"),
+    numeric("Skills", "traits", formatting.count, hint="Of the four, how many were measured", minor=True),
     Field("Benchmark", column("benchmark"), minor=True),
     Field("Family", column("family")),
     Field("Organisation", column("organisation"), minor=True),
@@ -1405,10 +1399,10 @@ def measured_table(measured: LocalEvaluation) -> ShownTable:
         Field(
             "Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured: items and reference"
         ),
-        Field("Effective size", column("n_eff", formatting.size), "n_eff"),
-        Field("Items", column("n_items", formatting.count), "n_items"),
+        numeric("Effective size", "n_eff", formatting.size),
+        numeric("Items", "n_items", formatting.count),
         STATUS,
-        Field("Size", column("n_params", formatting.size), "n_params", minor=True),
+        numeric("Size", "n_params", formatting.size, minor=True),
         Field("Counted", column("denominator"), minor=True),
     )
     table = None if measured.densities is None else measured.densities.table

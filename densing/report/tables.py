@@ -174,7 +174,7 @@ def shown_table(
 
     Examples
     --------
-    >>> shown_table("t", "Toy.", pd.DataFrame({"a": [1.5]}), [Field("A", column("a", formatting.number), "a")]).rows
+    >>> shown_table("t", "Toy.", pd.DataFrame({"a": [1.5]}), [numeric("A", "a")]).rows
     ((Cell(shown='1.5', key='', url=''),),)
     """
     # Records rather than cells of a frame: a row's function may need several of its columns.
