@@ -644,7 +644,7 @@ def front_table(front: Front | None) -> ShownTable | None:
         DENSITY,
         Field("Interval", ranged("density", formatting.number), "lo", hint="95 %, as measured"),
         Field("Record", lambda row: "yes" if flag(row["record"]) else "perhaps", hint="By its middle value"),
-        numeric("Probability", "probability", formatting.percentage, 
+        numeric("Probability", "probability", formatting.percentage,
             hint="Share of joint draws of all densities in which it was a record when it came"),
     )  # fmt: skip
     caption = (
