@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import chain
@@ -43,10 +43,25 @@ _DECLARED = tuple(
 
 MOST, MOST_LAYERS = 1e9, 10_000
 HEAD_WIDTH = 128
+LARGEST_HOST = 16
+"""Devices of one host at most; links of a larger number are a rack's."""
 VOCABULARY = 50304
 WHOLE = 0.01
-SEQUENCE_SHARDS = ((3, "full-shard|fsdp2|zero-?3|hsdp|megatron-fsdp|^fsdp$"), (2, "grad-op|zero-?2"),
-                   (1, "zero-?1|distributed optimizer"))  # fmt: skip
+SHARDINGS = (
+    (2, "grad-?op|zero-?(?:stage-?)?2|stage-?2|os\\+g"),
+    (3, "zero-?(?:stage-?)?3|stage-?3|fsdp|hsdp|full(?:y)?-shard|hybrid-shard"),
+    (1, "zero-?(?:stage-?)?1|stage-?1|dist(?:ributed)?-opt|shard(?:ed)?-opt"),
+    (0, "^$|^no|^-$|ddp|^dp$|zero-?(?:stage-?)?0|^data-?parallel|replica|3d"),
+)
+"""What states of the replicas are called, blanks and underscores as hyphens; the first that is found counts."""
+RECOMPUTED = (
+    (0, "^$|^no|^-$|^off|^false|^0$"),
+    (2, "^full|^all|^every layer|^uniform|^block|^true|^yes|^1$|^on$"),
+    (1, "^selective|^core|attn|attention|_act|moe|mlp|norm"),
+)
+"""What is computed again, by the word that says so; "not said" is nothing."""
+NARROW = "bf16|bfloat16|fp16|float16|half|16|fp8|float8|fp4|amp|mixed"
+"""Precisions that can be expressed: products of 16 bits or fewer."""
 BUBBLES = (("zb-?v|zb-?h2|zb-?2p|dualpipe", 0.0), ("zero-?bubble|zb", 1 / 3))
 """Schedules that put gradients of weights into the bubble, and what is left of it where forward passes, gradients of
 inputs and of weights take the same: Qi et al., arXiv 2401.10241, table 1 (recalled; no run of them was ever fitted)."""
@@ -309,6 +324,14 @@ class _Reader:
         )
         return np.where(given & ~bad, values, default)
 
+    def word(self, column: str, known: Sequence[tuple[int, str]], remedy: str, hyphens: bool = False) -> Array:
+        """Return the number of the first pattern that is found in each cell; a word that has none is a reason."""
+        said = self.text(column)
+        plain = said.str.replace("[ _]+", "-", regex=True) if hyphens else said
+        found = [plain.str.contains(pattern) for _, pattern in known]
+        self.refuse(~np.any(found, axis=0), f"{column}: " + said.str.slice(0, 40) + f" is not known; write {remedy}")
+        return np.select(found, [float(number) for number, _ in known], 0.0)
+
     def flag(self, column: str, default: float | Array) -> Array:
         """Return a column of yes and no as 1 and 0."""
         said = self.text(column)
@@ -324,8 +347,12 @@ class _Reader:
         """Return the table."""
         layers, hidden, sequence, devices = (self.number(name) for name in ("layers", "hidden", "seq", "gpus"))
         self.refuse(layers > MOST_LAYERS, f"layers: more than {MOST_LAYERS:,}")
-        for name, values in (("layers", layers), ("hidden", hidden), ("seq", sequence), ("gpus", devices)):
-            self.refuse(np.isnan(values), f"{name}: not said")
+        missing = {"layers": np.isnan(layers), "hidden": np.isnan(hidden), "seq": np.isnan(sequence),
+                   "gpu": self.cells.gpu == "", "gpus": np.isnan(devices),
+                   "gbs": (self.cells.gbs == "") & (self.cells.grad_acc == "")}  # fmt: skip
+        names = pd.DataFrame(missing, index=self.cells.index)
+        listed = names.apply(lambda row: ", ".join(row.index[row]), axis=1) if len(names) else ""
+        self.refuse(names.any(axis=1), listed + ": not said")
         self.refuse(self.text("model").str.contains("bert|t5|vit"), "model: no decoder")
         self.refuse(~self.text("workload").isin(["", "pretrain", "sft"]), "workload: " + self.cells.workload)
         self.refuse(self.text("dp_shard").str.contains("offload"), "dp_shard: states in the host's memory")
@@ -333,7 +360,6 @@ class _Reader:
         experts = moe.str.extract(_EXPERTS).astype(float).fillna(0.0)
         self.refuse(~moe.isin(["", "0", "dense", "none"]) & (experts[0] == 0), "moe: the experts' shape is not said")
         device, stack = self.lookup("devices.csv", "gpu"), self.lookup("stacks.csv", "framework")
-        self.refuse(self.cells.gpu == "", "gpu: not said")
         self.refuse(device.device.isna(), "gpu: no data sheet of " + self.cells.gpu + " is known")
         runs = Runs(
             **self.model(layers, hidden),
@@ -386,14 +412,12 @@ class _Reader:
         # A pipeline interleaves its stages where the row says so without a number, as Megatron does: two per device.
         schedule = self.text("pp_schedule")
         virtual = self.number("vpp", np.where((pp > 1) & schedule.str.contains("interleaved"), 2.0, 1.0))
+        self.refuse(virtual * pp > layers, "vpp: more pieces than layers")
         parts = np.where(np.isnan(parts), np.maximum(gbs / (dp * micro), 1.0), parts)
-        self.refuse(np.isnan(parts), "gbs, grad_acc: neither is said")
         self.refuse(np.abs(parts - np.round(parts)) > WHOLE, "gbs: not mbs * dp times a whole number")
-        shard = self.text("dp_shard")
-        zero = np.select(
-            [shard.str.contains(words) for _, words in SEQUENCE_SHARDS], [s for s, _ in SEQUENCE_SHARDS], 0
-        )
+        zero = self.word("dp_shard", SHARDINGS, "ddp, zero1, zero2, zero3, fsdp or hsdp", hyphens=True)
         recompute = self.text("recompute")
+        again = self.word("recompute", RECOMPUTED, "none, selective or full")
         halves = recompute.str.contains("per op|layer") | (stack.selective == "half")
         groups = np.where(tp > 1, stack.split_sequence.fillna("0").astype(float), 0.0)
         return {
@@ -403,14 +427,17 @@ class _Reader:
                                 1.0),
             "split_sequence": np.maximum(self.flag("sequence_parallel", groups),
                                          recompute.str.contains("sequence parallel").to_numpy(float)),
-            "zero": zero.astype(float),
-            "recompute": np.select([recompute.str.startswith("full"), recompute.str.startswith("selective") & halves,
-                                    recompute.str.startswith("selective")], [2.0, 3.0, 1.0], 0.0),
+            "zero": zero,
+            "recompute": np.where((again == 1) & halves, 3.0, again),
         }  # fmt: skip
 
     def software(self, stack: pd.DataFrame) -> dict[str, Array]:
         """Return the ways of the software, and what options change of them."""
         options, precision = self.text("other_options"), self.text("precision")
+        self.refuse(
+            ~precision.str.contains(NARROW) & (precision != ""),
+            "precision: " + self.cells.precision.str.slice(0, 40) + " is not known; write bf16, fp16, fp8 or fp4",
+        )
         attention = stack.attention.fillna("flash").mask(options.str.contains("flash"), "flash")
         usual = {"fused": 0.0, "hidden_gradients": 1.0, "gradient_bytes": 2.0, "eager": 0.0, "logit_bytes": 4.0}
         numbers = stack[list(usual)].astype(float).fillna(usual)
@@ -426,12 +453,14 @@ class _Reader:
     def machine(self, device: pd.DataFrame, devices: Array) -> dict[str, Array]:
         """Return the device's figures; the network's as the row says, else as usual for the device."""
         sheet = device.drop(columns=["device", "pattern", "generation", "evidence", "source"]).apply(pd.to_numeric)
-        node = np.minimum(self.number("gpus_per_node", sheet.per_node.to_numpy()), devices)
+        host = np.minimum(self.number("gpus_per_node", sheet.per_node.to_numpy()), devices)
+        # NVLink reaches beyond a host where a rack is one domain, whatever a row says of its hosts.
+        node = np.where(sheet.per_node > LARGEST_HOST, np.minimum(sheet.per_node, devices), host)
         said = self.text("interconnect_said")
         figures = self.cells.interconnect_said.str.extract(_GBIT).astype(float)
         gbit = (figures[0].fillna(1.0) * figures[1]).to_numpy()
         # Whoever does not say "per GPU" means what leads out of a node.
-        share = np.where(said.str.contains("per gpu"), 1.0, np.maximum(node, 1.0))
+        share = np.where(said.str.contains("per gpu"), 1.0, np.maximum(host, 1.0))
         memory = self.number("gpu_mem_gb", sheet.memory_gb.to_numpy(), whole=False)
         precision = self.text("precision")
         eight = sheet.flops8.fillna(sheet.flops16)
