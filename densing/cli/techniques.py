@@ -364,23 +364,21 @@ def plan(
 
     machine = load_cluster(cluster, n=gpus)
     shape = load_workload(model, mode="train").model
-    mixture = shape.experts > 0
     found = plan_layout(shape, machine, machine.n, sequence=sequence, batch=batch, most=most)
     if json:
         emit_plain(found.to_dict())
     else:
-        header = ("tp", "pp", "stages each", "dp", "ZeRO", "micro-batch", "recompute", "step", "4 of 5 in", "tokens/s",
-                  "MFU", "memory", *(("ep",) if mixture else ()))  # fmt: skip
+        header = ("tp", "cp", "pp", "stages each", "dp", "ZeRO", "micro-batch", "recompute", "step", "4 of 5 in",
+                  "tokens/s", "MFU", "memory")  # fmt: skip
         rows = [
             (
-                *(str(value) for value in (each.tp, each.pp, each.virtual, each.dp, each.zero, each.micro_batch)),
+                *map(str, (each.tp, each.cp, each.pp, each.virtual, each.dp, each.zero, each.micro_batch)),
                 each.recompute,
                 formatting.duration(1e9 * each.step_s),
                 f"{formatting.duration(1e9 * each.low_s)} to {formatting.duration(1e9 * each.high_s)}",
                 f"{each.tokens_per_s:,.0f}",
                 formatting.percent(100 * each.mfu),
                 f"{each.memory_bytes / 1e9:.0f} GB",
-                *((str(each.ep),) if mixture else ()),
             )
             for each in found.layouts
         ]

@@ -5,7 +5,9 @@ from .check import Throughput as Throughput
 from .check import check_throughput as check_throughput
 from .fit import NAMES as NAMES
 from .fit import RANGES as RANGES
+from .fit import SHARE as SHARE
 from .fit import Frozen as Frozen
+from .fit import Range as Range
 from .fit import fit_constants as fit_constants
 from .fit import freeze as freeze
 from .fit import frozen as frozen
@@ -19,6 +21,7 @@ from .step import Constants as Constants
 from .step import Parts as Parts
 from .step import step_seconds as step_seconds
 from .table import COLUMNS as COLUMNS
+from .table import KINDS as KINDS
 from .table import MeasuredRuns as MeasuredRuns
 from .table import Runs as Runs
 from .table import device_names as device_names

@@ -45,12 +45,16 @@ class Row(Record, frozen=True):
     Parameters
     ----------
     row_id, source : str
-    status : {"predicted", "not expressible"}
+    status : {"predicted", "not predicted", "not expressible"}
     reason : str
-        Why it is not expressible.
+        Why it is not predicted, or cannot be expressed.
     constants : str
         Generation whose constants were used; marked where the device's own generation was never measured.
-    predicted_tokens_per_s, measured_tokens_per_s, predicted_mfu, measured_mfu, error : float or None
+    kind : str
+        Which of :data:`densing.efficiency.throughput.KINDS` it is of.
+    predicted_tokens_per_s, low_tokens_per_s, high_tokens_per_s : float or None
+        With the ends between which four of five runs of its kind lie, of sources that constants had not seen.
+    measured_tokens_per_s, predicted_mfu, measured_mfu, error : float or None
         MFU by PaLM's count at the 16-bit peak; ``error``: predicted over measured, less 1.
     memory_bytes : float or None
         What a device needs at its peak.
@@ -65,7 +69,10 @@ class Row(Record, frozen=True):
     status: str
     reason: str = ""
     constants: str = ""
+    kind: str = ""
     predicted_tokens_per_s: float | None = None
+    low_tokens_per_s: float | None = None
+    high_tokens_per_s: float | None = None
     measured_tokens_per_s: float | None = None
     predicted_mfu: float | None = None
     measured_mfu: float | None = None
@@ -214,21 +221,25 @@ def check_throughput(
     needed = np.full(len(measured.runs), np.nan)
     needed[measured.usable] = known.peak_bytes(measured.runs.take(measured.usable))
     show("speed", 1, 3)
-    own, whose = known.of(list(measured.about.generation))
+    own, whose = known.of(measured.constants)
     predicted = np.where(measured.usable, measured.runs.tokens / step_seconds(measured.runs, own).step, np.nan)
     speeds = measured.about.tokens_per_s.where(measured.about.tokens_per_s > 0).to_numpy(float)
+    kinds = measured.runs.kinds(measured.about.generation.isin(known.constants).to_numpy())
+    ranges = {kind: known.spread(kind) for kind in set(kinds)}
+    predicted[[ranges[kind] is None for kind in kinds]] = np.nan
     unseen = predicted.copy()
     for source in set(measured.about.source) & set(known.without):
         which = (measured.about.source == source).to_numpy()
-        others, _ = known.of(list(measured.about.generation[which]), source)
-        unseen[which] = measured.runs.take(which).tokens / step_seconds(measured.runs.take(which), others).step
+        others, _ = known.of([name for name, own in zip(measured.constants, which, strict=True) if own], source)
+        speed = measured.runs.take(which).tokens / step_seconds(measured.runs.take(which), others).step
+        unseen[which] = np.where(np.isnan(predicted[which]), np.nan, speed)
     broken = {
         law: measured.runs.tokens
         / step_seconds(measured.runs, {**own, **{k: own[k] * by for k, by in change.items()}}).step
         for law, change in MUTATIONS.items()
     }
     show("sources", 2, 3)
-    rows = _rows(measured, predicted, speeds, needed, whose)
+    rows = _rows(measured, predicted, speeds, needed, whose, kinds, known)
     sources = tuple(
         _source(measured, source, predicted, unseen, speeds, broken, known)
         for source in dict.fromkeys(measured.about.source)
@@ -238,7 +249,15 @@ def check_throughput(
     )
 
 
-def _rows(measured: MeasuredRuns, predicted: Array, speeds: Array, needed: Array, whose: pd.Series) -> tuple[Row, ...]:
+def _rows(
+    measured: MeasuredRuns,
+    predicted: Array,
+    speeds: Array,
+    needed: Array,
+    whose: pd.Series,
+    kinds: Array,
+    known: Frozen,
+) -> tuple[Row, ...]:
     runs, about = measured.runs, measured.about
     per_token = runs.flops_per_token / (runs.devices * runs.flops)
     ran = about.status == "ok"
@@ -247,17 +266,20 @@ def _rows(measured: MeasuredRuns, predicted: Array, speeds: Array, needed: Array
         if reason:
             rows.append(Row(row_id, source, "not expressible", reason, measured_tokens_per_s=_known(speeds[at])))
             continue
-        carried = (
-            "" if whose[at] == about.generation[at] else f" (for {about.generation[at]}, which was never measured)"
-        )
-        need = _known(needed[at])
+        seen = about.generation[at] in known.constants
+        carried = "" if seen else f" (for {about.generation[at]}, which was never measured)"
+        need, kind, ends = _known(needed[at]), str(kinds[at]), known.spread(str(kinds[at]))
         rows.append(
             Row(
                 row_id,
                 source,
-                "predicted",
+                "predicted" if ends else "not predicted",
+                known.unpredicted(kind),
                 constants=whose[at] + carried,
+                kind=kind,
                 predicted_tokens_per_s=_known(predicted[at]),
+                low_tokens_per_s=_known(predicted[at] / ends[1]) if ends else None,
+                high_tokens_per_s=_known(predicted[at] / ends[0]) if ends else None,
                 measured_tokens_per_s=_known(speeds[at]),
                 predicted_mfu=_known(predicted[at] * per_token[at]),
                 measured_mfu=_known(speeds[at] * per_token[at]),
@@ -408,7 +430,7 @@ def _notes(measured: MeasuredRuns, rows: tuple[Row, ...], whose: pd.Series) -> t
             Note(
                 "not-expressible",
                 "warning",
-                f"{refused} of {len(rows)} rows cannot be expressed: {listed}",
+                f"{refused} of {len(rows)} rows cannot be expressed or are not predicted: {listed}",
                 {"rows": refused},
             )
         )

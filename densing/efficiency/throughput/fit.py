@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, InputError, Note, read_json, write_text
+from densing.core import Array, InputError, Note, Record, formatting, read_json, write_text
 from densing.efficiency.throughput.memory import counted_bytes
 from densing.efficiency.throughput.step import Constants, step_seconds
-from densing.efficiency.throughput.table import FOLDER, MeasuredRuns, Runs, evidence_of
+from densing.efficiency.throughput.table import EAGER, FOLDER, KINDS, MeasuredRuns, Runs, evidence_of
 
 FILE = FOLDER / "constants.json"
 GENERATIONS = ("V100", "A100", "H100")
@@ -34,14 +36,16 @@ SCALE = 0.1
 """Log errors above it count less and less."""
 
 RANGES: Mapping[str, tuple[float, float, float]] = MappingProxyType({
-    "products": (0.75, 0.3, 0.95), "memory": (0.85, 0.5, 0.95), "attention": (0.35, 0.1, 0.8), "link": (0.7, 0.2, 1.0),
-    "nic": (0.6, 0.1, 1.0), "hop_s": (1e-5, 1e-6, 1e-3), "far_hop_s": (3e-5, 5e-6, 3e-3),
-    "launch_s": (5e-4, 1e-5, 1e-2), "step_s": (0.02, 1e-3, 1.0), "crossing_s": (1e-4, 1e-6, 5e-3),
+    "products": (0.75, 0.3, 0.9), "memory": (0.85, 0.5, 0.95), "attention": (0.35, 0.1, 0.58), "link": (0.7, 0.2, 0.85),
+    "nic": (0.6, 0.1, 0.95), "hop_s": (1e-5, 1e-6, 1e-4), "far_hop_s": (3e-5, 5e-6, 3e-4),
+    "launch_s": (5e-4, 1e-5, 5e-3), "step_s": (0.02, 1e-3, 0.05), "crossing_s": (1e-4, 1e-6, 5e-3),
 })  # fmt: skip
 """Of each constant: what is assumed before any row is seen, and the least and the most that it can be."""
 NAMES = tuple(RANGES)
-LEVELS = tuple(round(0.05 * number, 2) for number in range(21))
-"""Levels at which quantiles of errors are kept."""
+SHARE = 0.8
+"""Share of runs of a source that constants had not seen which a range is to hold."""
+FEWEST_SOURCES = 2
+"""A kind of runs that fewer sources measured has no range: how far sources differ is not known."""
 SPANS = ("devices", "parameters", "sequence", "tp", "pp", "micro_batch", "virtual", "cp", "experts")
 """What of a configuration is held against what was ever measured."""
 
@@ -53,16 +57,17 @@ def fit_constants(measured: MeasuredRuns, without: str = "") -> dict[str, Consta
     ----------
     measured : MeasuredRuns
     without : str
-        A source that is left out.
+        A source that is left out, or a generation.
 
     Returns
     -------
     dict of str to Constants
         By generation, in the order of the table.
     """
-    used = measured.measured & (measured.about.source != without).to_numpy()
-    generations = [name for name in dict.fromkeys(measured.about.generation) if name]
-    rows = {name: used & (measured.about.generation == name).to_numpy() for name in generations}
+    left_out = (measured.about.source == without) | (measured.about.generation == without)
+    used = measured.measured & ~left_out.to_numpy()
+    groups = np.array(measured.constants)
+    rows = {str(name): used & (groups == name) for name in dict.fromkeys(groups) if name}
     rows = {name: which for name, which in rows.items() if which.any()}
     assumed = np.log([RANGES[name][0] for name in NAMES])
     first = {name: _fit(measured, which, assumed) for name, which in rows.items()}
@@ -119,22 +124,20 @@ def freeze(measured: MeasuredRuns, path: Path = FILE, *, file_hash: str = "") ->
         "without": {
             source: {name: each.to_dict() for name, each in fitted.items()} for source, fitted in without.items()
         },
-        "unseen": _unseen(measured, without),
+        "ranges": _ranges(measured, without),
         "spans": _spans(measured),
     }
     write_text(path, json.dumps(document, indent=1) + "\n")
 
 
 def unseen_errors(measured: MeasuredRuns, without: Mapping[str, Mapping[str, Constants]]) -> Array:
-    """Return ln(predicted / measured speed) by constants that had not seen a row's source.
-
-    Eager programs are left out: what they wait for is known from one source, and nobody plans for it.
+    """Return ln(predicted / measured speed) by constants that had not seen a row's source, or its generation.
 
     Parameters
     ----------
     measured : MeasuredRuns
     without : mapping
-        By source the constants fitted without it, by generation.
+        By source or generation the constants fitted without it, by group.
 
     Returns
     -------
@@ -142,38 +145,99 @@ def unseen_errors(measured: MeasuredRuns, without: Mapping[str, Mapping[str, Con
         NaN where there is none.
     """
     errors = np.full(len(measured.runs), np.nan)
-    for source, fitted in without.items():
-        rows = measured.measured & (measured.about.source == source).to_numpy()
-        for generation, each in fitted.items():
-            which = rows & (measured.about.generation == generation).to_numpy() & (measured.runs.eager == 0)
+    groups = np.array(measured.constants)
+    for name, fitted in without.items():
+        rows = measured.measured & ((measured.about.source == name) | (measured.about.generation == name)).to_numpy()
+        for group in dict.fromkeys(groups[rows]):
+            own = fitted.get(group) or fitted[_newest(fitted)]
+            which = rows & (groups == group)
             runs = measured.runs.take(which)
-            speeds = runs.tokens / step_seconds(runs, {name: np.asarray(getattr(each, name)) for name in NAMES}).step
+            speeds = runs.tokens / step_seconds(runs, {key: np.asarray(getattr(own, key)) for key in NAMES}).step
             errors[which] = np.log(speeds / measured.about.tokens_per_s.to_numpy()[which])
     return errors
 
 
-def error_quantiles(errors: Array, sources: pd.Series, levels: Sequence[float] = LEVELS) -> Array:
-    """Return quantiles of errors where every source counts the same, however many rows it has.
+class Range(Record, frozen=True):
+    """Errors to expect of a kind of runs, from a source that was not seen.
+
+    With the medians m of the k sources' errors, their mean square about these and its median s² over the sources, the
+    next source's errors are taken to spread about mean(m) with variance var(m) (1 + 1/k) + s², as Student's t of k - 1
+    degrees of freedom.
+
+    Parameters
+    ----------
+    sources, rows : int
+    center : float
+        Of ln(predicted / measured speed).
+    scale : float or None
+        None where too few sources measured.
+    held : float or None
+        Share of each source's runs that a range of :data:`SHARE` made from the others holds, mean over the sources.
 
     Examples
     --------
-    >>> error_quantiles(np.array([0.0, 0.0, 0.0, 1.0]), pd.Series(["a", "a", "a", "b"]), [0.5]).round(6).tolist()
-    [0.25]
+    >>> found = Range.of(np.array([0.0, 0.2, -0.1, 0.1]), pd.Series(["a", "a", "b", "b"]))
+    >>> found.sources, round(found.center, 3), round(found.scale, 3)
+    (2, 0.05, 0.132)
     """
-    weight = 1 / sources.map(sources.value_counts()).to_numpy(float)
-    order = np.argsort(errors, kind="stable")
-    rank = (np.cumsum(weight[order]) - 0.5 * weight[order]) / weight.sum()
-    return np.asarray(np.interp(levels, rank, errors[order]))
+
+    sources: int
+    rows: int
+    center: float
+    scale: float | None
+    held: float | None = None
+
+    @classmethod
+    def of(cls, errors: Array, sources: pd.Series) -> Range:
+        """Return the range of these errors; it has no scale for fewer sources than :data:`FEWEST_SOURCES`."""
+        groups = [errors[(sources == name).to_numpy()] for name in dict.fromkeys(sources)]
+        medians = np.array([np.median(group) for group in groups])
+        k = len(groups)
+        if k < FEWEST_SOURCES:
+            return cls(k, len(errors), float(medians.mean()) if k else 0.0, None)
+        own = float(np.median([np.mean((group - np.median(group)) ** 2) for group in groups]))
+        scale = float(np.sqrt(medians.var(ddof=1) * (1 + 1 / k) + own))
+        return cls(k, len(errors), float(medians.mean()), scale)
+
+    def ends(self, share: float) -> tuple[float, float]:
+        """Return the ends of the errors' range that holds such a share."""
+        from scipy.stats import t
+
+        half = float(t.ppf(0.5 + share / 2, self.sources - 1)) * (self.scale or math.nan)
+        return self.center - half, self.center + half
 
 
-def _unseen(measured: MeasuredRuns, without: Mapping[str, Mapping[str, Constants]]) -> dict[str, Any]:
-    """Return quantiles of the errors of sources that were not fitted, of all generations together."""
-    errors = unseen_errors(measured, without)
-    which = np.isfinite(errors)
-    if not which.any():
-        return {"rows": 0, "log_errors": [0.0] * len(LEVELS)}
-    quantiles = error_quantiles(errors[which], measured.about.source[which])
-    return {"rows": int(which.sum()), "log_errors": [float(f"{value:.4f}") for value in quantiles]}
+def ranges_of(errors: Array, kinds: Array, sources: pd.Series) -> dict[str, Range]:
+    """Return the range of every kind of runs, with the share of a left-out source's runs that it holds."""
+    found = {}
+    for kind in KINDS:
+        which = (kinds == kind) & np.isfinite(errors)
+        own, names = errors[which], sources[which].reset_index(drop=True)
+        whole = Range.of(own, names)
+        held = []
+        for name in dict.fromkeys(names) if whole.sources > FEWEST_SOURCES else ():
+            left_out = (names == name).to_numpy()
+            low, high = Range.of(own[~left_out], names[~left_out]).ends(SHARE)
+            held.append(np.mean((own[left_out] >= low) & (own[left_out] <= high)))
+        found[kind] = msgspec.structs.replace(whole, held=float(np.mean(held)) if held else None)
+    return found
+
+
+def _ranges(measured: MeasuredRuns, without: Mapping[str, Mapping[str, Constants]]) -> dict[str, Any]:
+    """Return the range of every kind; that of new generations from generations that were left out whole."""
+    errors, kinds = unseen_errors(measured, without), measured.runs.kinds()
+    source = measured.about.source
+    generations = {name: fit_constants(measured, name) for name in GENERATIONS}
+    new = unseen_errors(measured, {name: fitted for name, fitted in generations.items() if fitted})
+    dense = np.isin(kinds, (KINDS[0], KINDS[1]))
+    # A source on two generations errs differently on each: it counts as two.
+    pairs = source + " " + measured.about.generation
+    found = ranges_of(
+        np.concatenate([errors, np.where(dense, new, np.nan)]),
+        np.concatenate([kinds, np.full(len(kinds), KINDS[3])]),
+        pd.concat([source, pairs], ignore_index=True),
+    )
+    return {kind: each.to_dict() for kind, each in found.items() if each.rows}
 
 
 def _spans(measured: MeasuredRuns) -> dict[str, Any]:
@@ -208,6 +272,10 @@ def _fit_memory(measured: MeasuredRuns) -> tuple[float, float]:
     return float(f"{factor:.4g}"), float(f"{max(reserve, 0.0):.4g}")
 
 
+def _newest(known: Mapping[str, Any]) -> str:
+    return max(known, key=lambda name: GENERATIONS.index(name) if name in GENERATIONS else -1)
+
+
 class Frozen:
     """Fitted constants, and those fitted without each source.
 
@@ -223,7 +291,7 @@ class Frozen:
             self.factor, self.reserve = (float(document["memory"][name]) for name in ("factor", "reserve"))
             self.fitted: Mapping[str, Any] = document["fitted"]
             self.constants = {name: Constants(**values) for name, values in document["constants"].items()}
-            self.unseen: Mapping[str, Any] = document["unseen"]
+            self.ranges = {kind: Range.from_dict(each) for kind, each in document["ranges"].items()}
             self.spans: Mapping[str, Mapping[str, tuple[float, float]]] = document["spans"]
             self.without = {
                 source: {name: Constants(**values) for name, values in by_generation.items()}
@@ -235,39 +303,58 @@ class Frozen:
             ) from error
         self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
 
-    def of(self, generations: Sequence[str], without: str = "") -> tuple[dict[str, Array], pd.Series]:
+    def of(self, groups: Sequence[str], without: str = "") -> tuple[dict[str, Array], pd.Series]:
         """Return the constants of each row, and whose they are: where a generation has none, those of the newest.
 
         Parameters
         ----------
-        generations : sequence of str
+        groups : sequence of str
+            Generations, as :attr:`densing.efficiency.throughput.MeasuredRuns.constants` names them.
         without : str
             A source that must not have been seen.
         """
         known = self.without.get(without, self.constants)
-        newest = self._newest(known)
-        whose = [name if name in known else newest for name in generations]
+        newest = _newest(known)
+        plain = [name.removesuffix(EAGER) for name in groups]
+        whose = [next((each for each in pair if each in known), newest) for pair in zip(groups, plain, strict=True)]
         columns = {name: np.array([getattr(known[key], name) for key in whose]) for name in NAMES}
         return columns, pd.Series(whose)
 
-    def spread(self, share: float) -> tuple[float, float]:
-        """Return factors on a step's time between which so many of the unseen rows' times lie, sources alike.
+    def spread(self, kind: str, share: float = SHARE) -> tuple[float, float] | None:
+        """Return factors on a step's time between which such a share of runs of this kind lies.
 
-        Of all generations together: of a source that is left out, ranges of its own generation's other rows alone, or
-        of those nearest in configuration, hold fewer than they say (docs/results/cost-model.md).
+        None for a kind that too few sources measured: of it nothing is predicted.
         """
-        low, high = np.interp([(1 - share) / 2, (1 + share) / 2], LEVELS, self.unseen["log_errors"])
+        found = self.ranges.get(kind)
+        if found is None or found.scale is None:
+            return None
+        low, high = found.ends(share)
         # A speed that is predicted too high is a time predicted too short.
-        return float(np.exp(low)), float(np.exp(high))
+        return math.exp(low), math.exp(high)
+
+    def kind(self, runs: Runs, generation: str) -> str:
+        """Return which of the kinds of runs a step on this generation is."""
+        return str(runs.kinds(generation in self.constants)[0])
+
+    def unpredicted(self, kind: str) -> str:
+        """Return why nothing is predicted of a kind of runs; empty where something is."""
+        if self.spread(kind) is not None:
+            return ""
+        found = self.ranges.get(kind)
+        sources = found.sources if found else 0
+        return (
+            f"{kind}: not predicted, measured runs come from {formatting.plural(sources, 'source')} and a range takes "
+            f"{FEWEST_SOURCES}"
+        )
 
     def doubts(self, generation: str, device: str, runs: Runs) -> tuple[Note, ...]:
         """Return in what respects a run is outside everything that was measured."""
         notes = []
         if generation not in self.constants:
-            newest = self._newest(self.constants)
+            newest = _newest(self.constants)
             message = f"{device}: no run of it was ever fitted; its figures with the shares of {newest}"
             notes.append(Note("carried-over", "warning", message, {"device": device}))
-        spans = self.spans.get(generation) or self.spans[self._newest(self.spans)]
+        spans = self.spans.get(generation) or self.spans[_newest(self.spans)]
         beyond = [
             f"{name} {value:,.0f} (measured: {low:,.0f} to {high:,.0f})"
             for name, (low, high) in spans.items()
@@ -281,10 +368,6 @@ class Frozen:
             message = f"outside everything that was measured: {'; '.join(beyond)}"
             notes.append(Note("never-measured", "warning", message, {"beyond": beyond}))
         return tuple(notes)
-
-    @staticmethod
-    def _newest(known: Mapping[str, Any]) -> str:
-        return max(known, key=lambda name: GENERATIONS.index(name) if name in GENERATIONS else -1)
 
     def peak_bytes(self, runs: Runs) -> Array:
         """Return what devices need at their peak: what is counted, and what an eager program's temporaries add."""

@@ -1,8 +1,8 @@
 """Layouts: every way to split a training step over so many devices, and which is the fastest that fits.
 
-Tried are tensor-parallel groups within a node, pipelines with and without interleaved stages, replicas with ZeRO 0, 1
-and 3, micro-batches of powers of two, and recomputation of nothing or of whole layers. Tensor-parallel groups of two
-devices and more split the sequence too.
+Tried are tensor-parallel groups within a node, context-parallel groups for long sequences, pipelines with and without
+interleaved stages, replicas with ZeRO 0, 1 and 3 (the last without a pipeline), micro-batches of powers of two, and
+recomputation of nothing or of whole layers. Tensor-parallel groups of two devices and more split the sequence too.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from densing.efficiency.throughput.step import Parts, step_seconds
 from densing.efficiency.throughput.table import Runs, device_of, read_runs
 
 VIRTUAL = (1, 2, 4)
+LEAST_PIECE = 4096
+"""Tokens of a sequence that a device of a context-parallel group takes at least."""
+UNEVEN = 2
+"""Layers by which the first and the last stage together may be shorter: embedding and head stand for them."""
 ZERO = (0, 1, 3)
 MOST_MICRO_BATCH = 64
-SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute", "ep")
+SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute", "ep", "cp")
 """What a candidate gives, in this order."""
-SHARE = 0.8
-"""Share of fitted rows whose error a step's range holds."""
 REASONS = {
     "compute": "its computing and what stands in its way",
     "head": "its head",
@@ -56,6 +58,8 @@ class Layout(Record, frozen=True):
         Seconds by what they are.
     ep : int
         Expert-parallel degree: devices that share a mixture's experts.
+    cp : int
+        Context-parallel degree: devices that share a sequence.
     """
 
     tp: int
@@ -74,6 +78,7 @@ class Layout(Record, frozen=True):
     memory_bytes: float
     parts_s: dict[str, float]
     ep: int = 1
+    cp: int = 1
 
 
 class LayoutPlan(Readable, Record, frozen=True):
@@ -156,13 +161,20 @@ def plan_layout(
         )
     known = constants or frozen()
     generation = device_of(cluster.device.name)
-    candidates = list(_layouts(model, cluster, devices, batch))
+    candidates = list(_layouts(model, cluster, devices, batch, sequence))
     if not candidates:
         raise InputError(
             f"gpus: no split of {devices} devices divides {model.heads} heads, {model.layers} layers and a batch of "
             f"{batch}; give another number of devices or --batch"
         )
     runs = _runs(model, cluster, sequence, candidates)
+    kinds = runs.kinds(generation in known.constants)
+    for kind in dict.fromkeys(kinds):
+        if reason := known.unpredicted(str(kind)):
+            raise InputError(
+                f"model {model.name}: {reason}; compare techniques on it with data-sheet figures "
+                "(`densing techniques compare`)"
+            )
     own, _ = known.of([generation] * len(candidates))
     seconds = step_seconds(runs, own)
     needed = known.peak_bytes(runs)
@@ -174,8 +186,7 @@ def plan_layout(
             f"{least / 1e9:.0f} GB each); give more devices"
         )
     order = [at for at in np.argsort(seconds.step, kind="stable") if fits[at]]
-    spread = known.spread(SHARE)
-    layouts = [_layout(runs, seconds, needed, at, spread) for at in order[:most]]
+    layouts = [_layout(runs, seconds, needed, at, known.spread(str(kinds[at]))) for at in order[:most]]
     other = next((at for at in order if (runs.tp[at], runs.pp[at]) != (runs.tp[order[0]], runs.pp[order[0]])), None)
     return LayoutPlan(
         model.name,
@@ -223,7 +234,7 @@ def modelled_step(workload: Workload, cluster: Cluster, zero: int = 0) -> Modell
     -------
     Modelled or None
         None where nothing was measured that is like it: inference, linear attention, devices that differ or come late,
-        and devices without a data sheet.
+        devices without a data sheet, and kinds of runs that too few sources measured (mixtures of experts).
 
     Examples
     --------
@@ -239,35 +250,47 @@ def modelled_step(workload: Workload, cluster: Cluster, zero: int = 0) -> Modell
         return None
     known, split = frozen(), workload.split
     micro, again = workload.batch // workload.micro_batches, RECOMPUTE.index(workload.recompute)
-    candidate = (split.tp, split.pp, split.virtual, split.dp, micro, workload.micro_batches, zero, again, split.ep)
+    candidate = (split.tp, split.pp, split.virtual, split.dp, micro, workload.micro_batches, zero, again, split.ep,
+                 split.cp)  # fmt: skip
     runs = replace(
         _runs(workload.model, cluster, workload.sequence, [candidate]),
-        cp=np.array([float(split.cp)]),
         split_sequence=np.array([float(split.sequence)]),
         written=np.array([float(not workload.fused_attention)]),
     )
+    ends = known.spread(known.kind(runs, generation))
+    if ends is None:
+        return None
     own, _ = known.of([generation])
     step = float(step_seconds(runs, own).step[0])
-    low, high = known.spread(SHARE)
-    return Modelled(step, step * low, step * high, known.doubts(generation, cluster.device.name, runs))
+    return Modelled(step, step * ends[0], step * ends[1], known.doubts(generation, cluster.device.name, runs))
 
 
-def _layouts(model: Transformer, cluster: Cluster, devices: int, batch: int) -> Iterator[tuple[int, ...]]:
-    """Yield candidates, see :data:`SPLIT`."""
-    widths = [w for w in _powers(min(cluster.per_node, devices)) if model.heads % w == 0 and devices % w == 0]
-    for tp in widths:
-        # Stages need not be even: the fullest one sets the pace.
-        for pp in (p for p in range(1, min(model.layers, devices // tp) + 1) if devices % (tp * p) == 0):
-            if batch % (dp := devices // tp // pp):
+def _layouts(
+    model: Transformer, cluster: Cluster, devices: int, batch: int, sequence: int
+) -> Iterator[tuple[int, ...]]:
+    """Yield candidates that frameworks run, see :data:`SPLIT`."""
+    node = min(cluster.per_node, devices)
+    widths = [w for w in _powers(node) if w <= node and model.heads % w == 0 and devices % w == 0]
+    shared = [cp for cp in _powers(sequence // LEAST_PIECE) if sequence % (2 * cp) == 0] or [1]
+    for tp, cp in product(widths, shared):
+        for pp in (p for p in range(1, min(model.layers, devices // (tp * cp)) + 1) if devices % (tp * cp * p) == 0):
+            if batch % (dp := devices // (tp * cp * pp)):
                 continue
             for micro in (m for m in _powers(MOST_MICRO_BATCH) if batch // dp % m == 0):
                 parts = batch // dp // micro
-                virtual = [v for v in VIRTUAL if v == 1 or (pp > 1 and model.layers >= pp * v and parts % pp == 0)]
-                zero = ZERO if dp > 1 else ZERO[:1]
+                interleaved = pp > 1 and parts % pp == 0
+                virtual = [v for v in VIRTUAL if (v == 1 or interleaved) and _divides(model.layers, pp * v)]
+                # No framework keeps parameters in shards inside a pipeline.
+                zero = ZERO[:1] if dp == 1 else ZERO if pp == 1 else ZERO[:2]
                 dealt = [ep for ep in _powers(dp) if dp % ep == 0 and model.experts % ep == 0] if model.experts else [1]
                 yield from (
-                    (tp, pp, *rest) for rest in product(virtual, (dp,), (micro,), (parts,), zero, (0, 2), dealt)
+                    (tp, pp, *rest, cp) for rest in product(virtual, (dp,), (micro,), (parts,), zero, (0, 2), dealt)
                 )
+
+
+def _divides(layers: int, pieces: int) -> bool:
+    """Return whether layers can be dealt to pieces alike, but for the first and the last (:data:`UNEVEN`)."""
+    return layers >= pieces and any((layers + short) % pieces == 0 for short in range(UNEVEN + 1))
 
 
 def _powers(most: int) -> list[int]:
@@ -300,7 +323,8 @@ def _runs(model: Transformer, cluster: Cluster, sequence: int, candidates: Seque
     return Runs(**columns)
 
 
-def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, spread: tuple[float, float]) -> Layout:
+def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, ends: tuple[float, float] | None) -> Layout:
+    assert ends is not None
     step = float(seconds.step[at])
     speed = float(runs.tokens[at]) / step
     whole = {name: int(getattr(runs, name)[at]) for name in SPLIT}
@@ -315,12 +339,13 @@ def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, spread: tuple[fl
         recompute=RECOMPUTE[whole["recompute"]],
         tokens_per_s=speed,
         step_s=step,
-        low_s=step * spread[0],
-        high_s=step * spread[1],
+        low_s=step * ends[0],
+        high_s=step * ends[1],
         mfu=float(speed * runs.flops_per_token[at] / (runs.devices[at] * runs.flops[at])),
         memory_bytes=float(needed[at]),
         parts_s={name: float(getattr(seconds, name)[at]) for name in Parts._fields[1:]},
         ep=whole["ep"],
+        cp=whole["cp"],
     )
 
 

@@ -65,11 +65,15 @@ class Constants(Record, frozen=True):
 TILE = 128
 VENDOR_ATTENTION = 2.0
 """How much faster attention of the vendor's library is than the first fused kernels."""
+MOST_ATTENTION = 0.58
+"""Share of the peak that fused attention has reached, forward and backward together: some .6 of
+FlashAttention-2 on A100 and of FlashAttention-3 on H100 (recalled: arXiv 2307.08691, figure 5, and 2407.08608,
+figures 5 and 6)."""
 HALF_SEQUENCE = 1024
 """Tokens at which fused attention reaches half of what it does on long sequences."""
-CAST_BYTES, VENDOR_CAST_BYTES = 5, 3
-"""Bytes moved per number that is rounded to 8 bits: read, written, and read before for its largest; the vendor's
-library keeps largest values of earlier steps."""
+CAST_BYTES, VENDOR_CAST_BYTES = 3, 2
+"""Bytes moved per number that is rounded to 8 bits: read and written, its largest found on the way; the vendor's
+library rounds most of them where they are made."""
 FUSED = 0.6
 """Share of element-wise traffic that is left where operations are fused, and as much of the launches less a bit."""
 FUSED_LAUNCHES = 0.5
@@ -207,7 +211,7 @@ class _Step:
         runs, c = self.runs, self.constants
         flops = 4 * self.tokens * runs.sequence * runs.hidden / runs.tp
         scores = LOW_BYTES * self.tokens * runs.sequence * runs.heads / runs.tp
-        share = c["attention"] * np.where(runs.vendor > 0, VENDOR_ATTENTION, 1)
+        share = np.minimum(c["attention"] * np.where(runs.vendor > 0, VENDOR_ATTENTION, 1), MOST_ATTENTION)
         peak = runs.flops * runs.power * share * runs.sequence / (runs.sequence + HALF_SEQUENCE)
         written = runs.written > 0
         return (
@@ -258,7 +262,11 @@ class _Step:
         whole = np.where(runs.zero == 0, self.collective("all_reduce", gradients, n, runs.tp), scattered + gathered)
         hidden = np.maximum(whole - BEHIND_BACKWARD * backward, 2 * LEAST_EXPOSED * whole)
         beside = np.where(runs.hidden_gradients > 0, hidden, whole)
-        full = runs.parts * (2 * gathered + scattered)
+        # Parameters travel layer by layer, forward and backward, and so do their gradients: each has its latency.
+        full = runs.parts * layers * (
+            2 * self.collective("all_gather", weights / layers, n, runs.tp)
+            + self.collective("reduce_scatter", gradients / layers, n, runs.tp)
+        )  # fmt: skip
         sharded = np.maximum(full - BEHIND_LAYERS * runs.parts * stage, 0) + LEAST_EXPOSED * full
         keys = LOW_BYTES * 2 * self.tokens * 2 * self.keys * runs.cp
         around = runs.parts * layers * 2 * self.collective("all_gather", keys, runs.cp, runs.tp) * EXPOSED_RING

@@ -42,6 +42,13 @@ _DECLARED = tuple(
 )
 
 MOST, MOST_LAYERS = 1e9, 10_000
+EAGER = ", eager"
+"""After a generation's name: programs that drive single operations wait for what others do not."""
+LONG = 32_768
+"""Tokens of a sequence from which on a run is of a kind of its own."""
+KINDS = ("one domain", "several domains", "long sequences", "new generation", "mixture", "eager")
+"""Kinds of runs, each with a range of its own: dense ones within one domain of fast links, or over several; beyond
+:data:`LONG` tokens; on a generation that was never fitted; mixtures of experts; eager programs."""
 HEAD_WIDTH = 128
 LARGEST_HOST = 16
 """Devices of one host at most; links of a larger number are a rack's."""
@@ -156,6 +163,12 @@ class Runs:
         """Return some of the steps."""
         return Runs(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
 
+    def kinds(self, known: Array | bool = True) -> Array:
+        """Return which of :data:`KINDS` each step is of; ``known``: whether its generation was fitted."""
+        which = [self.eager > 0, self.experts > 0, ~np.broadcast_to(known, len(self)), self.sequence > LONG,
+                 self.devices > self.node]  # fmt: skip
+        return np.select(which, [KINDS[5], KINDS[4], KINDS[3], KINDS[2], KINDS[1]], KINDS[0])
+
     @property
     def tokens(self) -> Array:
         """Tokens of one step, all replicas together."""
@@ -208,6 +221,12 @@ class MeasuredRuns:
     runs: Runs
     name: str
     notes: tuple[Note, ...] = ()
+
+    @property
+    def constants(self) -> list[str]:
+        """Whose constants each row goes by: its generation's, those of eager programs apart."""
+        eager = self.runs.eager > 0
+        return [name + EAGER * bool(own and name) for name, own in zip(self.about.generation, eager, strict=True)]
 
     @property
     def usable(self) -> Array:
@@ -439,14 +458,16 @@ class _Reader:
             "precision: " + self.cells.precision.str.slice(0, 40) + " is not known; write bf16, fp16, fp8 or fp4",
         )
         attention = stack.attention.fillna("flash").mask(options.str.contains("flash"), "flash")
-        usual = {"fused": 0.0, "hidden_gradients": 1.0, "gradient_bytes": 2.0, "eager": 0.0, "logit_bytes": 4.0}
+        usual = {"fused": 0.0, "hidden_gradients": 1.0, "gradient_bytes": 2.0, "eager": 0.0, "logit_bytes": 4.0,
+                 "hidden_sums": 0.0}  # fmt: skip
         numbers = stack[list(usual)].astype(float).fillna(usual)
+        hidden = options.str.contains("tp-comm-overlap|async tp")
         return {
             "written": (attention == "written").to_numpy(float),
             "vendor": (attention == "vendor").to_numpy(float),
             "fused": np.maximum(numbers.fused, options.str.contains("compile")).to_numpy(float),
-            **{name: numbers[name].to_numpy(float) for name in numbers.columns[1:]},
-            "hidden_sums": options.str.contains("tp-comm-overlap|async tp").to_numpy(float),
+            **{name: numbers[name].to_numpy(float) for name in numbers.columns.difference(["fused", "hidden_sums"])},
+            "hidden_sums": np.maximum(numbers.hidden_sums, hidden).to_numpy(float),
             "eight_bits": precision.str.contains("fp8|fp4").to_numpy(float),
         }
 
