@@ -148,7 +148,7 @@ Html = Annotated[
         callback=_file_named(".html"),
     ),
 ]
-
+Report = Annotated[Path | None, typer.Option("--html", help="Write the report: one HTML file.", metavar="FILE")]
 Png = Annotated[
     Path | None,
     typer.Option(
