@@ -173,7 +173,8 @@ class HarnessOptions:
     @property
     def code(self) -> dict[str, bool]:
         """What a file cannot allow: code of others that is run."""
-        return {name: getattr(self, name) for name in ("trust_remote_code", "confirm_run_unsafe_code")}
+        names = ("trust_remote_code", "confirm_run_unsafe_code")
+        return {name: getattr(self, name) for name in names}
 
     def content(self) -> dict[str, Any]:
         """Return the settings that are given, as a plan has them."""
@@ -185,8 +186,9 @@ class HarnessOptions:
         for name in ("chat_template_name", *self.code):
             del content[name]
         if (samples := self.samples) is not None:
-            text = samples if samples.lstrip().startswith("{") else read_text(Path(samples), samples)
-            content["samples"] = parse_json(text, "--samples")
+            if not samples.lstrip().startswith("{"):
+                samples = read_text(Path(samples), samples)
+            content["samples"] = parse_json(samples, "--samples")
         for name in ("gen_kwargs", "metadata"):
             if content[name] is not None:
                 content[name] = parse_pairs(content[name], f"--{name}")
@@ -307,7 +309,7 @@ def numbers(text: str, option: str) -> list[int]:
         raise InputError(f"--{option} {text}: give comma-separated whole numbers, as in 12,18") from None
 
 
-def _ways(entry: Any, axes: dict[str, list[int]], translators: str | None) -> Iterator[dict[str, Any]]:
+def _ways(entry: Any, axes: dict[str, list[int]], translators: str | None) -> Iterator[Any]:
     """Yield a plan's model once for each way to serve it."""
     from densing.scores.evals import variant_grid
 

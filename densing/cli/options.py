@@ -110,6 +110,9 @@ Combine = Annotated[
 Pool = Annotated[
     bool, typer.Option("--pool", help="Also use other evaluators' scores with the same shots (one benchmark only).")
 ]
+Level = Annotated[
+    float, typer.Option("--level", min=0.5, max=0.999, callback=finite, help="Confidence level of the intervals.")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed.")]
 
 

@@ -108,7 +108,7 @@ def show(
 
 @dataclass(frozen=True)
 class StepOptions:
-    """The step that is compared: a model, and of a transformer how much it takes in and how it is split."""
+    """The step that is compared: a model, how much of it and, of a transformer, how it is split."""
 
     model: Annotated[
         str,
@@ -188,7 +188,8 @@ class StepOptions:
         from densing.efficiency.simulation import load_workload
         from densing.efficiency.systems import split_over
 
-        plain = ("mode", "batch", "sequence", "micro_batches", "recompute", "virtual", "cp", "ep", "gradient_bytes")
+        plain = ("mode", "batch", "sequence", "micro_batches", "recompute", "virtual", "cp", "ep",
+                 "gradient_bytes")  # fmt: skip
         step = load_workload(
             self.model,
             **{name: getattr(self, name) for name in plain},
@@ -315,12 +316,14 @@ def compare(
         source = Path(path)
         if html is not None and source.is_file() and html.resolve() == source.resolve():
             raise InputError(f"--html {html}: is also the file of {option}; choose another name")
-    names, knobs, baseline = techniques.names, parse_settings(techniques.settings or ()), techniques.baseline
+    names, baseline = techniques.names, techniques.baseline
+    knobs = parse_settings(techniques.settings or ())
     machine = cluster.load()
     other = load_other(step.model)
     late = ["--delay"] if isinstance(other, Gather) and cluster.delay else []
     if other is not None and (refused := [*given(step), *given(regimes), *late]):
-        raise InputError(f"{refused[0]}: applies to transformers only, and {step.model} is not one; leave it out")
+        problem = f"{refused[0]}: applies to transformers only"
+        raise InputError(f"{problem}, and {step.model} is not one; leave it out")
     workload: Step = step.load(machine, names) if other is None else other
     comparison = compare_techniques(workload, machine, names, knobs=knobs, baseline=baseline)
     if all(row.status == "does not apply" for row in comparison.rows):

@@ -15,11 +15,27 @@ from densing.cli.output import columns, emit_plain, finish, say, show_notes, tim
 from densing.core import DensingError, InputError, Note, UnavailableError, formatting, once
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import Run, RunSpec, SeedMean
+    from densing.efficiency.parallel import LmShape, Run, RunSpec, SeedMean
     from densing.efficiency.timeline import Timeline
 
 SUMMARY = "summary.json"
 MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class ShapeOptions:
+    """What is changed about a model that has a name."""
+
+    layers: Annotated[int | None, typer.Option("--layers", min=1, help="Transformer layers.")] = None
+    hidden: Annotated[int | None, typer.Option("--hidden", min=1, help="Width.")] = None
+    heads: Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")] = None
+    ffn: Annotated[int | None, typer.Option("--ffn", min=1, help="Hidden size of the feed-forward block.")] = None
+
+    def of(self, model: str) -> LmShape:
+        """Return the shape of a model by name, so changed."""
+        from densing.efficiency.parallel import named_shape
+
+        return named_shape(model, **vars(self))
 
 
 @dataclass(frozen=True)
@@ -55,10 +71,6 @@ class RunOptions:
     model: Annotated[str, typer.Option("--model", help="Model: tiny, small or medium; modified by --layers etc.")] = (
         "small"
     )
-    layers: Annotated[int | None, typer.Option("--layers", min=1, help="Transformer layers.")] = None
-    hidden: Annotated[int | None, typer.Option("--hidden", min=1, help="Width.")] = None
-    heads: Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")] = None
-    ffn: Annotated[int | None, typer.Option("--ffn", min=1, help="Hidden size of the feed-forward block.")] = None
     batch: Annotated[
         int, typer.Option("--batch", help="Sequences per rank and step (tensor-parallel, pipeline: of all ranks).")
     ] = 4
@@ -85,7 +97,7 @@ class RunOptions:
         ),
     ] = ""
 
-    def specifications(self) -> list[RunSpec]:
+    def specifications(self, shape: ShapeOptions) -> list[RunSpec]:
         """Return one specification per technique and seed, in the order given.
 
         Raises
@@ -93,10 +105,10 @@ class RunOptions:
         InputError, UnknownNameError
             When a technique, a knob or a seed is none, or is given twice.
         """
-        from densing.efficiency.parallel import RunSpec, named_shape
+        from densing.efficiency.parallel import RunSpec
         from densing.efficiency.systems import run_settings
 
-        shape = named_shape(self.model, layers=self.layers, hidden=self.hidden, heads=self.heads, ffn=self.ffn)
+        model = shape.of(self.model)
         names = [name.strip() for name in self.technique.split(",") if name.strip()]
         if not names:
             raise InputError("--technique: name at least one; `densing techniques list` shows them")
@@ -111,7 +123,7 @@ class RunOptions:
         return [
             RunSpec(
                 name,
-                model=shape,
+                model=model,
                 corpus=self.corpus and str(Path(self.corpus).resolve()),
                 timeout_s=self.timeout,
                 knobs=knobs[name],
@@ -124,9 +136,10 @@ class RunOptions:
         ]
 
 
-@grouped("html device delay")
+@grouped("model layers hidden heads ffn", "html device delay")
 def train(
     options: RunOptions,
+    shape: ShapeOptions,
     predict: Annotated[
         str | None,
         typer.Option(
@@ -160,7 +173,7 @@ def train(
     from densing.efficiency.parallel import check, seed_means, write_json
     from densing.efficiency.systems import find
 
-    specs = options.specifications()
+    specs = options.specifications(shape)
     # What cannot be run is refused at once, before the first of several runs has taken its time; one that this machine
     # lacks something for is left out where another one can be run.
     skipped: dict[str, Note] = {}
