@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from densing.cli.grouped import grouped
 from densing.cli.options import JsonFlag
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
+from densing.cli.train import ShapeOptions
 from densing.core import InputError, Note, UnknownNameError, doubts, formatting, write_text
 
 if TYPE_CHECKING:
@@ -20,65 +22,76 @@ if TYPE_CHECKING:
 
 MODES = ("train", "prefill")
 
-Paths = Annotated[
-    list[Path] | None,
-    typer.Argument(help="Recorded runs: folders or zip archives of traces, one file per rank.", metavar="PATH..."),
-]
-Link = Annotated[
-    str | None,
-    typer.Option("--link", help="Measure this link instead, as in `densing train` (200mbit, emulated:200mbit, none)."),
-]
-Nproc = Annotated[int, typer.Option("--nproc", min=2, help="With --link: number of ranks.")]
-Model = Annotated[
-    str, typer.Option("--model", help="With --link: model whose modules are timed (tiny, small or medium).")
-]
-Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Transformer layers.")]
-Hidden = Annotated[int | None, typer.Option("--hidden", min=1, help="Width.")]
-Heads = Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")]
-Ffn = Annotated[int | None, typer.Option("--ffn", min=1, help="Hidden size of the feed-forward block.")]
-Batch = Annotated[int, typer.Option("--batch", min=1, help="With --link: sequences per rank and step.")]
-Sequence = Annotated[int, typer.Option("--sequence", min=1, help="With --link: tokens per sequence.")]
-Mode = Annotated[str, typer.Option("--mode", help="With --link: train, or prefill (forward only).")]
-Repeats = Annotated[int, typer.Option("--repeats", min=4, help="With --link: timed repetitions per module.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="With --link: timeout of a rank, seconds.")]
-Base = Annotated[
-    str | None,
-    typer.Option(
-        "--base", help="Cluster that supplies all other figures (preset or TOML); default: cpu2 for runs on CPUs."
-    ),
-]
-Level = Annotated[
-    str | None,
-    typer.Option("--level", help="Link the runs used: intra, inter or wide; default: from the ranks per node."),
-]
-Delays = Annotated[
-    bool,
-    typer.Option(
-        "--delays",
-        help="Also fit a delay model of the ranks; needs marked steps and leaves links less well determined.",
-    ),
-]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the cluster as TOML, usable as --cluster FILE.")]
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """What is measured on this machine, in place of recorded runs."""
+
+    link: Annotated[
+        str | None,
+        typer.Option(
+            "--link", help="Measure this link instead, as in `densing train` (200mbit, emulated:200mbit, none)."
+        ),
+    ] = None
+    nproc: Annotated[int, typer.Option("--nproc", min=2, help="With --link: number of ranks.")] = 2
+    model: Annotated[
+        str, typer.Option("--model", help="With --link: model whose modules are timed (tiny, small or medium).")
+    ] = "small"
+    batch: Annotated[int, typer.Option("--batch", min=1, help="With --link: sequences per rank and step.")] = 4
+    sequence: Annotated[int, typer.Option("--sequence", min=1, help="With --link: tokens per sequence.")] = 128
+    mode: Annotated[str, typer.Option("--mode", help="With --link: train, or prefill (forward only).")] = "train"
+    repeats: Annotated[int, typer.Option("--repeats", min=4, help="With --link: timed repetitions per module.")] = 12
+    timeout: Annotated[float, typer.Option("--timeout", help="With --link: timeout of a rank, seconds.")] = 120.0
+
+    def spec(self, folder: str, shape: ShapeOptions) -> RunSpec:
+        """Return the measurement as a run whose ranks write into a folder."""
+        from densing.efficiency.parallel import RunSpec
+
+        assert self.link is not None, "without a link nothing is measured"
+        return RunSpec(
+            "probe",
+            {"mode": self.mode},
+            nproc=self.nproc,
+            steps=self.repeats,
+            model=shape.of(self.model),
+            batch=self.batch,
+            sequence=self.sequence,
+            link=self.link,
+            out=str(Path(folder) / "probe"),
+            trace_steps=0,
+            timeout_s=self.timeout,
+        )
 
 
+@grouped("model layers hidden heads ffn")
 def calibrate(
-    paths: Paths = None,
-    link: Link = None,
-    nproc: Nproc = 2,
-    model: Model = "small",
-    layers: Layers = None,
-    hidden: Hidden = None,
-    heads: Heads = None,
-    ffn: Ffn = None,
-    batch: Batch = 4,
-    sequence: Sequence = 128,
-    mode: Mode = "train",
-    repeats: Repeats = 12,
-    timeout: Timeout = 120.0,
-    base: Base = None,
-    level: Level = None,
-    delays: Delays = False,
-    out: Out = None,
+    *,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Recorded runs: folders or zip archives of traces, one file per rank.", metavar="PATH..."),
+    ] = None,
+    probe: ProbeOptions,
+    shape: ShapeOptions,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base", help="Cluster that supplies all other figures (preset or TOML); default: cpu2 for runs on CPUs."
+        ),
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option("--level", help="Link the runs used: intra, inter or wide; default: from the ranks per node."),
+    ] = None,
+    delays: Annotated[
+        bool,
+        typer.Option(
+            "--delays",
+            help="Also fit a delay model of the ranks; needs marked steps and leaves links less well determined.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the cluster as TOML, usable as --cluster FILE.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Fit latency (alpha), bandwidth (beta) and contention (kappa) by least squares, and say how well they fit.
@@ -94,34 +107,19 @@ def calibrate(
 
     Example: densing calibrate --link 200mbit --nproc 2 --out link.toml
     """
-    if bool(paths) == (link is not None):
+    if bool(paths) == (probe.link is not None):
         raise typer.BadParameter("give recorded runs, or --link to measure one", param_hint="PATH")
     if out is not None and out.suffix != ".toml":
         raise typer.BadParameter(f"{out}: the name must end in .toml", param_hint="--out")
-    if link is None:
+    if probe.link is None:
         measured = _from_traces(tuple(paths or ()), base, level, delays)
     else:
         if base is not None or level is not None or delays:
             raise typer.BadParameter("--base, --level and --delays apply to recorded runs only", param_hint="--link")
-        from densing.efficiency.parallel import RunSpec, named_shape
-
-        if mode not in MODES:
-            raise UnknownNameError("mode", mode, MODES)
+        if probe.mode not in MODES:
+            raise UnknownNameError("mode", probe.mode, MODES)
         with tempfile.TemporaryDirectory(prefix="densing-calibrate-") as folder:
-            spec = RunSpec(
-                "probe",
-                {"mode": mode},
-                nproc=nproc,
-                steps=repeats,
-                model=named_shape(model, layers=layers, hidden=hidden, heads=heads, ffn=ffn),
-                batch=batch,
-                sequence=sequence,
-                link=link,
-                out=str(Path(folder) / "probe"),
-                trace_steps=0,
-                timeout_s=timeout,
-            )
-            measured = _from_link(spec, quiet=json)
+            measured = _from_link(probe.spec(folder, shape), quiet=json)
     written = None
     if out is not None:
         if measured.cluster is None:

@@ -88,9 +88,7 @@ def density(
             "--results]",
         ),
     ] = None,
-    level: Annotated[
-        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Confidence level of the intervals.")
-    ] = 0.95,
+    level: o.Level = 0.95,
     references: Annotated[
         str | None,
         typer.Option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
+from densing.cli.eval import ModelArgs, ModelOptions
 from densing.cli.output import emit_json, emit_table, finish, progress, say, show_notes
 from densing.core import InputError
 
@@ -26,9 +27,7 @@ def deploy(
         typer.Argument(help="Result store of `densing eval --exit ... --cut ...`.", file_okay=False, exists=True),
     ] = None,
     model: Annotated[str, typer.Option("--model", "-M", help="As in densing eval, such as smollm2-135m.")] = "",
-    model_args: Annotated[
-        str | None, typer.Option("--model_args", "--model-args", "-a", help="As in densing eval: pretrained=FOLDER.")
-    ] = None,
+    model_args: ModelArgs = None,
     quality: Annotated[
         Path | None,
         typer.Option(
@@ -124,7 +123,9 @@ def deploy(
     if attempt and not model:
         raise InputError("--try needs the model to serve; give --model")
     rows = _rows(store, quality, model, reference)
-    spec = _spec(model, model_args) if model and (times is None or attempt) else None
+    spec = None
+    if model and (times is None or attempt):
+        spec = ModelOptions(model, model_args).spec("--model: one model is served at a time")
     if trace is not None and channel:
         raise InputError("--trace and --channel: the link is either recorded or made up; leave one out")
     link = offload.read_channel(trace) if trace is not None else _made_up(channel)
@@ -180,15 +181,6 @@ def _rows(store: Path | None, quality: Path | None, model: str, reference: str) 
     if not model or store is None:
         raise InputError("the store holds several models; name one with --model")
     return served_densities(store, model, reference)
-
-
-def _spec(model: str, model_args: str | None) -> Any:
-    from densing.cli.eval import plan_of_flags
-
-    plan = plan_of_flags([model], [model_args] if model_args else [], ["none"], None, {})
-    if len(plan.models) != 1:
-        raise InputError("--model: one model is served at a time")
-    return plan.models[0]
 
 
 def _times(name: str | None, spec: Any, tokens: int, edge_threads: int, out: Path | None, tell: Any) -> Served:

@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from densing.cli import options as o
-from densing.cli.ladder import Device, Workers, need_training, processes_of, steps_bar
+from densing.cli.ladder import (
+    Device,
+    FirstSeed,
+    Resamples,
+    Threads,
+    Workers,
+    need_training,
+    processes_of,
+    steps_bar,
+)
 from densing.cli.output import emit_json, emit_table, finish, say, show_notes
 from densing.core import InputError
 
@@ -37,7 +46,7 @@ def distil(
         str, typer.Option("--rounds", help="Rounds of exchange, comma-separated: one arm each.")
     ] = "0,1,2",
     seeds: Annotated[str, typer.Option("--seeds", help="Runs of each, or a range of seeds: 0..5.")] = "3",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="First seed, for initialisation and block order.")] = 0,
+    seed: FirstSeed = 0,
     preset: Annotated[str, typer.Option("--preset", help="cpu (minutes), gpu or tiny (seconds).")] = "cpu",
     recipe: Annotated[
         str,
@@ -58,15 +67,11 @@ def distil(
         Path | None,
         typer.Option("--law", exists=True, file_okay=False, help="Ladder to fit the law to.  [the teacher's, or DIR]"),
     ] = None,
-    bootstrap: Annotated[
-        int, typer.Option("--bootstrap", min=20, help="Bootstrap resamples of sizes and seeds.")
-    ] = 1000,
-    level: Annotated[
-        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Confidence level of the intervals.")
-    ] = 0.95,
+    bootstrap: Resamples = 1000,
+    level: o.Level = 0.95,
     page: o.Page = None,
     workers: Workers = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="PyTorch threads per process.")] = 1,
+    threads: Threads = 1,
     device: Device = "cpu",
     json: o.JsonFlag = False,
 ) -> None:

@@ -5,35 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from densing.cli import options as o
+from densing.cli.grouped import grouped
 from densing.cli.output import emit_json, emit_table, say, show_notes, timed_bar, visible
 from densing.core import InputError, StoppedError, parse_json, parse_pairs, read_text
 
 if TYPE_CHECKING:
-    from densing.scores.evals import Plan, Progress, RunSummary, Stopped
+    from densing.scores.evals import ModelSpec, Plan, Progress, RunSummary, Stopped
 
 SHOWN = ["model", "task", "metric", "value", "stderr", "n_items", "unit"]
 STATES = ("evaluated", "resumed", "skipped", "failed")
-
-UntilCi = Annotated[
-    float | None,
-    typer.Option(
-        "--until_ci",
-        "--until-ci",
-        help="Evaluate random items, in a few planned looks, until the half-width of ln density is below this (0.2: "
-        "about 20 %). If the full sets cannot reach it, their interval is reported.",
-    ),
-]
-CiOf = Annotated[
-    str,
-    typer.Option("--ci_of", "--ci-of", help="Target of --until_ci: the population of items, or this set."),
-]
-CiFrom = Annotated[str, typer.Option("--ci_from", "--ci-from", help="Quantity of --until_ci: loss or score.")]
 
 
 def _flag(*names: str, **options: Any) -> Any:
@@ -52,68 +39,119 @@ def _elsewhere(name: str, instead: str) -> Any:
     return _flag(name, hidden=True, callback=refuse)
 
 
-def eval_(
+ModelArgs = Annotated[
+    str | None, typer.Option("--model_args", "--model-args", "-a", help="As in densing eval: pretrained=FOLDER.")
+]
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The models and tasks of a run."""
+
     model: Annotated[
         list[str] | None,
         _flag("--model", "-M", help="lm-eval model type (hf, vllm, local-completions, ...) or smollm2-135m.  [hf]"),
-    ] = None,
+    ] = None
     model_args: Annotated[
         list[str] | None,
         _flag("--model_args", "-a", help="key=value,key2=value2 or JSON. Repeat with --model for several models."),
-    ] = None,
+    ] = None
     tasks: Annotated[
         list[str] | None, _flag("--tasks", "-t", help="Tasks, groups, patterns or YAML files, comma-separated.")
-    ] = None,
-    plan: Annotated[Path | None, _flag("--plan", help="Models, tasks and settings as TOML; flags override it.")] = None,
-    out: Annotated[Path, _flag("--out", "-o", file_okay=False, help="Folder of the run: the store.")] = Path(
-        "results/evals"
-    ),
+    ] = None
+    plan: Annotated[Path | None, _flag("--plan", help="Models, tasks and settings as TOML; flags override it.")] = None
+
+    def load(self, variants: VariantOptions, harness: HarnessOptions) -> Plan:
+        """Return the plan that flags and file say together; flags win."""
+        from densing.scores.evals import plan_of, read_plan
+
+        content = {} if self.plan is None else read_plan(self.plan)
+        types, arguments = self.model or ["hf"], self.model_args or []
+        if len(types) > 1 and len(types) != len(arguments):
+            raise InputError(
+                f"--model is given {len(types)} times and --model_args {len(arguments)} times; "
+                "give them in pairs, or write a --plan"
+            )
+        if len(types) > 1:
+            pairs = zip(types, arguments, strict=True)
+            content["models"] = [{"model": t, "model_args": parse_pairs([a], "--model_args")} for t, a in pairs]
+        elif self.model or self.model_args:
+            content["models"] = [{"model": types[0], "model_args": parse_pairs(arguments, "--model_args")}]
+        if self.tasks:
+            names = [name for text in self.tasks for name in text.replace(",", " ").split()]
+            content["tasks"] = list(dict.fromkeys(names))
+        content["models"] = variants.models(content.get("models", []))
+        source = "command line" if self.plan is None else str(self.plan)
+        return plan_of({**content, **harness.content()}, source, **harness.code)
+
+
+@dataclass(frozen=True)
+class VariantOptions:
+    """The ways in which every model is served."""
+
     exit: Annotated[
         str | None,
         _flag("--exit", help="Keep only this many layers; comma-separated. Needs --translators (densing exits)."),
-    ] = None,
+    ] = None
     cut: Annotated[
         str | None, _flag("--cut", help="Cut after this many layers, where the state is sent on; comma-separated.")
-    ] = None,
+    ] = None
     cut_bits: Annotated[
         str | None, _flag("--cut_bits", help="Bits of the state sent at the cut: 2, 4, 8, 16; comma-separated.")
-    ] = None,
+    ] = None
     weight_bits: Annotated[
         str | None, _flag("--weight_bits", help="Round weights to 4 or 8 bits (16: as stored); comma-separated.")
-    ] = None,
+    ] = None
     translators: Annotated[
         str | None,
         _flag(
             "--translators",
             help="Folder written by `densing exits` for this model; none: the model's own head reads each exit.",
         ),
-    ] = None,
+    ] = None
     adapter: Annotated[
         str | None,
         _flag("--adapter", help="Folder written by `densing tune` for this model; evaluates the tuned model."),
-    ] = None,
-    num_fewshot: Annotated[int | None, _flag("--num_fewshot", "-f", help="Few-shot examples in the prompt.")] = None,
-    batch_size: Annotated[str | None, _flag("--batch_size", "-b", help="A number, auto or auto:N.  [1]")] = None,
-    max_batch_size: Annotated[int | None, _flag("--max_batch_size", help="Largest batch auto tries.")] = None,
-    device: Annotated[str | None, _flag("--device", help="cpu, cuda:0, ...  [first GPU, else cpu]")] = None,
+    ] = None
+
+    def models(self, entries: list[Any]) -> list[Any]:
+        """Return a plan's models, each once for each way to serve it."""
+        texts = {"exits": self.exit, "cuts": self.cut, "cut_bits": self.cut_bits, "weight_bits": self.weight_bits}
+        axes = {name: numbers(text, name) for name, text in texts.items() if text is not None}
+        if self.adapter is not None:
+            parts = map(_parts, entries)
+            entries = [{**entry, "model_args": {**args, "adapter": self.adapter}} for entry, args in parts]
+        if axes or self.translators is not None:
+            entries = [way for entry in entries for way in _ways(entry, axes, self.translators)]
+        return entries
+
+
+@dataclass(frozen=True)
+class HarnessOptions:
+    """The settings of lm-eval."""
+
+    num_fewshot: Annotated[int | None, _flag("--num_fewshot", "-f", help="Few-shot examples in the prompt.")] = None
+    batch_size: Annotated[str | None, _flag("--batch_size", "-b", help="A number, auto or auto:N.  [1]")] = None
+    max_batch_size: Annotated[int | None, _flag("--max_batch_size", help="Largest batch auto tries.")] = None
+    device: Annotated[str | None, _flag("--device", help="cpu, cuda:0, ...  [first GPU, else cpu]")] = None
     limit: Annotated[
         float | None,
         _flag("--limit", "-L", help="Use only the first documents of each task: a number, or a fraction below 1."),
-    ] = None,
+    ] = None
     samples: Annotated[
         str | None, _flag("--samples", "-E", help="Documents by task, as JSON or a JSON file; excludes --limit.")
-    ] = None,
-    include_path: Annotated[list[str] | None, _flag("--include_path", help="Folder of task files.")] = None,
+    ] = None
+    include_path: Annotated[list[str] | None, _flag("--include_path", help="Folder of task files.")] = None
     seed: Annotated[
         str | None, _flag("--seed", help="One number, or four: python,numpy,torch,fewshot.  [0,1234,1234,1234]")
-    ] = None,
-    gen_kwargs: Annotated[list[str] | None, _flag("--gen_kwargs", help="Generation options, key=value.")] = None,
+    ] = None
+    gen_kwargs: Annotated[list[str] | None, _flag("--gen_kwargs", help="Generation options, key=value.")] = None
     apply_chat_template: Annotated[
         bool, _flag("--apply_chat_template", help="Wrap prompts in the model's chat template.")
-    ] = False,
+    ] = False
     chat_template_name: Annotated[
         str | None, _flag("--chat_template_name", help="Which of the model's chat templates.")
-    ] = None,
+    ] = None
     fewshot_as_multiturn: Annotated[
         bool | None,
         typer.Option(
@@ -121,36 +159,108 @@ def eval_(
             "--fewshot-as-multiturn/--no-fewshot-as-multiturn",
             help="Format few-shot examples as chat turns.",
         ),
-    ] = None,
-    system_instruction: Annotated[str | None, _flag("--system_instruction", help="System prompt.")] = None,
-    predict_only: Annotated[bool, _flag("--predict_only", "-x", help="Store answers, compute no metrics.")] = False,
+    ] = None
+    system_instruction: Annotated[str | None, _flag("--system_instruction", help="System prompt.")] = None
+    predict_only: Annotated[bool, _flag("--predict_only", "-x", help="Store answers, compute no metrics.")] = False
     trust_remote_code: Annotated[
         bool, _flag("--trust_remote_code", help="Run remote code of models and data sets.")
-    ] = False,
+    ] = False
     confirm_run_unsafe_code: Annotated[
         bool, _flag("--confirm_run_unsafe_code", help="Run Python in task files and code generated by models.")
-    ] = False,
-    metadata: Annotated[
-        list[str] | None, _flag("--metadata", help="key=value metadata for tasks that need it.")
-    ] = None,
+    ] = False
+    metadata: Annotated[list[str] | None, _flag("--metadata", help="key=value metadata for tasks that need it.")] = None
+
+    @property
+    def code(self) -> dict[str, bool]:
+        """What a file cannot allow: code of others that is run."""
+        names = ("trust_remote_code", "confirm_run_unsafe_code")
+        return {name: getattr(self, name) for name in names}
+
+    def content(self) -> dict[str, Any]:
+        """Return the settings that are given, as a plan has them."""
+        content = {
+            **vars(self),
+            "apply_chat_template": self.chat_template_name or self.apply_chat_template or None,
+            "predict_only": self.predict_only or None,
+        }
+        for name in ("chat_template_name", *self.code):
+            del content[name]
+        if (samples := self.samples) is not None:
+            if not samples.lstrip().startswith("{"):
+                samples = read_text(Path(samples), samples)
+            content["samples"] = parse_json(samples, "--samples")
+        for name in ("gen_kwargs", "metadata"):
+            if content[name] is not None:
+                content[name] = parse_pairs(content[name], f"--{name}")
+        return {name: value for name, value in content.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """One model, as commands take it that do something else with it than this one."""
+
+    model: Annotated[str, _flag("--model", "-M", help="As in densing eval: hf, or smollm2-135m.")] = "hf"
+    model_args: ModelArgs = None
+
+    def spec(self, problem: str) -> ModelSpec:
+        """Return the model; the problem is said of several."""
+        args = [self.model_args] if self.model_args else []
+        plan = PlanOptions([self.model], args, ["none"]).load(VariantOptions(), HarnessOptions())
+        if len(plan.models) != 1:
+            raise InputError(problem)
+        return plan.models[0]
+
+
+@dataclass(frozen=True)
+class StoppingOptions:
+    """How certain a density is to be."""
+
+    until_ci: Annotated[
+        float | None,
+        _flag(
+            "--until_ci",
+            help="Evaluate random items, in a few planned looks, until the half-width of ln density is below this "
+            "(0.2: about 20 %). If the full sets cannot reach it, their interval is reported.",
+        ),
+    ] = None
+    reference: o.Reference = "olmo-ladder"
+    ci_of: Annotated[str, _flag("--ci_of", help="Target of --until_ci: the population of items, or this set.")] = (
+        "population"
+    )
+    ci_from: Annotated[str, _flag("--ci_from", help="Quantity of --until_ci: loss or score.")] = "loss"
+
+
+@dataclass(frozen=True)
+class ElsewhereOptions:
+    """What lm-eval has options for and is done otherwise here."""
+
+    output_path: Annotated[str | None, _elsewhere("--output_path", "results go into a store: --out FOLDER")] = None
+    wandb_args: Annotated[
+        str | None, _elsewhere("--wandb_args", "no uploads: use --json, or `densing results show RUN --json`")
+    ] = None
+    hf_hub_log_args: Annotated[
+        str | None,
+        _elsewhere("--hf_hub_log_args", "no uploads: --out holds lm-eval's own files"),
+    ] = None
+
+
+@grouped()
+def eval_(
+    request: PlanOptions,
+    *,
+    out: Annotated[Path, _flag("--out", "-o", file_okay=False, help="Folder of the run: the store.")] = Path(
+        "results/evals"
+    ),
+    variants: VariantOptions,
+    harness: HarnessOptions,
     executor: Annotated[
         str | None, _flag("--executor", help="local, slurm, or another package's; default: this process.")
     ] = None,
     executor_arg: Annotated[
         list[str] | None, _flag("--executor_arg", help="key=value for the executor; may be repeated.")
     ] = None,
-    until_ci: UntilCi = None,
-    reference: o.Reference = "olmo-ladder",
-    ci_of: CiOf = "population",
-    ci_from: CiFrom = "loss",
-    output_path: Annotated[str | None, _elsewhere("--output_path", "results go into a store: --out FOLDER")] = None,
-    wandb_args: Annotated[
-        str | None, _elsewhere("--wandb_args", "no uploads: use --json, or `densing results show RUN --json`")
-    ] = None,
-    hf_hub_log_args: Annotated[
-        str | None,
-        _elsewhere("--hf_hub_log_args", "no uploads: --out holds lm-eval's own files"),
-    ] = None,
+    stopping: StoppingOptions,
+    elsewhere: ElsewhereOptions,
     dry_run: Annotated[bool, _flag("--dry_run", help="List finished and remaining units, then exit.")] = False,
     json: o.JsonFlag = False,
 ) -> None:
@@ -162,105 +272,27 @@ def eval_(
 
     Example: densing eval --model hf --model_args pretrained=models/a --tasks piqa,sciq --limit 200 --out results/mine
     """
-    options = {
-        "num_fewshot": num_fewshot,
-        "batch_size": batch_size,
-        "max_batch_size": max_batch_size,
-        "device": device,
-        "limit": limit,
-        "samples": samples,
-        "include_path": include_path,
-        "seed": seed,
-        "gen_kwargs": gen_kwargs,
-        "apply_chat_template": chat_template_name or (apply_chat_template or None),
-        "fewshot_as_multiturn": fewshot_as_multiturn,
-        "system_instruction": system_instruction,
-        "predict_only": predict_only or None,
-        "metadata": metadata,
-    }
-    served = {"exits": exit, "cuts": cut, "cut_bits": cut_bits, "weight_bits": weight_bits}
-    request = plan_of_flags(
-        model,
-        model_args,
-        tasks,
-        plan,
-        options,
-        {name: numbers(text, name) for name, text in served.items() if text is not None},
-        translators,
-        adapter,
-        trust_remote_code=trust_remote_code,
-        confirm_run_unsafe_code=confirm_run_unsafe_code,
-    )
+    plan = request.load(variants, harness)
     if dry_run:
         import pandas as pd
 
         from densing.scores.evals import survey_plan
 
-        rows = survey_plan(request, out)
+        rows = survey_plan(plan, out)
         if json:
             emit_json({"run": str(out), "units": rows})
         else:
             emit_table(pd.DataFrame(rows), f"{out}: {sum(row['state'] != 'done' for row in rows)} units to do")
         return
-    if until_ci is not None and executor is not None:
+    if stopping.until_ci is not None and executor is not None:
         raise InputError("--until_ci runs in this process; drop --executor")
     try:
-        if until_ci is not None:
-            _evaluate_until(request, out, until_ci, reference, ci_of, ci_from, json)
+        if stopping.until_ci is not None:
+            _evaluate_until(plan, out, stopping, json)
         else:
-            _evaluate(request, out, executor, executor_arg or [], json)
+            _evaluate(plan, out, executor, executor_arg or [], json)
     except KeyboardInterrupt:
         raise StoppedError(f"stopped; the same command resumes from {out}") from None
-
-
-def plan_of_flags(
-    model: list[str] | None,
-    model_args: list[str] | None,
-    tasks: list[str] | None,
-    path: Path | None,
-    options: dict[str, Any],
-    served: dict[str, list[int]] | None = None,
-    translators: str | None = None,
-    adapter: str | None = None,
-    **code: bool,
-) -> Plan:
-    """Return the plan that flags and file say together; flags win, and every model is served in every way they name.
-
-    Raises
-    ------
-    InputError
-        When a flag or the file is wrong.
-    """
-    from densing.scores.evals import plan_of, read_plan
-
-    content = {} if path is None else read_plan(path)
-    types, arguments = model or ["hf"], model_args or []
-    if len(types) > 1 and len(types) != len(arguments):
-        raise InputError(
-            f"--model is given {len(types)} times and --model_args {len(arguments)} times; "
-            "give them in pairs, or write a --plan"
-        )
-    if len(types) > 1:
-        pairs = zip(types, arguments, strict=True)
-        content["models"] = [{"model": t, "model_args": parse_pairs([a], "--model_args")} for t, a in pairs]
-    elif model or model_args:
-        content["models"] = [{"model": types[0], "model_args": parse_pairs(arguments, "--model_args")}]
-    if tasks:
-        content["tasks"] = list(dict.fromkeys(name for text in tasks for name in text.replace(",", " ").split()))
-    if adapter is not None:
-        entries = map(_parts, content.get("models", []))
-        content["models"] = [{**entry, "model_args": {**args, "adapter": adapter}} for entry, args in entries]
-    if served or translators is not None:
-        content["models"] = [way for entry in content.get("models", []) for way in _ways(entry, served, translators)]
-    for name, value in options.items():
-        if value is None:
-            continue
-        if name in ("gen_kwargs", "metadata"):
-            value = parse_pairs(value, f"--{name}")
-        if name == "samples":
-            value = parse_json(value if value.lstrip().startswith("{") else read_text(Path(value), value), "--samples")
-        content[name] = value
-    return plan_of(content, "command line" if path is None else str(path), **code)
 
 
 def numbers(text: str, option: str) -> list[int]:
@@ -277,12 +309,12 @@ def numbers(text: str, option: str) -> list[int]:
         raise InputError(f"--{option} {text}: give comma-separated whole numbers, as in 12,18") from None
 
 
-def _ways(entry: Any, served: dict[str, list[int]] | None, translators: str | None) -> Iterator[dict[str, Any]]:
+def _ways(entry: Any, axes: dict[str, list[int]], translators: str | None) -> Iterator[Any]:
     """Yield a plan's model once for each way to serve it."""
     from densing.scores.evals import variant_grid
 
     entry, args = _parts(entry)
-    for variant in variant_grid(**(served or {})):
+    for variant in variant_grid(**axes):
         own = {name: value for name, value in vars(variant).items() if value is not None}
         way = {**args, **own}
         if translators is not None:
@@ -324,19 +356,18 @@ def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str],
         raise typer.Exit(1)
 
 
-def _evaluate_until(
-    plan: Plan, out: Path, half_width: float, reference: str, covers: str, quantity: str, json: bool
-) -> None:
+def _evaluate_until(plan: Plan, out: Path, stopping: StoppingOptions, json: bool) -> None:
     """Evaluate until the interval of ln density is narrow enough, and say what that took."""
     from densing.scores.density import StoppingRule, rule_for
     from densing.scores.evals import run_until
 
+    quantity = stopping.ci_from
     if quantity not in ("loss", "score"):
         raise InputError(f"--ci_from {quantity}: choose loss or score")
 
     def make(benchmarks: Any, sizes: Any) -> StoppingRule:
-        options: dict[str, Any] = {"target": half_width, "covers": covers}
-        return rule_for(reference, benchmarks, sizes, quantity=quantity, **options)
+        options: dict[str, Any] = {"target": stopping.until_ci, "covers": stopping.ci_of}
+        return rule_for(stopping.reference, benchmarks, sizes, quantity=quantity, **options)
 
     with bar(json) as progress:
         stopped = run_until(plan, out, make, quantity=quantity, progress=progress)

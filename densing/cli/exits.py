@@ -8,19 +8,18 @@ from typing import Annotated
 import typer
 
 from densing.cli import options as o
-from densing.cli.eval import numbers, plan_of_flags
+from densing.cli.eval import ModelOptions, numbers
+from densing.cli.grouped import grouped
 from densing.cli.ladder import Device
 from densing.cli.output import emit_json, emit_table, say, timed_bar
-from densing.core import InputError
 
 
+@grouped()
 def exits(
     exits: Annotated[str, typer.Option("--exits", help="Layers after which to exit; comma-separated.")],
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the translators.")],
-    model: Annotated[str, typer.Option("--model", "-M", help="As in densing eval: hf, or smollm2-135m.")] = "hf",
-    model_args: Annotated[
-        str | None, typer.Option("--model_args", "--model-args", "-a", help="As in densing eval: pretrained=FOLDER.")
-    ] = None,
+    *,
+    model: ModelOptions,
     text: Annotated[
         str,
         typer.Option(
@@ -47,13 +46,11 @@ def exits(
     from densing.scores.evals import fit_translators
     from densing.scores.ladder import find_texts
 
-    plan = plan_of_flags([model], [model_args] if model_args else [], ["none"], None, {})
-    if len(plan.models) != 1:
-        raise InputError("--model: give one model; exits are fitted to one at a time")
+    spec = model.spec("--model: give one model; exits are fitted to one at a time")
     texts = find_texts(text, tokens, seed)
     with timed_bar(json, "reading") as tell:
         fitted = fit_translators(
-            plan.models[0],
+            spec,
             numbers(exits, "exits"),
             texts,
             out,
@@ -69,7 +66,7 @@ def exits(
         return
     rows = [{"exit": int(name), **about} for name, about in fitted.manifest["exits"].items()]
     about = fitted.manifest["text"]
-    emit_table(pd.DataFrame(rows), f"Exits of {plan.models[0].name}, {fitted.manifest['layers']} layers")
+    emit_table(pd.DataFrame(rows), f"Exits of {spec.name}, {fitted.manifest['layers']} layers")
     say(
         f"error: of the last state, squared, as a share of its own square, on {about['held_out']} held-out tokens of "
         f"{about['tokens']} ({text}); stored in {out}"

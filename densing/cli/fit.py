@@ -63,9 +63,7 @@ def fit(
     ] = None,
     floor: Annotated[float | None, typer.Option("--floor", help="Fixed floor of a score law (chance).")] = None,
     ceiling: Annotated[float | None, typer.Option("--ceiling", help="Fixed ceiling of a score law.")] = None,
-    level: Annotated[
-        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Confidence level of the intervals.")
-    ] = 0.95,
+    level: o.Level = 0.95,
     rollout: Annotated[
         float | None, typer.Option("--rollout", help="Fit rows whose first input is below this; predict the rest.")
     ] = None,

@@ -25,6 +25,9 @@ Folder = Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A la
 Workers = Annotated[
     int | None, typer.Option("--workers", min=1, help="Processes.  [one per core; 1 on other devices than the CPU]")
 ]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="PyTorch threads per process.")]
+FirstSeed = Annotated[int, typer.Option("--seed", min=0, help="First seed, for initialisation and block order.")]
+Resamples = Annotated[int, typer.Option("--bootstrap", min=20, help="Bootstrap resamples of sizes and seeds.")]
 Device = Annotated[str, typer.Option("--device", help="A torch device: cpu, cuda, ...")]
 
 
@@ -43,7 +46,7 @@ def train(
         list[str] | None, typer.Option("--sizes", help="Only this size, such as d8; may be repeated.")
     ] = None,
     seeds: Annotated[str, typer.Option("--seeds", help="Runs per size, or a range of seeds: 0..5.")] = "3",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="First seed, for initialisation and block order.")] = 0,
+    seed: FirstSeed = 0,
     corpus: Annotated[
         str,
         typer.Option(
@@ -75,7 +78,7 @@ def train(
     ] = None,
     ranks: Annotated[int, typer.Option("--ranks", min=1, max=64, help="Virtual ranks per --arm.")] = 1,
     workers: Workers = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="PyTorch threads per process.")] = 1,
+    threads: Threads = 1,
     device: Device = "cpu",
     json: o.JsonFlag = False,
 ) -> None:
@@ -170,9 +173,7 @@ def fit(
     bootstrap: Annotated[
         int, typer.Option("--bootstrap", min=1, help="Bootstrap refits, resampling whole runs.")
     ] = 1000,
-    level: Annotated[
-        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Confidence level of the intervals.")
-    ] = 0.95,
+    level: o.Level = 0.95,
     seed: o.Seed = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", file_okay=False, help="Folder of the fits; default: DIR/fits.")
@@ -232,12 +233,8 @@ def gain(
     watts: Annotated[
         float, typer.Option("--watts", help="Watts of a busy core, if no power is measured.", callback=o.finite)
     ] = 15.0,
-    bootstrap: Annotated[
-        int, typer.Option("--bootstrap", min=20, help="Bootstrap resamples of sizes and seeds.")
-    ] = 1000,
-    level: Annotated[
-        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Confidence level of the intervals.")
-    ] = 0.95,
+    bootstrap: Resamples = 1000,
+    level: o.Level = 0.95,
     seed: o.Seed = 0,
     null: Annotated[
         int,

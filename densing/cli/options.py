@@ -110,6 +110,9 @@ Combine = Annotated[
 Pool = Annotated[
     bool, typer.Option("--pool", help="Also use other evaluators' scores with the same shots (one benchmark only).")
 ]
+Level = Annotated[
+    float, typer.Option("--level", min=0.5, max=0.999, callback=finite, help="Confidence level of the intervals.")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed.")]
 
 
@@ -148,7 +151,7 @@ Html = Annotated[
         callback=_file_named(".html"),
     ),
 ]
-
+Report = Annotated[Path | None, typer.Option("--html", help="Write the report: one HTML file.", metavar="FILE")]
 Png = Annotated[
     Path | None,
     typer.Option(

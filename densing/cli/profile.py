@@ -6,13 +6,14 @@ import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from densing.cli.options import JsonFlag
+from densing.cli.grouped import grouped
+from densing.cli.options import JsonFlag, Report
 from densing.cli.output import MOST_NOTES, columns, emit_plain, finish, say, show_notes, timed_bar, visible, width
 from densing.core import InputError, Note, StoppedError, UnknownNameError, doubts, formatting, of_part, severest_first
 
@@ -41,25 +42,9 @@ LONGEST_SENTENCE = 300
 AT_ONCE = 0.005
 """Share by which the kinds of communication must exceed their union before it is said that they overlap."""
 
-Paths = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        help="Traces (.json, .gz, .zip), folders of ranks, or results stored with --out.", metavar="PATH..."
-    ),
-]
 Window = Annotated[
     str | None,
     typer.Option("--window", "-w", help="steps, all or hta; default: steps where the traces mark steps, else all."),
-]
-Ranks = Annotated[
-    list[str] | None,
-    typer.Option("--rank", help="FILE=NUMBER: which rank a file is (by name or path); may be repeated."),
-]
-Patterns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--comm-pattern", help="Regular expression; kernels whose names match are communication. May be repeated."
-    ),
 ]
 Detail = Annotated[
     str,
@@ -67,79 +52,52 @@ Detail = Annotated[
         "--detail", help="auto, device or host; host also reads operators: slower, but shows what the host did."
     ),
 ]
-FailIf = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fail-if",
-        help="'METRIC > NUMBER', e.g. 'exposed_pct>10' or 'step_ms>=250 and overlap_pct<50': exit code 4 if it is "
-        "true or undecided; may be repeated. METRIC: a key of `figures` in --json (exposed_pct, overlap_pct, "
-        "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct or hfu_pct; its name states the unit.",
-    ),
-]
-Html = Annotated[Path | None, typer.Option("--html", help="Write the report: one HTML file.", metavar="FILE")]
-Compare = Annotated[
-    list[Path] | None,
-    typer.Option("--compare", help="Baseline traces or stored results; reports changes beyond noise."),
-]
-Perfetto = Annotated[
-    Path | None,
-    typer.Option("--perfetto", help="Write the trace back with overlay tracks that Perfetto opens.", metavar="FILE"),
-]
-Explain = Annotated[
-    str | None, typer.Option("--explain", help="Print which rule classifies a kernel of this name, then exit.")
-]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="Folder for the ranks' results (Parquet); an interrupted run resumes from it."),
-]
-Jobs = Annotated[int | None, typer.Option("--jobs", "-j", help="Processes, or jobs of the executor.")]
-ExecutorName = Annotated[
-    str | None,
-    typer.Option("--executor", help="slurm, local or another executor: spread the ranks over a cluster; needs --out."),
-]
-ExecutorArgs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--executor-arg", "--executor_arg",
-        help="key=value for the executor, e.g. partition=cpu,account=mine,time=60; may be repeated.",
-    ),
-]  # fmt: skip
-RankFiles = Annotated[Path | None, typer.Option("--rank-files", help="A list of traces.", hidden=True)]
-Density = Annotated[
-    Path | None,
-    typer.Option("--density", help="Output of `densing density --json` for the model, joined with the run."),
-]
-DensityModel = Annotated[str | None, typer.Option("--density-model", help="Which model of that file.")]
-DensityBenchmark = Annotated[str | None, typer.Option("--density-benchmark", help="Which benchmark of that file.")]
-Hours = Annotated[
-    float | None, typer.Option("--device-hours", help="Device hours of the whole training, for --density.")
-]
-Utilisation = Annotated[
-    str | None,
-    typer.Option(
-        "--mfu",
-        help="'params=7e9,tokens=4.2e6,dtype=bf16': model FLOPs utilisation; tokens are per step over all ranks. "
-        "Also layers, heads, head_dim, seq (attention), peak (TFLOP/s), "
-        "recompute (none, full; selective with formula=megatron).",
-    ),
-]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the bootstrap of --compare.")]
 
 
 @dataclass(frozen=True)
 class Source:
     """What is to be read, and how."""
 
-    paths: tuple[Path, ...]
-    rank_files: Path | None = None
-    ranks: tuple[str, ...] = ()
-    window: str | None = None
-    detail: str = "auto"
-    comm_patterns: tuple[str, ...] = ()
-    out: Path | None = None
-    jobs: int | None = None
-    executor: str | None = None
-    executor_args: tuple[str, ...] = ()
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Traces (.json, .gz, .zip), folders of ranks, or results stored with --out.", metavar="PATH..."
+        ),
+    ] = field(default_factory=list)
+    window: Window = None
+    comm_pattern: Annotated[
+        list[str],
+        typer.Option(
+            "--comm-pattern", help="Regular expression; kernels whose names match are communication. May be repeated."
+        ),
+    ] = field(default_factory=list)
+    rank: Annotated[
+        list[str],
+        typer.Option("--rank", help="FILE=NUMBER: which rank a file is (by name or path); may be repeated."),
+    ] = field(default_factory=list)
+    detail: Detail = "auto"
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder for the ranks' results (Parquet); an interrupted run resumes from it."
+        ),
+    ] = None
+    jobs: Annotated[int | None, typer.Option("--jobs", "-j", help="Processes, or jobs of the executor.")] = None
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            "--executor", help="slurm, local or another executor: spread the ranks over a cluster; needs --out."
+        ),
+    ] = None
+    executor_arg: Annotated[
+        list[str],
+        typer.Option(
+            "--executor-arg",
+            "--executor_arg",
+            help="key=value for the executor, e.g. partition=cpu,account=mine,time=60; may be repeated.",
+        ),
+    ] = field(default_factory=list)
+    rank_files: Annotated[Path | None, typer.Option("--rank-files", help="A list of traces.", hidden=True)] = None
     quiet: bool = False
 
     def options(self) -> ProfileOptions:
@@ -150,24 +108,55 @@ class Source:
         for option, value, known in (("window", self.window, WINDOWS), ("detail", self.detail, DETAILS)):
             if value is not None and value not in known:
                 raise UnknownNameError(option, value, known)
-        return ProfileOptions(self.window, self.comm_patterns, self.detail)  # type: ignore[arg-type]
+        return ProfileOptions(self.window, tuple(self.comm_pattern), self.detail)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Outputs:
     """What is to come out."""
 
-    json: bool = False
-    html: Path | None = None
-    perfetto: Path | None = None
-    compare: tuple[Path, ...] = ()
-    conditions: tuple[str, ...] = ()
-    utilisation: str | None = None
-    density: Path | None = None
-    density_model: str | None = None
-    density_benchmark: str | None = None
-    device_hours: float | None = None
-    seed: int = 0
+    html: Report = None
+    compare: Annotated[
+        list[Path],
+        typer.Option("--compare", help="Baseline traces or stored results; reports changes beyond noise."),
+    ] = field(default_factory=list)
+    fail_if: Annotated[
+        list[str],
+        typer.Option(
+            "--fail-if",
+            help="'METRIC > NUMBER', e.g. 'exposed_pct>10' or 'step_ms>=250 and overlap_pct<50': exit code 4 if it is "
+            "true or undecided; may be repeated. METRIC: a key of `figures` in --json (exposed_pct, overlap_pct, "
+            "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct or hfu_pct; its name states the unit.",
+        ),
+    ] = field(default_factory=list)
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            "--perfetto", help="Write the trace back with overlay tracks that Perfetto opens.", metavar="FILE"
+        ),
+    ] = None
+    mfu: Annotated[
+        str | None,
+        typer.Option(
+            "--mfu",
+            help="'params=7e9,tokens=4.2e6,dtype=bf16': model FLOPs utilisation; tokens are per step over all ranks. "
+            "Also layers, heads, head_dim, seq (attention), peak (TFLOP/s), "
+            "recompute (none, full; selective with formula=megatron).",
+        ),
+    ] = None
+    density: Annotated[
+        Path | None,
+        typer.Option("--density", help="Output of `densing density --json` for the model, joined with the run."),
+    ] = None
+    density_model: Annotated[str | None, typer.Option("--density-model", help="Which model of that file.")] = None
+    density_benchmark: Annotated[
+        str | None, typer.Option("--density-benchmark", help="Which benchmark of that file.")
+    ] = None
+    device_hours: Annotated[
+        float | None, typer.Option("--device-hours", help="Device hours of the whole training, for --density.")
+    ] = None
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the bootstrap of --compare.")] = 0
+    json: JsonFlag = False
 
     def joined(self, run: RunProfile | None = None) -> DensityCost | None:
         """Join the density, if one is named, with the run."""
@@ -185,29 +174,17 @@ class Outputs:
         )
 
 
+@grouped(
+    "window html compare fail_if perfetto comm_pattern explain",
+    "detail mfu density density_model density_benchmark device_hours",
+    "rank_files seed json",
+)
 def profile(
-    paths: Paths = None,
-    window: Window = None,
-    html: Html = None,
-    compare: Compare = None,
-    fail_if: FailIf = None,
-    perfetto: Perfetto = None,
-    comm_pattern: Patterns = None,
-    explain: Explain = None,
-    rank: Ranks = None,
-    detail: Detail = "auto",
-    mfu: Utilisation = None,
-    density: Density = None,
-    density_model: DensityModel = None,
-    density_benchmark: DensityBenchmark = None,
-    device_hours: Hours = None,
-    out: Out = None,
-    jobs: Jobs = None,
-    executor: ExecutorName = None,
-    executor_arg: ExecutorArgs = None,
-    rank_files: RankFiles = None,
-    seed: Seed = 0,
-    json: JsonFlag = False,
+    source: Source,
+    outputs: Outputs,
+    explain: Annotated[
+        str | None, typer.Option("--explain", help="Print which rule classifies a kernel of this name, then exit.")
+    ] = None,
 ) -> None:
     """Say how much communication was hidden, what was exposed, where, why and what it cost.
 
@@ -220,8 +197,8 @@ def profile(
     if explain is not None:
         from densing.efficiency.timeline import Classifier
 
-        match = Classifier(comm_pattern or ()).explain(explain)
-        if json:
+        match = Classifier(source.comm_pattern).explain(explain)
+        if outputs.json:
             emit_plain({"name": explain, "known": match.known, **match.to_dict()})
             return
         typer.echo(visible(f"{explain}: {match.kind.name.lower()}{f' ({match.op})' if match.op else ''}"))
@@ -229,34 +206,9 @@ def profile(
         if match.source:
             typer.echo(visible(f"  known from: {match.source}"))
         return
-    source = Source(
-        paths=tuple(paths or ()),
-        rank_files=rank_files,
-        ranks=tuple(rank or ()),
-        window=window,
-        detail=detail,
-        comm_patterns=tuple(comm_pattern or ()),
-        out=out,
-        jobs=jobs,
-        executor=executor,
-        executor_args=tuple(executor_arg or ()),
-        quiet=json,
-    )
-    outputs = Outputs(
-        json=json,
-        html=html,
-        perfetto=perfetto,
-        compare=tuple(compare or ()),
-        conditions=tuple(fail_if or ()),
-        utilisation=mfu,
-        density=density,
-        density_model=density_model,
-        density_benchmark=density_benchmark,
-        device_hours=device_hours,
-        seed=seed,
-    )
+    source = replace(source, quiet=outputs.json)
     _check_flags(source, outputs)
-    if rank_files is not None:
+    if source.rank_files is not None:
         # What a job of an executor runs: the ranks of a list go into the store, and nothing else is done.
         notes: list[Note] = []
         with ExitStack() as stack:
@@ -268,16 +220,16 @@ def profile(
     try:
         _answer(read_run(source), source, outputs)
     except KeyboardInterrupt:
-        if out is None:
+        if source.out is None:
             raise
-        raise StoppedError(f"stopped; the same command resumes from {out}") from None
+        raise StoppedError(f"stopped; the same command resumes from {source.out}") from None
 
 
 def _check_flags(source: Source, outputs: Outputs) -> None:
     """Refuse what cannot work, before hours of traces are read."""
     if source.jobs is not None and source.jobs < 1:
         raise InputError(f"--jobs {source.jobs}: a whole number from 1 up is needed")
-    if source.executor_args and source.executor is None:
+    if source.executor_arg and source.executor is None:
         raise InputError("--executor-arg without --executor; name one, e.g. --executor slurm")
     if outputs.density is not None and outputs.device_hours is None:
         raise InputError("--density needs --device-hours: devices times the hours of the model's whole training")
@@ -285,23 +237,23 @@ def _check_flags(source: Source, outputs: Outputs) -> None:
     if outputs.density is None and any(value is not None for value in of_density):
         raise InputError("--device-hours, --density-model and --density-benchmark belong to --density FILE; give it")
     outputs.joined()
-    if source.comm_patterns:
+    if source.comm_pattern:
         from densing.efficiency.timeline import Classifier
 
-        Classifier(source.comm_patterns)
-    if outputs.conditions:
+        Classifier(source.comm_pattern)
+    if outputs.fail_if:
         from densing.core import check_conditions
         from densing.efficiency.profile import METRICS
 
         # On a run without figures every condition is undecided: what is left to find is names that no run has.
-        hits = check_conditions(outputs.conditions, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
+        hits = check_conditions(outputs.fail_if, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
         metrics = {name for hit in hits for name in hit.values}
-        if outputs.utilisation is None and (without := sorted(metrics.intersection(OF_MFU))):
+        if outputs.mfu is None and (without := sorted(metrics.intersection(OF_MFU))):
             raise InputError(f"--fail-if: {without[0]} needs --mfu, e.g. --mfu params=7e9,tokens=4.2e6")
-    if outputs.utilisation is not None:
+    if outputs.mfu is not None:
         from densing.efficiency.profile import parse_spec
 
-        parse_spec(outputs.utilisation)
+        parse_spec(outputs.mfu)
     _check_outputs(source, outputs)
     for path in outputs.compare:
         check_source(path)
@@ -396,14 +348,14 @@ def read_run(source: Source) -> RunProfile:
         flags = {
             "--window": source.window,
             "--detail": None if source.detail == "auto" else source.detail,
-            "--comm-pattern": list(source.comm_patterns) or None,
+            "--comm-pattern": list(source.comm_pattern) or None,
         }
         for flag, value in flags.items():
             if value is not None and value != known[flag]:
                 raise InputError(
                     f"{flag} {value}: these results were stored with {known[flag]}; give the traces instead"
                 )
-        for flag, argument in {"--rank": source.ranks, "--out": source.out, "--executor": source.executor}.items():
+        for flag, argument in {"--rank": source.rank, "--out": source.out, "--executor": source.executor}.items():
             if argument:
                 raise InputError(f"{flag}: applies to traces, not to stored results; leave it out")
         return run
@@ -447,7 +399,7 @@ def _traces(source: Source, notes: list[Note]) -> list[TraceFile]:
     if not source.paths:
         raise InputError("no trace given; name a file or a folder (densing profile --help has an example)")
     ranks: dict[str, int] = {}
-    for pair in source.ranks:
+    for pair in source.rank:
         name, _, digits = pair.rpartition("=")
         if not name or not (digits.isascii() and digits.isdecimal()) or int(digits[:12]) > MOST_RANKS:
             raise InputError(
@@ -485,7 +437,7 @@ def _many(
         notes.append(Note("rank-left-out", "error", reason if trace.label in reason else f"{trace.label}: {reason}"))
 
     # What a job of the executor needs to do the same.
-    patterns = [flag for pattern in source.comm_patterns for flag in ("--comm-pattern", pattern)]
+    patterns = [flag for pattern in source.comm_pattern for flag in ("--comm-pattern", pattern)]
     window = ("--window", source.window) if source.window else ()
     flags = [*window, "--detail", source.detail, *patterns, "--json"]
     with timed_bar(source.quiet, f"{len(traces)} ranks") as show:
@@ -514,7 +466,7 @@ def _executor(source: Source) -> Any:
     from densing.core import parse_pairs
     from densing.jobs import get_executor
 
-    return get_executor(source.executor, **parse_pairs(source.executor_args, "--executor-arg"))
+    return get_executor(source.executor, **parse_pairs(source.executor_arg, "--executor-arg"))
 
 
 @dataclass(frozen=True)
@@ -533,10 +485,10 @@ class Reader:
 def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
     """Show and write what was asked for, and leave with the exit code it calls for."""
     used: RunUtilisation | None = None
-    if outputs.utilisation is not None:
+    if outputs.mfu is not None:
         from densing.efficiency.profile import parse_spec, run_utilisation
 
-        used = run_utilisation(run, parse_spec(outputs.utilisation))
+        used = run_utilisation(run, parse_spec(outputs.mfu))
     comparison: Comparison | None = None
     if outputs.compare:
         from msgspec import structs
@@ -545,7 +497,7 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
 
         # The baseline is profiled in the same way, within the same window; its files have their own ranks, and it is
         # read here.
-        fresh: dict[str, Any] = {"rank_files": None, "ranks": (), "out": None, "executor": None, "executor_args": ()}
+        fresh: dict[str, Any] = {"rank_files": None, "rank": [], "out": None, "executor": None, "executor_arg": []}
         base = read_run(replace(source, **fresh, paths=outputs.compare, window=run.window))
         steps = [
             run_steps({"steps": [step.to_dict() for step in rank.steps]} for rank in one.ranks) for one in (base, run)
@@ -553,13 +505,13 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
         comparison = compare(*steps, seed=outputs.seed)
         run = structs.replace(run, notes=(*run.notes, *of_part("baseline", doubts(base.notes))))
     hits: Sequence[Hit] = ()
-    if outputs.conditions:
+    if outputs.fail_if:
         from densing.core import check_conditions
 
         figures: Mapping[str, object] = run.figures
         if used is not None:
             figures = {**figures, **{key: used.to_dict()[key] for key in OF_MFU}}
-        hits = check_conditions(outputs.conditions, figures)
+        hits = check_conditions(outputs.fail_if, figures)
     joined = outputs.joined(run)
     if outputs.json:
         parts = {"utilisation": used, "comparison": comparison, "joined": joined}

@@ -56,7 +56,7 @@ def scaling(
         raise InputError("--kind throughput needs --work: samples or tokens per step, once for each run, in order")
     for run in runs:
         check_source(run)
-    sources = [Source(paths=(path,), window=window, detail=detail, quiet=json) for path in runs]
+    sources = [Source(paths=[path], window=window, detail=detail, quiet=json) for path in runs]
     profiles = {str(source.paths[0]): read_run(source) for source in sources}
     efficiency = scaling_of(profiles, kind, dict(zip(map(str, runs), work, strict=True)) if work else {})
     # A run read in part has the step times of that part only.

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from densing.cli.options import FORMS, JsonFlag
+from densing.cli.grouped import given, grouped
+from densing.cli.options import FORMS, JsonFlag, Report
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar, visible, width
 from densing.core import InputError, Note, formatting
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation import Cluster
+    from densing.efficiency.simulation import Cluster, Workload
     from densing.efficiency.systems import Cell, Comparison, Finding, RegimeMap, Step, Technique, Validation
 
 Number = TypeVar("Number", int, float)
@@ -32,7 +34,7 @@ CLAIM_KEYS = (
     "id", "what", "setup", "published", "unit", "evidence", "source", "tolerance", "inputs", "slow", "grade",
 )  # fmt: skip
 
-Html = Annotated[Path | None, typer.Option("--html", help="Write the report: one HTML file.", metavar="FILE")]
+ClusterName = Annotated[str, typer.Option("--cluster", help="Cluster preset, or a TOML file.")]
 
 
 @app.command("list")
@@ -104,8 +106,10 @@ def show(
         typer.echo("\nnot available (in no readable source): " + "; ".join(map(visible, missing)))
 
 
-@app.command("compare")
-def compare(
+@dataclass(frozen=True)
+class StepOptions:
+    """The step that is compared: a model, how much of it and, of a transformer, how it is split."""
+
     model: Annotated[
         str,
         typer.Option(
@@ -114,30 +118,24 @@ def compare(
             "sage-products, sage-papers100m) or of a linear problem (least-squares, mmlu-words, film-words), or a TOML "
             "file of either.",
         ),
-    ],
-    cluster: Annotated[str, typer.Option("--cluster", help="Cluster preset, or a TOML file.")],
-    techniques: Annotated[str, typer.Option("--techniques", help="Comma-separated names.", metavar="A,B,...")],
-    baseline: Annotated[
-        str | None, typer.Option("--baseline", help="Speed-ups are relative to it; default: the first technique.")
-    ] = None,
-    mode: Annotated[str, typer.Option("--mode", help="train, prefill or decode.")] = "train",
+    ]
+    mode: Annotated[str, typer.Option("--mode", help="train, prefill or decode.")] = "train"
     batch: Annotated[
         int | None,
         typer.Option("--batch", min=1, help="Sequences per replica and step; default: the preset's for the mode."),
-    ] = None,
-    sequence: Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens per sequence.")] = None,
-    micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="Micro-batches per step.")] = None,
-    tp: Annotated[int | None, typer.Option("--tp", min=1, help="Tensor-parallel devices; default: to fit.")] = None,
+    ] = None
+    sequence: Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens per sequence.")] = None
+    micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="Micro-batches per step.")] = None
+    tp: Annotated[int | None, typer.Option("--tp", min=1, help="Tensor-parallel devices; default: to fit.")] = None
     dp: Annotated[
         int | None, typer.Option("--dp", min=1, help="Data-parallel replicas; default: the remaining devices.")
-    ] = None,
+    ] = None
     pp: Annotated[
         int | None,
         typer.Option(
             "--pp", min=1, help="Pipeline stages; default: 1, or as needed if all techniques need a pipeline."
         ),
-    ] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes of the cluster.")] = None,
+    ] = None
     recompute: Annotated[
         str | None,
         typer.Option(
@@ -145,63 +143,74 @@ def compare(
             help="Activation recomputation: none, attention scores (selective) or whole layers (full).",
             metavar="none|selective|full",
         ),
-    ] = None,
+    ] = None
     sequence_parallel: Annotated[
         bool,
         typer.Option(
             "--sequence-parallel", help="Also split activations between tensor-parallel regions (sequence parallelism)."
         ),
-    ] = False,
+    ] = False
     unfused_attention: Annotated[
         bool,
         typer.Option("--unfused-attention", help="Attention materialises and keeps its scores (affects memory only)."),
-    ] = False,
+    ] = False
     virtual: Annotated[
         int | None, typer.Option("--virtual", min=1, help="Interleaved stages per device of a pipeline.")
-    ] = None,
-    cp: Annotated[
-        int | None, typer.Option("--cp", min=1, help="Context-parallel degree: parts of every sequence.")
-    ] = None,
+    ] = None
+    cp: Annotated[int | None, typer.Option("--cp", min=1, help="Context-parallel degree: parts of every sequence.")] = (
+        None
+    )
     ep: Annotated[
         int | None, typer.Option("--ep", min=1, help="Expert-parallel degree: devices that share a mixture's experts.")
-    ] = None,
+    ] = None
     whole_vocabulary: Annotated[
         bool,
         typer.Option(
             "--whole-vocabulary", help="Replicate embedding and head on every device of a tensor-parallel group."
         ),
-    ] = False,
+    ] = False
     gradient_bytes: Annotated[
         int | None,
         typer.Option(
             "--gradient-bytes", help="Bytes per exchanged gradient element: 4 for sums in float32.", metavar="2|4"
         ),
-    ] = None,
+    ] = None
     overlap_weight_gradients: Annotated[
         bool,
         typer.Option(
             "--overlap-weight-gradients",
             help="Overlap tensor-parallel all-reduces of the backward pass with weight gradients (plain techniques).",
         ),
-    ] = False,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="TECHNIQUE.KNOB=VALUE, as co2.tau=48; may be repeated.")
-    ] = None,
-    regime_map: Annotated[
-        bool, typer.Option("--map", help="Also map which technique is fastest: bandwidth × batch, or × --replicas.")
-    ] = False,
-    link: Annotated[str | None, typer.Option("--link", help="Link the map varies: intra, inter or wide.")] = None,
-    bandwidths: Annotated[
-        str | None,
-        typer.Option("--bandwidths", help="Bandwidths of the map in Gbit/s, as 25,100,400.", metavar="A,B,..."),
-    ] = None,
-    batches: Annotated[
-        str | None, typer.Option("--batches", help="Batches of the map, as 1,4,16.", metavar="A,B,...")
-    ] = None,
-    replicas: Annotated[
-        str | None,
-        typer.Option("--replicas", help="Replicas of the map, instead of batches, as 2,16,128.", metavar="A,B,..."),
-    ] = None,
+    ] = False
+
+    def load(self, machine: Cluster, techniques: Sequence[str]) -> Workload:
+        """Return a transformer's step, split over a cluster as the techniques need it."""
+        from densing.efficiency.simulation import load_workload
+        from densing.efficiency.systems import split_over
+
+        plain = ("mode", "batch", "sequence", "micro_batches", "recompute", "virtual", "cp", "ep",
+                 "gradient_bytes")  # fmt: skip
+        step = load_workload(
+            self.model,
+            **{name: getattr(self, name) for name in plain},
+            sequence_parallel=self.sequence_parallel or None,
+            fused_attention=False if self.unfused_attention else None,
+            # Experts are dealt out over replicas, which the cluster decides upon below.
+            dp=self.dp or self.ep,
+            split_vocabulary=False if self.whole_vocabulary else None,
+            overlap_weight_gradients=self.overlap_weight_gradients or None,
+            # Interleaved stages are checked against the stages that they are pieces of.
+            pp=self.pp if self.virtual else None,
+        )
+        return split_over(step, machine, tp=self.tp, dp=self.dp, pp=self.pp, techniques=techniques)
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """The cluster that a step is compared on."""
+
+    cluster: ClusterName
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes of the cluster.")] = None
     delay: Annotated[
         str | None,
         typer.Option(
@@ -210,8 +219,76 @@ def compare(
             "pareto:scale=0.1,shape=2, empirical:FILE; ,iid or ,persistent; ,seed=3.",
             metavar="MODEL",
         ),
-    ] = None,
-    html: Html = None,
+    ] = None
+
+    def load(self) -> Cluster:
+        """Return the cluster of this size, with these delays."""
+        from densing.efficiency.simulation import load_cluster, parse_delay
+
+        machine = load_cluster(self.cluster)
+        if self.nodes is not None:
+            machine = load_cluster(self.cluster, n=self.nodes * machine.per_node)
+        return machine if self.delay is None else machine.change(delay=parse_delay(self.delay))
+
+
+@dataclass(frozen=True)
+class TechniqueOptions:
+    """The techniques that are compared, and their knobs."""
+
+    techniques: Annotated[str, typer.Option("--techniques", help="Comma-separated names.", metavar="A,B,...")]
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", help="Speed-ups are relative to it; default: the first technique.")
+    ] = None
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="TECHNIQUE.KNOB=VALUE, as co2.tau=48; may be repeated.")
+    ] = None
+
+    @property
+    def names(self) -> list[str]:
+        """Their names, in the order given."""
+        return [name.strip() for name in self.techniques.split(",") if name.strip()]
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """The map of the fastest technique, and what it varies."""
+
+    regime_map: Annotated[
+        bool, typer.Option("--map", help="Also map which technique is fastest: bandwidth × batch, or × --replicas.")
+    ] = False
+    link: Annotated[str | None, typer.Option("--link", help="Link the map varies: intra, inter or wide.")] = None
+    bandwidths: Annotated[
+        str | None,
+        typer.Option("--bandwidths", help="Bandwidths of the map in Gbit/s, as 25,100,400.", metavar="A,B,..."),
+    ] = None
+    batches: Annotated[
+        str | None, typer.Option("--batches", help="Batches of the map, as 1,4,16.", metavar="A,B,...")
+    ] = None
+    replicas: Annotated[
+        str | None,
+        typer.Option("--replicas", help="Replicas of the map, instead of batches, as 2,16,128.", metavar="A,B,..."),
+    ] = None
+
+    def axes(self) -> dict[str, Any]:
+        """Return what the map varies, for `regime`."""
+        from densing.efficiency.systems import BATCHES
+
+        return {
+            "link": self.link,
+            "bandwidths_gbps": numbers("--bandwidths", self.bandwidths, float),
+            "batches": numbers("--batches", self.batches, int) or BATCHES,
+            "replicas": numbers("--replicas", self.replicas, int),
+        }
+
+
+@app.command("compare")
+@grouped("model cluster techniques baseline mode", "pp nodes recompute", "replicas delay")
+def compare(
+    step: StepOptions,
+    cluster: ClusterOptions,
+    techniques: TechniqueOptions,
+    regimes: MapOptions,
+    html: Report = None,
     json: JsonFlag = False,
 ) -> None:
     """Compare techniques on one model and one cluster, from simulated timelines.
@@ -231,81 +308,36 @@ def compare(
     Example: densing techniques compare --model least-squares --cluster a100x8-rdma --nodes 3 --delay
     shifted-exp:a=0.01,mu=10 --techniques uc-mmc,gradient-coding,lcc,backup-workers
     """
-    from densing.efficiency.simulation import (
-        Gather,
-        Workload,
-        load_cluster,
-        load_other,
-        load_workload,
-        parse_delay,
-    )
-    from densing.efficiency.systems import BATCHES, parse_settings, regime, split_over, timelines
+    from densing.efficiency.simulation import Gather, Workload, load_other
     from densing.efficiency.systems import compare as compare_techniques
+    from densing.efficiency.systems import parse_settings, regime, timelines
 
-    for option, path in (("--model", model), ("--cluster", cluster)):
+    for option, path in (("--model", step.model), ("--cluster", cluster.cluster)):
         source = Path(path)
         if html is not None and source.is_file() and html.resolve() == source.resolve():
             raise InputError(f"--html {html}: is also the file of {option}; choose another name")
-    names = [name.strip() for name in techniques.split(",") if name.strip()]
-    knobs = parse_settings(settings or ())
-    machine = load_cluster(cluster)
-    if nodes is not None:
-        machine = load_cluster(cluster, n=nodes * machine.per_node)
-    if delay is not None:
-        machine = machine.change(delay=parse_delay(delay))
-    workload: Step
-    if (other := load_other(model)) is not None:
-        of_transformers = {
-            "--mode": mode != "train", "--batch": batch, "--sequence": sequence, "--micro-batches": micro_batches,
-            "--tp": tp, "--dp": dp, "--pp": pp, "--recompute": recompute, "--sequence-parallel": sequence_parallel,
-            "--unfused-attention": unfused_attention, "--virtual": virtual, "--cp": cp, "--ep": ep,
-            "--whole-vocabulary": whole_vocabulary, "--gradient-bytes": gradient_bytes,
-            "--overlap-weight-gradients": overlap_weight_gradients, "--map": regime_map, "--link": link,
-            "--bandwidths": bandwidths, "--batches": batches, "--replicas": replicas,
-            "--delay": delay if isinstance(other, Gather) else None,
-        }  # fmt: skip
-        for option, value in of_transformers.items():
-            if value:
-                raise InputError(f"{option}: applies to transformers only, and {model} is not one; leave it out")
-        workload = other
-    else:
-        step = load_workload(
-            model,
-            mode=mode,
-            batch=batch,
-            sequence=sequence,
-            micro_batches=micro_batches,
-            recompute=recompute,
-            sequence_parallel=sequence_parallel or None,
-            fused_attention=False if unfused_attention else None,
-            virtual=virtual,
-            cp=cp,
-            ep=ep,
-            # Experts are dealt out over replicas, which the cluster decides upon below.
-            dp=dp or ep,
-            split_vocabulary=False if whole_vocabulary else None,
-            gradient_bytes=gradient_bytes,
-            overlap_weight_gradients=overlap_weight_gradients or None,
-            # Interleaved stages are checked against the stages that they are pieces of.
-            pp=pp if virtual else None,
-        )
-        workload = split_over(step, machine, tp=tp, dp=dp, pp=pp, techniques=names)
+    names, baseline = techniques.names, techniques.baseline
+    knobs = parse_settings(techniques.settings or ())
+    machine = cluster.load()
+    other = load_other(step.model)
+    late = ["--delay"] if isinstance(other, Gather) and cluster.delay else []
+    if other is not None and (refused := [*given(step), *given(regimes), *late]):
+        problem = f"{refused[0]}: applies to transformers only"
+        raise InputError(f"{problem}, and {step.model} is not one; leave it out")
+    workload: Step = step.load(machine, names) if other is None else other
     comparison = compare_techniques(workload, machine, names, knobs=knobs, baseline=baseline)
     if all(row.status == "does not apply" for row in comparison.rows):
         raise InputError(
             "no technique works here: " + "; ".join(f"{row.technique}: {row.reason}" for row in comparison.rows)
         )
     grid: RegimeMap | None = None
-    if isinstance(workload, Workload) and (regime_map or bandwidths or batches or replicas or link):
+    if isinstance(workload, Workload) and given(regimes):
         with timed_bar(quiet=json, label="map") as show:
             grid = regime(
                 workload,
                 machine,
                 names,
-                link=link,
-                bandwidths_gbps=numbers("--bandwidths", bandwidths, float),
-                batches=numbers("--batches", batches, int) or BATCHES,
-                replicas=numbers("--replicas", replicas, int),
+                **regimes.axes(),
                 knobs=knobs,
                 baseline=baseline,
                 progress=lambda done, total: show("map", float(done), float(total)),
@@ -345,7 +377,7 @@ def compare(
 @app.command("plan")
 def plan(
     model: Annotated[str, typer.Option("--model", help="Workload preset, or a Hugging Face config.json.")],
-    cluster: Annotated[str, typer.Option("--cluster", help="Cluster preset, or a TOML file.")],
+    cluster: ClusterName,
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="Devices; default: all of the cluster.")] = None,
     sequence: Annotated[int, typer.Option("--sequence", min=1, help="Tokens per sequence.")] = 4096,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences per step, over all devices.")] = 1024,
@@ -431,7 +463,7 @@ def validate(
             show_default=False,
         ),
     ] = None,
-    html: Html = None,
+    html: Report = None,
     json: JsonFlag = False,
 ) -> None:
     """Hold the published figures beside what the simulator finds, those it does not reproduce too.

@@ -3,107 +3,150 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from densing.cli.options import JsonFlag
+from densing.cli.grouped import grouped
+from densing.cli.options import JsonFlag, Report
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
 from densing.core import DensingError, InputError, Note, UnavailableError, formatting, once
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import Run, RunSpec, SeedMean
+    from densing.efficiency.parallel import LmShape, Run, RunSpec, SeedMean
     from densing.efficiency.timeline import Timeline
 
 SUMMARY = "summary.json"
 MOST_SEEDS = 1000
 
-Techniques = Annotated[
-    str,
-    typer.Option(
-        "--technique",
-        "-t",
-        help="Technique, or several, comma-separated (see `densing techniques list`).",
-        metavar="NAMES",
-    ),
-]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; for several runs, one subfolder each.")]
-Nproc = Annotated[int, typer.Option("--nproc", help="Ranks: one process each, pinned to separate cores.")]
-Link = Annotated[
-    str,
-    typer.Option(
-        "--link",
-        help="200mbit: network namespaces joined at that rate; emulated:200mbit: added waiting; none. One for all "
-        "ranks, or one per rank: 1gbit,1gbit,50mbit.",
-    ),
-]
-Steps = Annotated[int, typer.Option("--steps", help="Training steps.")]
-Tau = Annotated[int | None, typer.Option("--tau", help="Steps per round, for techniques with rounds.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="KNOB=VALUE or TECHNIQUE.KNOB=VALUE, as outer_lr=0.8; may be repeated."),
-]
-Seeds = Annotated[str, typer.Option("--seed", "--seeds", help="Seed, or several: 0,1,2.", metavar="NUMBERS")]
-Model = Annotated[str, typer.Option("--model", help="Model: tiny, small or medium; modified by --layers etc.")]
-Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Transformer layers.")]
-Hidden = Annotated[int | None, typer.Option("--hidden", min=1, help="Width.")]
-Heads = Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")]
-Ffn = Annotated[int | None, typer.Option("--ffn", min=1, help="Hidden size of the feed-forward block.")]
-Batch = Annotated[
-    int, typer.Option("--batch", help="Sequences per rank and step (tensor-parallel, pipeline: of all ranks).")
-]
-SequenceLength = Annotated[int, typer.Option("--sequence", help="Tokens (bytes) per sequence.")]
-Rate = Annotated[float, typer.Option("--lr", help="Learning rate of AdamW.")]
-Corpus = Annotated[
-    str, typer.Option("--corpus", help="Text file or folder; default: the documentation shipped with Python.")
-]
-Traced = Annotated[int, typer.Option("--trace-steps", help="Steps to record at the end; 0: none.")]
-Every = Annotated[int, typer.Option("--checkpoint-every", help="Steps between checkpoints; 0: none.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint that all ranks have.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Timeout for communication with another rank, seconds.")]
-Predict = Annotated[
-    str | None,
-    typer.Option("--predict", help="Cluster (preset, or what `densing calibrate --out` wrote): also simulate the run."),
-]
-Html = Annotated[Path | None, typer.Option("--html", help="Write the report: one HTML file.", metavar="FILE")]
-Delay = Annotated[
-    str,
-    typer.Option(
-        "--delay",
-        help="Injected delays: ranks sleep before they compute, drawn from shifted-exp:a=0.01,mu=10, pareto:... or "
-        "empirical:FILE; iid or persistent. Data-parallel runs and a server's workers.",
-    ),
-]
-Device = Annotated[str, typer.Option("--device", help="cpu (gloo) or cuda (NCCL).")]
+
+@dataclass(frozen=True)
+class ShapeOptions:
+    """What is changed about a model that has a name."""
+
+    layers: Annotated[int | None, typer.Option("--layers", min=1, help="Transformer layers.")] = None
+    hidden: Annotated[int | None, typer.Option("--hidden", min=1, help="Width.")] = None
+    heads: Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")] = None
+    ffn: Annotated[int | None, typer.Option("--ffn", min=1, help="Hidden size of the feed-forward block.")] = None
+
+    def of(self, model: str) -> LmShape:
+        """Return the shape of a model by name, so changed."""
+        from densing.efficiency.parallel import named_shape
+
+        return named_shape(model, **vars(self))
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """What is trained, with which techniques, on what and for how long."""
+
+    technique: Annotated[
+        str,
+        typer.Option(
+            "--technique",
+            "-t",
+            help="Technique, or several, comma-separated (see `densing techniques list`).",
+            metavar="NAMES",
+        ),
+    ]
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; for several runs, one subfolder each.")]
+    nproc: Annotated[int, typer.Option("--nproc", help="Ranks: one process each, pinned to separate cores.")] = 2
+    link: Annotated[
+        str,
+        typer.Option(
+            "--link",
+            help="200mbit: network namespaces joined at that rate; emulated:200mbit: added waiting; none. One for all "
+            "ranks, or one per rank: 1gbit,1gbit,50mbit.",
+        ),
+    ] = "none"
+    steps: Annotated[int, typer.Option("--steps", help="Training steps.")] = 48
+    tau: Annotated[int | None, typer.Option("--tau", help="Steps per round, for techniques with rounds.")] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="KNOB=VALUE or TECHNIQUE.KNOB=VALUE, as outer_lr=0.8; may be repeated."),
+    ] = None
+    seeds: Annotated[str, typer.Option("--seed", "--seeds", help="Seed, or several: 0,1,2.", metavar="NUMBERS")] = "0"
+    model: Annotated[str, typer.Option("--model", help="Model: tiny, small or medium; modified by --layers etc.")] = (
+        "small"
+    )
+    batch: Annotated[
+        int, typer.Option("--batch", help="Sequences per rank and step (tensor-parallel, pipeline: of all ranks).")
+    ] = 4
+    sequence: Annotated[int, typer.Option("--sequence", help="Tokens (bytes) per sequence.")] = 128
+    lr: Annotated[float, typer.Option("--lr", help="Learning rate of AdamW.")] = 1e-3
+    corpus: Annotated[
+        str, typer.Option("--corpus", help="Text file or folder; default: the documentation shipped with Python.")
+    ] = ""
+    trace_steps: Annotated[int, typer.Option("--trace-steps", help="Steps to record at the end; 0: none.")] = 8
+    checkpoint_every: Annotated[int, typer.Option("--checkpoint-every", help="Steps between checkpoints; 0: none.")] = 0
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint that all ranks have.")] = (
+        False
+    )
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Timeout for communication with another rank, seconds.")
+    ] = 60.0
+    device: Annotated[str, typer.Option("--device", help="cpu (gloo) or cuda (NCCL).")] = "cpu"
+    delay: Annotated[
+        str,
+        typer.Option(
+            "--delay",
+            help="Injected delays: ranks sleep before they compute, drawn from shifted-exp:a=0.01,mu=10, pareto:... or "
+            "empirical:FILE; iid or persistent. Data-parallel runs and a server's workers.",
+        ),
+    ] = ""
+
+    def specifications(self, shape: ShapeOptions) -> list[RunSpec]:
+        """Return one specification per technique and seed, in the order given.
+
+        Raises
+        ------
+        InputError, UnknownNameError
+            When a technique, a knob or a seed is none, or is given twice.
+        """
+        from densing.efficiency.parallel import RunSpec
+        from densing.efficiency.systems import run_settings
+
+        model = shape.of(self.model)
+        names = [name.strip() for name in self.technique.split(",") if name.strip()]
+        if not names:
+            raise InputError("--technique: name at least one; `densing techniques list` shows them")
+        double = sorted({name for name in names if names.count(name) > 1})
+        if double:
+            raise InputError(f"--technique: {double[0]} is named twice; name it once")
+        numbers = _seeds(self.seeds)
+        knobs = run_settings(names, tuple(self.settings or ()), tau=self.tau)
+        single = len(names) == 1 and len(numbers) == 1
+        plain = ("nproc", "steps", "batch", "sequence", "lr", "link", "trace_steps", "checkpoint_every",
+                 "device", "delay")  # fmt: skip
+        return [
+            RunSpec(
+                name,
+                model=model,
+                corpus=self.corpus and str(Path(self.corpus).resolve()),
+                timeout_s=self.timeout,
+                knobs=knobs[name],
+                seed=seed,
+                out=str(self.out if single else self.out / f"{name}-seed{seed}"),
+                **{field: getattr(self, field) for field in plain},
+            )
+            for name in names
+            for seed in numbers
+        ]
+
+
+@grouped("model layers hidden heads ffn", "html device delay")
 def train(
-    technique: Techniques,
-    out: Out,
-    nproc: Nproc = 2,
-    link: Link = "none",
-    steps: Steps = 48,
-    tau: Tau = None,
-    settings: Settings = None,
-    seeds: Seeds = "0",
-    model: Model = "small",
-    layers: Layers = None,
-    hidden: Hidden = None,
-    heads: Heads = None,
-    ffn: Ffn = None,
-    batch: Batch = 4,
-    sequence: SequenceLength = 128,
-    lr: Rate = 1e-3,
-    corpus: Corpus = "",
-    trace_steps: Traced = 8,
-    checkpoint_every: Every = 0,
-    resume: Resume = False,
-    timeout: Timeout = 60.0,
-    predict: Predict = None,
-    html: Html = None,
-    device: Device = "cpu",
-    delay: Delay = "",
+    options: RunOptions,
+    shape: ShapeOptions,
+    predict: Annotated[
+        str | None,
+        typer.Option(
+            "--predict", help="Cluster (preset, or what `densing calibrate --out` wrote): also simulate the run."
+        ),
+    ] = None,
+    html: Report = None,
     json: JsonFlag = False,
 ) -> None:
     """Train a small language model with a technique, for real, and record where the time went.
@@ -127,26 +170,10 @@ def train(
 
     densing train -t host-gather,zero-copy --set data=films-graph --nproc 1 --out tables
     """
-    from densing.efficiency.parallel import RunSpec, check, named_shape, seed_means, write_json
+    from densing.efficiency.parallel import check, seed_means, write_json
     from densing.efficiency.systems import find
 
-    base = RunSpec(
-        technique="",
-        nproc=nproc,
-        steps=steps,
-        model=named_shape(model, layers=layers, hidden=hidden, heads=heads, ffn=ffn),
-        batch=batch,
-        sequence=sequence,
-        lr=lr,
-        corpus=corpus and str(Path(corpus).resolve()),
-        link=link,
-        trace_steps=trace_steps,
-        checkpoint_every=checkpoint_every,
-        timeout_s=timeout,
-        device=device,
-        delay=delay,
-    )
-    specs = specifications(base, technique, seeds, out, tau, tuple(settings or ()))
+    specs = options.specifications(shape)
     # What cannot be run is refused at once, before the first of several runs has taken its time; one that this machine
     # lacks something for is left out where another one can be run.
     skipped: dict[str, Note] = {}
@@ -160,15 +187,15 @@ def train(
                 raise
     specs = [spec for spec in specs if spec.technique not in skipped]
     foretold = [_predicted(spec, predict) for spec in specs]
-    runs = [_launched(spec, resume, quiet=json) for spec in specs]
+    runs = [_launched(spec, options.resume, quiet=json) for spec in specs]
     predictions = [given or run.foretold for given, run in zip(foretold, runs, strict=True)]
     rows = seed_means(runs, predictions)
     notes = [*skipped.values(), *once(note for run in runs for note in run.notes())]
     served = list(dict.fromkeys(spec.technique for spec in specs if _served(spec)))
     if served and len(served) < len({spec.technique for spec in specs}):
         message = (
-            f"{', '.join(served)}: one of the {nproc} ranks is the server, {nproc - 1} are workers; in other "
-            "techniques all ranks work"
+            f"{', '.join(served)}: one of the {options.nproc} ranks is the server, {options.nproc - 1} are "
+            "workers; in other techniques all ranks work"
         )
         notes.append(Note("server", "info", message, {"techniques": served}))
     document: dict[str, Any]
@@ -178,7 +205,7 @@ def train(
             for spec, run, predicted in zip(specs, runs, predictions, strict=True)
         ]
         document = {"rows": [row.to_dict() for row in rows], "runs": each, "notes": [note.to_dict() for note in notes]}
-        write_json(out / SUMMARY, document)
+        write_json(options.out / SUMMARY, document)
     else:
         predicted = {name: value for name, value in rows[0].to_dict().items() if name.startswith("predicted_")}
         notes_plain = [note.to_dict() for note in notes]
@@ -190,7 +217,7 @@ def train(
     else:
         typer.echo("\n".join(_lines(runs, rows)))
         show_notes(notes)
-        say(f"wrote {out}")
+        say(f"wrote {options.out}")
     finish(notes)
 
 
@@ -208,42 +235,6 @@ def _served(spec: RunSpec) -> bool:
     from densing.efficiency.systems import axis_of, get_technique
 
     return axis_of(get_technique(spec.technique)) == "server"
-
-
-def specifications(
-    base: RunSpec, techniques: str, seeds: str, out: Path, tau: int | None, settings: tuple[str, ...]
-) -> list[RunSpec]:
-    """Return one specification per technique and seed, in the order given.
-
-    Raises
-    ------
-    InputError, UnknownNameError
-        When a technique, a knob or a seed is none, or is given twice.
-    """
-    from msgspec.structs import replace
-
-    from densing.efficiency.systems import run_settings
-
-    names = [name.strip() for name in techniques.split(",") if name.strip()]
-    if not names:
-        raise InputError("--technique: name at least one; `densing techniques list` shows them")
-    double = sorted({name for name in names if names.count(name) > 1})
-    if double:
-        raise InputError(f"--technique: {double[0]} is named twice; name it once")
-    numbers = _seeds(seeds)
-    knobs = run_settings(names, settings, tau=tau)
-    single = len(names) == 1 and len(numbers) == 1
-    return [
-        replace(
-            base,
-            technique=name,
-            knobs=knobs[name],
-            seed=seed,
-            out=str(out if single else out / f"{name}-seed{seed}"),
-        )
-        for name in names
-        for seed in numbers
-    ]
 
 
 def _seeds(text: str) -> list[int]:

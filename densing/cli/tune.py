@@ -8,18 +8,17 @@ from typing import Annotated
 import typer
 
 from densing.cli import options as o
-from densing.cli.eval import plan_of_flags
+from densing.cli.eval import ModelOptions
+from densing.cli.grouped import grouped
 from densing.cli.ladder import Device, need_training
 from densing.cli.output import emit_json, say, timed_bar
-from densing.core import InputError
 
 
+@grouped()
 def tune_(
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the adapter.")],
-    model: Annotated[str, typer.Option("--model", "-M", help="As in densing eval: hf, or smollm2-135m.")] = "hf",
-    model_args: Annotated[
-        str | None, typer.Option("--model_args", "--model-args", "-a", help="As in densing eval: pretrained=FOLDER.")
-    ] = None,
+    *,
+    model: ModelOptions,
     split: Annotated[
         str, typer.Option("--split", help="Train on the training films of this split: time, director or random.")
     ] = "time",
@@ -44,12 +43,10 @@ def tune_(
     from densing.scores.ladder import Tuning, tune
 
     need_training()
-    plan = plan_of_flags([model], [model_args] if model_args else [], ["none"], None, {})
-    if len(plan.models) != 1:
-        raise InputError("--model: one model is tuned at a time")
+    spec = model.spec("--model: one model is tuned at a time")
     tuning = Tuning(split, films, passes, rank, rate, batch, seed)
     with timed_bar(json, "looking at the model") as show:
-        adapter = tune(plan.models[0], out, tuning, device=device, progress=show)
+        adapter = tune(spec, out, tuning, device=device, progress=show)
     about = adapter.manifest
     if json:
         emit_json({"folder": str(out), **adapter.provenance})

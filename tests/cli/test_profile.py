@@ -400,7 +400,7 @@ def test_stored_results_have_no_spans_to_write_back(two: Path, tmp_path: Path) -
 
 
 def test_arguments_reach_the_executor() -> None:
-    made = _executor(Source((), executor="local", executor_args=("workers=3", "retries=0,memory_gb=2.5")))
+    made = _executor(Source(executor="local", executor_arg=["workers=3", "retries=0,memory_gb=2.5"]))
     assert isinstance(made, LocalExecutor)
     assert (made.workers, made.retries, made.memory_gb) == (3, 0, 2.5)
 

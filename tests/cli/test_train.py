@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from densing.cli.train import specifications
+from densing.cli.train import RunOptions, ShapeOptions
 from densing.core.errors import InputError, UnavailableError, UnknownNameError
 from densing.efficiency.parallel import named_shape
 from densing.efficiency.parallel.distributed import folder, launch, network
@@ -84,8 +84,9 @@ def test_several_techniques_beside_their_prediction(tmp_path: Path) -> None:
 
 def test_a_killed_run_goes_on_with_the_same_losses(unbroken: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     # The link, the recorded steps and the checkpoints change no weight.
-    base = RunSpec("", nproc=2, steps=24, model=named_shape("tiny"), checkpoint_every=3, trace_steps=2)
-    (broken,) = specifications(base, "co2", "7", tmp_path / "broken", 4, ())
+    options = RunOptions("co2", tmp_path / "broken", seeds="7", tau=4, steps=24, model="tiny", checkpoint_every=3,
+                         trace_steps=2)  # fmt: skip
+    (broken,) = options.specifications(ShapeOptions())
     out = Path(broken.out)
 
     def kill() -> None:
@@ -154,7 +155,8 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(options: list[str], said:
 
 
 def specs(techniques: str, seeds: str = "0", tau: int | None = None, *settings: str) -> list[Any]:
-    return specifications(RunSpec(""), techniques, seeds, Path("out"), tau, settings)
+    options = RunOptions(techniques, Path("out"), seeds=seeds, tau=tau, settings=[*settings])
+    return options.specifications(ShapeOptions())
 
 
 def test_one_specification_per_technique_and_seed() -> None:

@@ -17,6 +17,7 @@ import tempfile
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
@@ -340,10 +341,11 @@ def walks(folder: Path) -> dict[str, Walk]:
             sys.argv = before
 
     def carries(frame: FrameType) -> bool:
-        # As text, in a mapping by its name, or as a value: 37 is nothing else here.
+        # As text, in a group of options, in a mapping by its name, or as a value: 37 is nothing
+        # else here.
         return any("co2.tau=37" in str(value) or "'tau': 37" in str(value) or value == 37
                    for value in frame.f_locals.values()
-                   if isinstance(value, (str, int, dict, list, tuple)))  # fmt: skip
+                   if isinstance(value, (str, int, dict, list, tuple)) or is_dataclass(value))  # fmt: skip
 
     return {
         "a score, from CSV to doubling time": Walk(score),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.cli.eval import plan_of_flags
+from densing.cli.eval import HarnessOptions, PlanOptions, VariantOptions
 from densing.core import strip_secrets
 from densing.core.errors import InputError, UnavailableError
 from densing.scores.evals import plan as plan_module
@@ -119,8 +119,8 @@ def test_errors_name_file_and_key(tmp_path: Path, text: str, message: str) -> No
 
 
 def flags(**given: Any) -> Plan:
-    parts = {name: given.pop(name, None) for name in ("model", "model_args", "tasks", "path")}
-    return plan_of_flags(parts["model"], parts["model_args"], parts["tasks"], parts["path"], given)
+    request = {name: given.pop(name) for name in ("model", "model_args", "tasks", "plan") if name in given}
+    return PlanOptions(**request).load(VariantOptions(), HarnessOptions(**given))
 
 
 def test_flags_alone() -> None:
@@ -147,7 +147,7 @@ def test_several_models_by_flags() -> None:
 
 
 def test_flags_beat_the_file(tmp_path: Path) -> None:
-    plan = flags(path=write(tmp_path, TOML), tasks=["sciq"], limit=7.0)
+    plan = flags(plan=write(tmp_path, TOML), tasks=["sciq"], limit=7.0)
     assert [task.name for task in plan.tasks] == ["sciq"]
     assert plan.settings.limit == 7.0
     assert len(plan.models) == 2
