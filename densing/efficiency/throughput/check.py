@@ -7,6 +7,7 @@ about its own row.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -312,7 +313,8 @@ def _source(
     constant, nearest = _constant(share, measured.about.generation[which].to_numpy()), _nearest(runs, share)
     error = _size(predicted[which] / seen)
     spreads = _repeats(runs, seen)
-    rank = float(spearmanr(predicted[which], seen).statistic) if which.sum() > 2 else float("nan")
+    varied = which.sum() > 2 and np.ptp(seen) > 0 and np.ptp(predicted[which]) > 0
+    rank = float(spearmanr(predicted[which], seen).statistic) if varied else float("nan")
     return Source(
         source,
         int(own.sum()),
@@ -423,17 +425,14 @@ def _fits(measured: MeasuredRuns, needed: Array) -> Fits:
 
 def _notes(measured: MeasuredRuns, rows: tuple[Row, ...], whose: pd.Series) -> tuple[Note, ...]:
     notes = [*measured.notes]
-    if refused := sum(row.status != "predicted" for row in rows):
-        reasons = pd.Series([row.reason for row in rows if row.reason]).value_counts()
-        listed = "; ".join(f"{reason} ({count})" for reason, count in reasons.head(5).items())
-        notes.append(
-            Note(
-                "not-expressible",
-                "warning",
-                f"{refused} of {len(rows)} rows cannot be expressed or are not predicted: {listed}",
-                {"rows": refused},
-            )
-        )
+    for status, code, what in (
+        ("not expressible", "not-expressible", "cannot be expressed"),
+        ("not predicted", "not-predicted", "are not predicted"),
+    ):
+        if reasons := [row.reason for row in rows if row.status == status]:
+            listed = "; ".join(f"{reason} ({count})" for reason, count in Counter(reasons).most_common(5))
+            message = f"{len(reasons)} of {len(rows)} rows {what}: {listed}"
+            notes.append(Note(code, "warning", message, {"rows": len(reasons)}))
     carried = measured.about.generation[measured.usable & (whose != measured.about.generation).to_numpy()]
     for generation, count in carried.value_counts().items():
         notes.append(

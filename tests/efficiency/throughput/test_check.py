@@ -11,7 +11,16 @@ import pandas as pd
 import pytest
 
 from densing.core.errors import InputError
-from densing.efficiency.throughput import Frozen, check_throughput, fit_constants, freeze, read_runs, step_seconds
+from densing.efficiency.throughput import (
+    SHARE,
+    Frozen,
+    Range,
+    check_throughput,
+    fit_constants,
+    freeze,
+    read_runs,
+    step_seconds,
+)
 from densing.efficiency.throughput.fit import FILE, NAMES
 from densing.efficiency.throughput.table import SAMPLE
 from tests.support.throughput import ROW
@@ -37,9 +46,10 @@ def test_a_fit_finds_the_speeds_that_constants_made(sample: pd.DataFrame) -> Non
 
 
 def test_what_was_published_and_not_fitted_here_comes_out() -> None:
-    # The aims of the model for constants that never saw the source: 10 % in the median.
+    # The aims of the model for constants that never saw the source: 10 % in the median. Two sources
+    # of the selection miss it by a point (docs/results/cost-model.md).
     unseen = {source.source: source.unseen_median for source in check_throughput().sources}
-    for name in ("llm-foundry", "mlm", "narayanan2021", "korthikanti2022", "vtrain"):
+    for name in ("llm-foundry", "torchtitan", "narayanan2021", "korthikanti2022", "dlperf", "vtrain"):
         assert unseen[name] is not None and unseen[name] < 0.1, name
 
 
@@ -74,6 +84,62 @@ def test_a_generation_without_constants_says_so() -> None:
     found = check_throughput(pd.DataFrame([{**ROW, "gpu": "B200"}]))
     assert found.rows[0].constants == "H100 (for B200, which was never measured)"
     assert [note.code for note in found.notes] == ["carried-over"]
+
+
+def test_kinds_that_one_source_measured_are_not_predicted() -> None:
+    rows = [
+        {**ROW, "row_id": "dense"},
+        {**ROW, "row_id": "mixture", "moe": "8 experts, top 2, expert ffn 4096"},
+        {**ROW, "row_id": "eager", "framework": "nanotron"},
+        {**ROW, "row_id": "long", "seq": 65536},
+        {**ROW, "row_id": "new", "gpu": "B200"},
+        {**ROW, "row_id": "domain", "gpus": 8, "tp": 1, "pp": 1, "dp": 8},
+    ]
+    found = check_throughput(pd.DataFrame(rows)).rows
+    assert [row.kind for row in found] == [
+        "several domains", "mixture", "eager", "long sequences", "new generation", "one domain",
+    ]  # fmt: skip
+    assert [row.status for row in found] == ["predicted", "not predicted", "not predicted"] + 3 * ["predicted"]
+    for row in found:
+        ends = (row.low_tokens_per_s, row.predicted_tokens_per_s, row.high_tokens_per_s)
+        if row.status == "predicted":
+            assert None not in ends and list(ends) == sorted(map(float, filter(None, ends)))
+        else:
+            assert ends == (None, None, None) and "1 source" in row.reason
+    # Sources on record of unknown generations differ more than those that were fitted.
+    widths = {row.kind: row.high_tokens_per_s / row.low_tokens_per_s for row in found if row.low_tokens_per_s}
+    assert widths["new generation"] > max(widths["one domain"], widths["several domains"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sources", [4, 6, 11])
+@pytest.mark.parametrize(("between", "within"), [(0.0, 0.1), (0.1, 0.1), (0.15, 0.03)])
+@pytest.mark.parametrize("tails", [3, 100])
+def test_ranges_hold_runs_of_sources_that_nobody_saw(sources: int, between: float, within: float, tails: int) -> None:
+    # Planted: sources differ by `between`, their runs by `within`, with heavy tails or without.
+    rng = np.random.default_rng(sources)
+    held = []
+    for _ in range(600):
+        counts = rng.integers(2, 60, sources + 1)
+        means = between * rng.standard_t(tails, sources + 1) / np.sqrt(tails / (tails - 2))
+        errors = [mean + within * rng.standard_t(tails, count) / np.sqrt(tails / (tails - 2))
+                  for mean, count in zip(means, counts, strict=True)]  # fmt: skip
+        names = pd.Series(np.repeat(np.arange(sources).astype(str), counts[:-1]))
+        low, high = Range.of(np.concatenate(errors[:-1]), names).ends(SHARE)
+        held.append(np.mean((errors[-1] >= low) & (errors[-1] <= high)))
+    # Where sources do not differ, few of them do not show it: such ranges are wide rather than narrow.
+    assert 0.75 < np.mean(held) < (0.9 if between else 0.95)
+
+
+def test_a_range_is_students_interval_of_the_next_source() -> None:
+    # By hand: medians 0, .1 and .5; squares about them 0, .01 and .04; variance of the medians .07.
+    errors = np.array([0.0, 0.0, 0.1, 0.2, 0.0, 0.3, 0.7])
+    found = Range.of(errors, pd.Series(list("aabbbcc")))
+    own = float(np.median([0.0, 0.02 / 3, 0.04]))
+    assert found.scale == pytest.approx(np.sqrt(np.var([0.0, 0.1, 0.5], ddof=1) * 4 / 3 + own))
+    half = 1.8856 * (found.scale or 0)
+    assert found.ends(0.8) == pytest.approx((0.2 - half, 0.2 + half), rel=1e-4)
+    assert Range.of(errors, pd.Series(["a"] * 7)).scale is None
 
 
 def test_failed_rows_are_asked_for_their_memory_alone() -> None:

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import time
 
+import msgspec
 import pandas as pd
 import pytest
 
 from densing.core.errors import InputError
 from densing.efficiency.simulation import load_cluster, load_workload
-from densing.efficiency.throughput import check_throughput, modelled_step, plan_layout
-from densing.efficiency.throughput.layouts import _layouts
+from densing.efficiency.throughput import check_throughput, frozen, modelled_step, plan_layout, step_seconds
+from densing.efficiency.throughput.layouts import _layouts, _runs
 
 SMALL = load_workload("llama-8b").model
 
 
 def test_every_candidate_divides_devices_and_batch() -> None:
     cluster = load_cluster("a100x8-rdma", n=24)
-    candidates = list(_layouts(SMALL, cluster, 24, 96))
+    candidates = list(_layouts(SMALL, cluster, 24, 96, 16_384))
     assert len(candidates) == len(set(candidates)) > 50
-    for tp, pp, virtual, dp, micro, parts, zero, _, ep in candidates:
+    assert {candidate[-1] for candidate in candidates} == {1, 2, 4}
+    for tp, pp, virtual, dp, micro, parts, zero, _, ep, cp in candidates:
         assert ep == 1
-        assert tp * pp * dp == 24
+        assert tp * pp * dp * cp == 24
         assert dp * micro * parts == 96
         assert SMALL.heads % tp == 0
         assert tp <= 8
         assert pp * virtual <= SMALL.layers
         assert zero == 0 or dp > 1
+        # No framework keeps parameters in shards inside a pipeline, or deals layers unevenly by more than two.
+        assert zero < 3 or pp == 1
+        assert min(-SMALL.layers % (pp * virtual), SMALL.layers) <= 2
 
 
 def test_the_first_layout_is_the_fastest_of_a_table_of_all() -> None:
@@ -43,7 +49,7 @@ def test_the_first_layout_is_the_fastest_of_a_table_of_all() -> None:
         "row_id": "best", "framework": "Megatron-Core", "layers": SMALL.layers, "hidden": SMALL.hidden,
         "heads": SMALL.heads, "kv_heads": SMALL.kv_heads, "ffn_hidden": SMALL.ffn, "vocab": SMALL.vocabulary,
         "mlp": "swiglu", "tied_embeddings": int(SMALL.tied), "seq": 4096, "gpu": "A100-80GB", "gpus": 16,
-        "tp": best.tp, "pp": best.pp, "dp": best.dp, "vpp": best.virtual, "mbs": best.micro_batch,
+        "tp": best.tp, "pp": best.pp, "dp": best.dp, "cp": best.cp, "vpp": best.virtual, "mbs": best.micro_batch,
         "grad_acc": best.parts, "dp_shard": f"zero{best.zero}", "recompute": best.recompute,
         "sequence_parallel": int(best.tp > 1), "other_options": "flash attention",
     }  # fmt: skip
@@ -61,6 +67,46 @@ def test_the_layout_of_the_paper_fits_where_it_was_trained() -> None:
     assert found.layouts[0].pp >= 8
     assert [note.code for note in found.notes] == ["data-sheet", "never-measured"]
     assert "recalled" in found.notes[0].message
+
+
+def test_long_sequences_are_shared_by_devices() -> None:
+    # Llama 3 405B at 131,072 tokens on 16,384 devices: published are 380 TFLOP/s each, 38 % (second-hand), cp 16.
+    model = load_workload("llama3-405b").model
+    found = plan_layout(model, load_cluster("h100x8-nvlink", n=16384), 16384, sequence=131_072, batch=128)
+    best = found.layouts[0]
+    assert best.cp >= 16
+    published = found.batch * found.sequence * (6 * 405.9e9 + 12 * 126 * 16384 * 131_072) / (16384 * 380e12)
+    assert best.low_s < published < best.high_s
+
+
+@pytest.mark.parametrize("cluster", ["a100x8-rdma", "h100x8-nvlink"])
+@pytest.mark.parametrize("sequence", [512, 4096, 32_768, 262_144])
+@pytest.mark.parametrize("name", ["gpt2", "llama-8b", "llama3-70b"])
+def test_no_plan_takes_more_than_the_devices_have(name: str, sequence: int, cluster: str) -> None:
+    model = load_workload(name).model
+    found = plan_layout(model, load_cluster(cluster, n=64), 64, sequence=sequence, batch=64, most=10_000)
+    assert all(0 < each.mfu < 1 and math.isfinite(each.memory_bytes) for each in found.layouts)
+    assert all(each.low_s < each.step_s < each.high_s for each in found.layouts)
+
+
+def test_states_in_shards_pay_latency_for_every_layer() -> None:
+    # 2,048 replicas of a small model: a ring over 255 nodes has its latency in each of the layers' collectives.
+    model, cluster = load_workload("llama-8b").model, load_cluster("h100x8-nvlink", n=2048)
+    runs = _runs(model, cluster, 4096, [(1, 1, 1, 2048, 1, 1, stage, 0, 1, 1) for stage in (1, 3)])
+    own, _ = frozen().of(["H100"] * 2)
+    plain, sharded = step_seconds(runs, own).exchange
+    hops = 3 * model.layers * (2048 / 8 - 1) * own["far_hop_s"][0]
+    layers = step_seconds(runs, own).compute[1]
+    assert sharded > hops - layers
+    assert sharded > 3 * plain
+
+
+def test_mixtures_are_not_predicted_from_one_source() -> None:
+    mixture = msgspec.structs.replace(SMALL, experts=8, active=2)
+    with pytest.raises(
+        InputError, match="mixture: not predicted, measured runs come from 1 source and a range takes 2"
+    ):
+        plan_layout(mixture, load_cluster("h100x8-nvlink", n=64), 64)
 
 
 def test_what_cannot_be_planned_says_why() -> None:

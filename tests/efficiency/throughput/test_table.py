@@ -46,7 +46,12 @@ def test_a_row_becomes_numbers() -> None:
         ({"seq": "1e400"}, "seq: 1e400 is no whole number from 1 up"),
         ({"pp": 32, "gpus": 1024}, "pp: more stages than layers"),
         ({"gbs": 100}, "gbs: not mbs * dp times a whole number"),
-        ({"gbs": ""}, "gbs, grad_acc: neither is said"),
+        ({"gbs": ""}, "gbs: not said"),
+        ({"seq": "", "gbs": "", "gpu": "MI300X"}, "seq, gbs: not said"),
+        ({"pp": 4, "vpp": 1000, "dp": 4}, "vpp: more pieces than layers"),
+        ({"dp_shard": "sharded"}, "dp_shard: sharded is not known; write ddp, zero1, zero2, zero3, fsdp or hsdp"),
+        ({"recompute": "somewhat"}, "recompute: somewhat is not known; write none, selective or full"),
+        ({"precision": "fp32"}, "precision: fp32 is not known; write bf16, fp16, fp8 or fp4"),
         ({"model": "BERT-large"}, "model: no decoder"),
         ({"workload": "lora"}, "workload: lora"),
         ({"moe": "sparse somehow"}, "moe: the experts' shape is not said"),
@@ -79,6 +84,27 @@ def test_layouts_and_ways_of_software() -> None:
     assert runs.virtual.tolist() == [1, 1, 2, 1, 1]
     assert (runs.fused[3], runs.hidden_sums[3], runs.micro_batch[3]) == (1, 1, 1)
     assert (runs.experts[4], runs.top[4], runs.expert_ffn[4]) == (128, 8, 768)
+
+
+@pytest.mark.parametrize(
+    ("words", "stage"),
+    [
+        ("|ddp|none|No|DP|zero-0|data parallel", 0),
+        ("zero1|ZeRO-1|zero_1|ZeRO stage 1|ddp + distributed optimizer|Distributed Optimizer", 1),
+        ("zero2|ZeRO stage 2|fsdp-shard-grad-op|SHARD_GRAD_OP", 2),
+        ("fsdp|fsdp 256|FSDP2|full_shard|zero_3|ZeRO stage 3|fully sharded|Fully Sharded Data Parallel|HSDP|"
+         "hybrid_shard|megatron-fsdp (group 8)|DeepSpeed ZeRO-3", 3),
+    ],
+)  # fmt: skip
+def test_every_spelling_of_a_sharding_is_that_sharding(words: str, stage: int) -> None:
+    table = read(*({"dp_shard": word} for word in words.split("|")))
+    assert set(table.about.reason) == {""}
+    assert set(table.runs.zero) == {stage}
+
+
+def test_links_of_a_rack_reach_beyond_its_hosts() -> None:
+    rows = ({"gpu": "GB200", "gpus_per_node": 4}, {"gpu": "B200", "gpus_per_node": 4}, {"gpu": "GB300"})
+    assert read(*rows).runs.node.tolist() == [64, 4, 64]
 
 
 def test_what_selective_means_depends_on_the_software() -> None:
