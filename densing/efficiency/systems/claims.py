@@ -131,10 +131,15 @@ GRADES: tuple[Grade, ...] = get_args(Grade)
 
 @dataclass(frozen=True)
 class Answer:
-    """What we find where a paper claims something; ``value`` None where the simulator cannot answer, ``note`` why."""
+    """What we find where a paper claims something; ``value`` None where the simulator cannot answer, ``note`` why.
+
+    ``ends`` is the range of the value over what is not published; a claim holds if it holds over all of it, and cannot
+    be answered where it holds over a part.
+    """
 
     value: float | str | None
     note: str = ""
+    ends: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -363,8 +363,17 @@ def verdict(claim: Claim, answer: Answer) -> str:
     """Return what an answer makes of a claim.
 
     A figure holds within its tolerance, a direction when it comes out in the same words. A prediction that holds is
-    ``reproduced``, anything else that does only ``agrees``.
+    ``reproduced``, anything else that does only ``agrees``. An answer that depends on what is not published holds where
+    its whole range does, and is ``not answerable`` where only a part of it does.
     """
+    if answer.ends is not None and not isinstance(claim.published, str):
+        low, high = answer.ends
+        allowed = (claim.tolerance or 0.0) * abs(claim.published)
+        inside = [abs(end - claim.published) <= allowed for end in answer.ends]
+        if not all(inside) and (any(inside) or low < claim.published < high):
+            return "not answerable"
+        number = 0 if claim.grade == "predicted" else 1
+        return (HELD if all(inside) else MISSED)[number]
     if answer.value is None or (isinstance(answer.value, float) and not math.isfinite(answer.value)):
         return "not answerable"
     if isinstance(claim.published, str) or isinstance(answer.value, str):

@@ -21,13 +21,11 @@ from densing.efficiency.simulation import Cluster, Transformer, Workload
 from densing.efficiency.throughput.fit import Frozen, frozen
 from densing.efficiency.throughput.memory import RECOMPUTE
 from densing.efficiency.throughput.step import Parts, step_seconds
-from densing.efficiency.throughput.table import Runs, device_of, read_runs
+from densing.efficiency.throughput.table import UNEVEN, Runs, device_of, read_runs
 
 VIRTUAL = (1, 2, 4)
 LEAST_PIECE = 4096
 """Tokens of a sequence that a device of a context-parallel group takes at least."""
-UNEVEN = 2
-"""Layers by which the first and the last stage together may be shorter: embedding and head stand for them."""
 ZERO = (0, 1, 3)
 MOST_MICRO_BATCH = 64
 SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute", "ep", "cp")
@@ -290,7 +288,7 @@ def _layouts(
 
 def _divides(layers: int, pieces: int) -> bool:
     """Return whether layers can be dealt to pieces alike, but for the first and the last (:data:`UNEVEN`)."""
-    return layers >= pieces and any((layers + short) % pieces == 0 for short in range(UNEVEN + 1))
+    return layers + UNEVEN >= pieces and any((layers + short) % pieces == 0 for short in range(UNEVEN + 1))
 
 
 def _powers(most: int) -> list[int]:

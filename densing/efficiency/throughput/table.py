@@ -49,6 +49,8 @@ LONG = 32_768
 KINDS = ("one domain", "several domains", "long sequences", "new generation", "mixture", "eager")
 """Kinds of runs, each with a range of its own: dense ones within one domain of fast links, or over several; beyond
 :data:`LONG` tokens; on a generation that was never fitted; mixtures of experts; eager programs."""
+UNEVEN = 2
+"""Layers by which the first and the last stage together may be shorter: embedding and head stand for them."""
 HEAD_WIDTH = 128
 LARGEST_HOST = 16
 """Devices of one host at most; links of a larger number are a rack's."""
@@ -431,7 +433,7 @@ class _Reader:
         # A pipeline interleaves its stages where the row says so without a number, as Megatron does: two per device.
         schedule = self.text("pp_schedule")
         virtual = self.number("vpp", np.where((pp > 1) & schedule.str.contains("interleaved"), 2.0, 1.0))
-        self.refuse(virtual * pp > layers, "vpp: more pieces than layers")
+        self.refuse(virtual * pp > layers + UNEVEN, "vpp: more pieces than layers")
         parts = np.where(np.isnan(parts), np.maximum(gbs / (dp * micro), 1.0), parts)
         self.refuse(np.abs(parts - np.round(parts)) > WHOLE, "gbs: not mbs * dp times a whole number")
         zero = self.word("dp_shard", SHARDINGS, "ddp, zero1, zero2, zero3, fsdp or hsdp", hyphens=True)
