@@ -387,7 +387,8 @@ def plan(
     """Find the fastest layout of a training step that fits: its split, schedule, sharding and recomputation.
 
     Times come from a cost model fitted to published training speeds (`densing techniques validate --throughput`); the
-    range holds four of five runs of sources that the constants had not seen.
+    range is made to hold four of five runs of a source that the constants had not seen, and is wider for long sequences
+    and for new devices. Mixtures of experts are not predicted: one source measured them.
 
     Example: densing techniques plan --model llama3-70b --cluster a100x8-rdma --gpus 1024
     """

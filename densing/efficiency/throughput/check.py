@@ -354,7 +354,7 @@ def _constant(share: Array, generation: Array) -> Array:
     return said
 
 
-def configuration_distances(runs: Runs) -> Array:
+def _distances(runs: Runs) -> Array:
     """Return how unlike configurations are: sums of differences of logarithms, and 1 for every other kind.
 
     Parameters
@@ -377,7 +377,7 @@ def _nearest(runs: Runs, share: Array) -> Array:
     """The MFU of the most similar other row."""
     if len(share) < 2:
         return np.full(len(share), np.nan)
-    distances = configuration_distances(runs)
+    distances = _distances(runs)
     np.fill_diagonal(distances, np.inf)
     return np.asarray(share[distances.argmin(axis=1)])
 
