@@ -147,8 +147,8 @@ def main() -> None:
         "## Runs of papers that were not fitted",
         published_table(),
         "How Llama's operations were counted is not said; ours are PaLM's (attention in full), and its range is over "
-        "1, 2, 4 and 8 stages per device, which are not published. What the answers hang on is printed by `densing techniques "
-        "validate --technique pipeline`.",
+        "1, 2, 4 and 8 stages per device, which are not published. What the answers hang on is printed by `densing "
+        "techniques validate --technique pipeline`.",
         "## Does it notice broken laws?",
         "Median error with one law broken at a time. What does not grow was not tested by that source.",
         laws_table(found),
@@ -156,7 +156,8 @@ def main() -> None:
         "`plan` and `compare` give a step's time with a range that is made to hold four of five runs of a source that "
         "the constants have not seen, by kind of run: Student's interval of the next source's errors, from how "
         "left-out sources differ and how runs of one differ. The last column holds each source to a range "
-        "from the others, the mean over sources. A kind that one source measured is not predicted: how far sources differ is not known. New "
+        "from the others, the mean over sources. A kind that one source measured is not predicted: how far sources "
+        "differ is not known. New "
         "generations: each generation left out whole, its data sheet with the shares of the newest other one. Sources "
         "of rows within a kind are few, and other sources may be unlike all of them.",
         ranges_table(given.rows),

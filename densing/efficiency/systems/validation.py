@@ -140,7 +140,7 @@ class Validation(Readable, Record, frozen=True):
     @property
     def tally(self) -> Tally:
         """What the findings amount to."""
-        predictions = [row for row in self.findings if row.grade == "predicted" and row.ours is not None]
+        predictions = [row for row in self.findings if row.grade == "predicted" and row.verdict in (*HELD, *MISSED)]
         nulls = [row for row in self.findings if row.null_error is not None and row.error is not None]
         return Tally(
             predictions=len(predictions),
