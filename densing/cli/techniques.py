@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from densing.core import InputError, Note, formatting
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Cluster, Workload
     from densing.efficiency.systems import Cell, Comparison, Finding, RegimeMap, Step, Technique, Validation
+    from densing.efficiency.throughput import Budget, LayoutPlan, Span, Terms
 
 Number = TypeVar("Number", int, float)
 
@@ -374,57 +377,192 @@ def compare(
     finish(notes)
 
 
+@dataclass(frozen=True)
+class RunTerms:
+    """What a whole run is to do and what it is charged; nothing where no tokens are given."""
+
+    tokens: Annotated[
+        float | None,
+        typer.Option("--tokens", help="Tokens of the whole run: also print days, device hours, money and energy."),
+    ] = None
+    price: Annotated[float | None, typer.Option("--price", help="With --tokens: money per device and hour.")] = None
+    mtbf: Annotated[
+        str | None,
+        typer.Option(
+            "--mtbf", help="With --tokens: mean time between failures of one device, such as 50000h.", metavar="TIME"
+        ),
+    ] = None
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            help="With --mtbf: time to write a checkpoint, such as 90s; default: every device writes 0.1 GB/s.",
+            metavar="TIME",
+        ),
+    ] = None
+    restart: Annotated[
+        str, typer.Option("--restart", help="With --mtbf: time from a failure to work.", metavar="TIME")
+    ] = "10min"
+    carbon: Annotated[
+        float | None, typer.Option("--carbon", help="With --tokens: kilograms of CO2e per kilowatt-hour.")
+    ] = None
+    draw: Annotated[float, typer.Option("--draw", help="With --tokens: share of the board's power drawn.")] = 0.8
+    pue: Annotated[float, typer.Option("--pue", help="With --tokens: power of the centre over its computers'.")] = 1.2
+
+    def load(self) -> Terms | None:
+        """Return the terms, None where no run is asked for."""
+        from densing.efficiency.throughput import Terms
+
+        if self.tokens is None:
+            if names := given(self):
+                raise InputError(f"{', '.join(names)}: only for a whole run; give --tokens")
+            return None
+        return Terms(
+            self.tokens,
+            self.price,
+            None if self.mtbf is None else seconds_of(self.mtbf, "--mtbf") / 3600,
+            seconds_of(self.restart, "--restart"),
+            None if self.checkpoint is None else seconds_of(self.checkpoint, "--checkpoint"),
+            carbon=self.carbon,
+            draw=self.draw,
+            pue=self.pue,
+        )
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Read a length of time with its unit.
+
+    Examples
+    --------
+    >>> seconds_of("90s", "--restart"), seconds_of("1.5 h", "--mtbf")
+    (90.0, 5400.0)
+    """
+    units = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "y": 365.25 * 86400.0}
+    match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*([a-z]+)\s*", text)
+    try:
+        if match and match[2] in units and 0 <= (value := float(match[1]) * units[match[2]]) < math.inf:
+            return value
+    except ValueError:
+        pass
+    raise InputError(f"{option} {text}: not a length of time; write a number and s, min, h, d or y, such as 50000h")
+
+
 @app.command("plan")
+@grouped()
 def plan(
     model: Annotated[str, typer.Option("--model", help="Workload preset, or a Hugging Face config.json.")],
     cluster: ClusterName,
+    terms: RunTerms,
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="Devices; default: all of the cluster.")] = None,
     sequence: Annotated[int, typer.Option("--sequence", min=1, help="Tokens per sequence.")] = 4096,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences per step, over all devices.")] = 1024,
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--layout",
+            help="Only layouts with these parts, such as tp=8,cp=2,pp=16,zero=1,micro_batch=1,recompute=none (also "
+            "virtual, dp, parts, ep); all of them price one layout.",
+            metavar="NAME=VALUE,...",
+        ),
+    ] = "",
+    precision: Annotated[str, typer.Option("--precision", help="Of matrix products: bf16 or fp8.")] = "bf16",
+    schedule: Annotated[str, typer.Option("--schedule", help="Of a pipeline: 1f1b or zero-bubble.")] = "1f1b",
     most: Annotated[int, typer.Option("--most", min=1, help="Layouts to print.")] = 5,
     json: JsonFlag = False,
 ) -> None:
-    """Find the fastest layout of a training step that fits: its split, schedule, sharding and recomputation.
+    """Find the fastest layout of a training step that fits, and what a whole run with it takes.
 
     Times come from a cost model fitted to published training speeds (`densing techniques validate --throughput`); the
     range is made to hold four of five runs of a source that the constants had not seen, and is wider for long sequences
     and for new devices. Mixtures of experts are not predicted: one source measured them.
 
     Example: densing techniques plan --model llama3-70b --cluster a100x8-rdma --gpus 1024
+
+    Example: densing techniques plan --model llama3-70b --cluster h100x8-nvlink --gpus 2048 --tokens 15e12 --price 2.1
+    --mtbf 50000h --carbon 0.35
     """
     from densing.efficiency.simulation import load_cluster, load_workload
-    from densing.efficiency.throughput import plan_layout
+    from densing.efficiency.throughput import budget, plan_layout
 
+    charged = terms.load()
     machine = load_cluster(cluster, n=gpus)
     shape = load_workload(model, mode="train").model
-    found = plan_layout(shape, machine, machine.n, sequence=sequence, batch=batch, most=most)
+    found = plan_layout(
+        shape, machine, machine.n, sequence=sequence, batch=batch, most=most, only=_layout_of(layout),
+        precision=precision, schedule=schedule,
+    )  # fmt: skip
+    whole = charged and budget(found, charged)
     if json:
-        emit_plain(found.to_dict())
+        emit_plain(found.to_dict() | ({"budget": whole.to_dict()} if whole else {}))
     else:
-        header = ("tp", "cp", "pp", "stages each", "dp", "ZeRO", "micro-batch", "recompute", "step", "4 of 5 in",
-                  "tokens/s", "MFU", "memory")  # fmt: skip
-        rows = [
-            (
-                *map(str, (each.tp, each.cp, each.pp, each.virtual, each.dp, each.zero, each.micro_batch)),
-                each.recompute,
-                formatting.duration(1e9 * each.step_s),
-                f"{formatting.duration(1e9 * each.low_s)} to {formatting.duration(1e9 * each.high_s)}",
-                f"{each.tokens_per_s:,.0f}",
-                formatting.percent(100 * each.mfu),
-                f"{each.memory_bytes / 1e9:.0f} GB",
-            )
-            for each in found.layouts
-        ]
-        typer.echo("\n".join([
-            f"{visible(found.model)} on {found.devices:,} devices of {visible(found.cluster)}: {found.batch:,} "
-            f"sequences of {found.sequence:,} tokens a step; {found.fitting:,} of {found.tried:,} layouts fit",
-            "",
-            *columns(header, rows, left=0),
-            "",
-            f"next split: {found.why}",
-        ]))  # fmt: skip
+        typer.echo("\n".join([*_plan_lines(found), *(_budget_lines(whole) if whole else [])]))
     show_notes(found.notes)
     finish(found.notes)
+
+
+def _layout_of(text: str) -> dict[str, int | str]:
+    """Read the parts of a layout."""
+    parts: dict[str, int | str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name != "recompute" and not value.isdecimal():
+            raise InputError(f"--layout {part}: not a part and a whole number; write tp=8,pp=4,recompute=none")
+        parts[name] = value if name == "recompute" else int(value)
+    return parts
+
+
+def _plan_lines(found: LayoutPlan) -> list[str]:
+    """Return the layouts, and where the first one's memory goes, line by line."""
+    header = ("tp", "cp", "pp", "stages each", "dp", "ZeRO", "micro-batch", "recompute", "step", "4 of 5 in",
+              "tokens/s", "MFU", "memory")  # fmt: skip
+    rows = [
+        (
+            *map(str, (each.tp, each.cp, each.pp, each.virtual, each.dp, each.zero, each.micro_batch)),
+            each.recompute,
+            formatting.duration(1e9 * each.step_s),
+            f"{formatting.duration(1e9 * each.low_s)} to {formatting.duration(1e9 * each.high_s)}",
+            f"{each.tokens_per_s:,.0f}",
+            formatting.percent(100 * each.mfu),
+            f"{each.memory_bytes / 1e9:.0f} GB",
+        )
+        for each in found.layouts
+    ]
+    parts = ", ".join(f"{purpose} {count / 1e9:.1f} GB" for purpose, count in found.layouts[0].memory.items())
+    return [
+        f"{visible(found.model)} on {found.devices:,} devices of {visible(found.cluster)}: {found.batch:,} "
+        f"sequences of {found.sequence:,} tokens a step; {found.fitting:,} of {found.tried:,} layouts fit",
+        "",
+        *columns(header, rows, left=0),
+        "",
+        f"memory of the first: {parts}",
+        f"next split: {found.why}",
+    ]
+
+
+def _budget_lines(whole: Budget) -> list[str]:
+    """Return what a run takes, line by line."""
+
+    def line(label: str, span: Span | None, form: Callable[[float], str]) -> list[str]:
+        return [] if span is None else [f"  {label:13}{form(span.value)} ({form(span.low)} to {form(span.high)})"]
+
+    lost = []
+    if whole.checkpoint_every_s is not None and whole.write_s is not None:
+        lost = [
+            f"  {'goodput':13}{formatting.percent(100 * whole.goodput)}: {whole.failures:,.1f} failures, a checkpoint "
+            f"after every {formatting.duration(1e9 * whole.checkpoint_every_s)} of work takes "
+            f"{formatting.duration(1e9 * whole.write_s)}"
+        ]
+    return [
+        "",
+        f"{whole.tokens:,.3g} tokens with the first (range of its step):",
+        *line("days", whole.days, lambda value: formatting.number(value, 3)),
+        *line("device hours", whole.device_hours, lambda value: f"{float(f'{value:.3g}'):,.0f}"),
+        *lost,
+        *line("cost", whole.cost, lambda value: f"{float(f'{value:.3g}'):,.0f}"),
+        *line("kWh", whole.kwh, lambda value: f"{float(f'{value:.3g}'):,.0f}"),
+        *line("t CO2e", whole.co2e_kg, lambda value: formatting.number(value / 1000, 3)),
+        *([f"  assumed: {'; '.join(whole.assumed)}"] if whole.assumed else []),
+    ]
 
 
 @app.command("validate")

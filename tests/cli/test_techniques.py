@@ -441,3 +441,22 @@ def test_plan_recommends_a_layout_and_says_what_is_behind_it() -> None:
     assert "% longer" in found["why"]
     shown = densing("plan", "--model", "llama-8b", "--cluster", "a100x8-rdma", "--gpus", 16, "--batch", 64).stdout
     assert "next split:" in shown
+
+
+def test_a_plan_says_what_a_whole_run_takes() -> None:
+    asked = ("plan", "--model", "llama-8b", "--cluster", "a100x8-rdma", "--gpus", 16, "--batch", 64, "--tokens", "1e11",
+             "--price", 2, "--mtbf", "50000h", "--carbon", 0.4)  # fmt: skip
+    found = printed(densing(*asked, "--json").stdout)
+    whole = found["budget"]
+    assert whole["cost"]["value"] == pytest.approx(2 * whole["device_hours"]["value"])
+    assert whole["days"]["low"] < whole["days"]["value"] < whole["days"]["high"]
+    assert 0.9 < whole["goodput"] < 1
+    shown = densing(*asked).stdout
+    for word in ("days", "device hours", "goodput", "cost", "kWh", "t CO2e", "assumed", "memory of the first"):
+        assert word in shown, word
+    refused = densing("plan", "--model", "llama-8b", "--cluster", "a100x8-rdma", "--mtbf", "1000h", code=1)
+    assert "--mtbf: only for a whole run; give --tokens" in refused.stderr
+    odd = densing(*asked[:-2], "--checkpoint", "soon", code=1)
+    assert "--checkpoint soon: not a length of time" in odd.stderr
+    fixed = printed(densing(*asked[:9], "--layout", "tp=4,pp=1,recompute=full", "--json").stdout)
+    assert {(each["tp"], each["pp"], each["recompute"]) for each in fixed["layouts"]} == {(4, 1, "full")}

@@ -1,3 +1,9 @@
+from .budget import Budget as Budget
+from .budget import Span as Span
+from .budget import Terms as Terms
+from .budget import budget as budget
+from .budget import checkpoint_interval as checkpoint_interval
+from .budget import slowdown as slowdown
 from .check import Fits as Fits
 from .check import Row as Row
 from .check import Source as Source
@@ -11,6 +17,8 @@ from .fit import Range as Range
 from .fit import fit_constants as fit_constants
 from .fit import freeze as freeze
 from .fit import frozen as frozen
+from .layouts import PRECISIONS as PRECISIONS
+from .layouts import SCHEDULES as SCHEDULES
 from .layouts import Layout as Layout
 from .layouts import LayoutPlan as LayoutPlan
 from .layouts import Modelled as Modelled

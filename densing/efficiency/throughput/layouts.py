@@ -8,25 +8,28 @@ recomputation of nothing or of whole layers. Tensor-parallel groups of two devic
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, InputError, Note, Readable, Record
-from densing.efficiency.simulation import Cluster, Transformer, Workload
+from densing.core import Array, Card, InputError, Note, Readable, Record, UnknownNameError
+from densing.core.formatting import listed
+from densing.efficiency.simulation import Cluster, Transformer, Workload, parameter_count
 from densing.efficiency.throughput.fit import Frozen, frozen
-from densing.efficiency.throughput.memory import RECOMPUTE
+from densing.efficiency.throughput.memory import RECOMPUTE, memory_parts
 from densing.efficiency.throughput.step import Parts, step_seconds
-from densing.efficiency.throughput.table import UNEVEN, Runs, device_of, read_runs
+from densing.efficiency.throughput.table import UNEVEN, Runs, device_of, narrow_of, read_runs
 
 VIRTUAL = (1, 2, 4)
+PRECISIONS, SCHEDULES = ("bf16", "fp8"), ("1f1b", "zero-bubble")
 LEAST_PIECE = 4096
 """Tokens of a sequence that a device of a context-parallel group takes at least."""
-ZERO = (0, 1, 3)
+ZERO = (0, 1, 2, 3)
 MOST_MICRO_BATCH = 64
 SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute", "ep", "cp")
 """What a candidate gives, in this order."""
@@ -58,6 +61,8 @@ class Layout(Record, frozen=True):
         Expert-parallel degree: devices that share a mixture's experts.
     cp : int
         Context-parallel degree: devices that share a sequence.
+    memory : dict of str to float
+        Bytes by what they are for.
     """
 
     tp: int
@@ -77,6 +82,7 @@ class Layout(Record, frozen=True):
     parts_s: dict[str, float]
     ep: int = 1
     cp: int = 1
+    memory: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class LayoutPlan(Readable, Record, frozen=True):
@@ -84,7 +90,9 @@ class LayoutPlan(Readable, Record, frozen=True):
 
     Parameters
     ----------
-    model, cluster : str
+    model, cluster, device : str
+    parameters : int
+        Of the model, all of them.
     devices, batch, sequence : int
     tried, fitting : int
         Layouts in all, and those that fit.
@@ -96,6 +104,8 @@ class LayoutPlan(Readable, Record, frozen=True):
 
     model: str
     cluster: str
+    device: str
+    parameters: int
     devices: int
     batch: int
     sequence: int
@@ -120,6 +130,9 @@ def plan_layout(
     sequence: int = 4096,
     batch: int = 1024,
     most: int = 5,
+    only: Mapping[str, int | str] | None = None,
+    precision: str = "bf16",
+    schedule: str = "1f1b",
     constants: Frozen | None = None,
 ) -> LayoutPlan:
     """Find the fastest layouts that fit.
@@ -134,12 +147,19 @@ def plan_layout(
         Tokens per sequence, and sequences per step over all devices.
     most : int
         Layouts that are returned.
+    only : mapping, optional
+        What layouts must have, by name in :data:`SPLIT`: ``{"tp": 8, "recompute": "full"}``. All of them price one
+        layout.
+    precision : {"bf16", "fp8"}
+        Of matrix products.
+    schedule : {"1f1b", "zero-bubble"}
+        Of a pipeline; its stages are interleaved where that is faster.
     constants : Frozen, optional
 
     Raises
     ------
     InputError
-        When no layout divides the model and the batch, or none fits.
+        When no layout divides the model and the batch, none is as asked for, or none fits.
 
     Examples
     --------
@@ -165,7 +185,8 @@ def plan_layout(
             f"gpus: no split of {devices} devices divides {model.heads} heads, {model.layers} layers and a batch of "
             f"{batch}; give another number of devices or --batch"
         )
-    runs = _runs(model, cluster, sequence, candidates)
+    candidates = _chosen(candidates, only or {})
+    runs = _runs(model, cluster, sequence, candidates, precision, schedule)
     kinds = runs.kinds(generation in known.constants)
     for kind in dict.fromkeys(kinds):
         if reason := known.unpredicted(str(kind)):
@@ -189,6 +210,8 @@ def plan_layout(
     return LayoutPlan(
         model.name,
         cluster.name,
+        cluster.device.name,
+        parameter_count(model),
         devices,
         batch,
         sequence,
@@ -282,8 +305,34 @@ def _layouts(
                 zero = ZERO[:1] if dp == 1 else ZERO if pp == 1 else ZERO[:2]
                 dealt = [ep for ep in _powers(dp) if dp % ep == 0 and model.experts % ep == 0] if model.experts else [1]
                 yield from (
-                    (tp, pp, *rest, cp) for rest in product(virtual, (dp,), (micro,), (parts,), zero, (0, 2), dealt)
+                    (tp, pp, *rest, cp) for rest in product(virtual, (dp,), (micro,), (parts,), zero, (0, 1, 2), dealt)
                 )
+
+
+def _chosen(candidates: list[tuple[int, ...]], only: Mapping[str, int | str]) -> list[tuple[int, ...]]:
+    """Return the candidates that have what is asked for.
+
+    Raises
+    ------
+    InputError
+        For a name or a word that is not known, and where none is left: with the values that are there.
+    """
+    for name, value in only.items():
+        if name not in SPLIT:
+            raise UnknownNameError("part of a layout", name, SPLIT)
+        if name == "recompute" and value not in RECOMPUTE:
+            raise UnknownNameError("recompute", str(value), RECOMPUTE)
+    wanted = {name: RECOMPUTE.index(str(value)) if name == "recompute" else value for name, value in only.items()}
+    left = candidates
+    for name, value in wanted.items():
+        at = SPLIT.index(name)
+        kept = [each for each in left if each[at] == value]
+        if not kept:
+            there = sorted({each[at] for each in left})
+            words = [RECOMPUTE[number] for number in there] if name == "recompute" else list(map(str, there))
+            raise InputError(f"layout: {name} {only[name]} is not among those that can run; there are {listed(words)}")
+        left = kept
+    return left
 
 
 def _divides(layers: int, pieces: int) -> bool:
@@ -295,13 +344,23 @@ def _powers(most: int) -> list[int]:
     return [2**power for power in range(max(most, 1).bit_length())]
 
 
-def _runs(model: Transformer, cluster: Cluster, sequence: int, candidates: Sequence[tuple[int, ...]]) -> Runs:
+def _runs(
+    model: Transformer,
+    cluster: Cluster,
+    sequence: int,
+    candidates: Sequence[tuple[int, ...]],
+    precision: str = "bf16",
+    schedule: str = "1f1b",
+) -> Runs:
     """Return the candidates as columns; software: fused operations, FlashAttention, gradients in 32 bit."""
+    for name, value, known in (("precision", precision, PRECISIONS), ("schedule", schedule, SCHEDULES)):
+        if value not in known:
+            raise UnknownNameError(name, value, known)
     row = {
         "row_id": "plan", "framework": "Megatron-Core", "layers": model.layers, "hidden": model.hidden,
         "heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden": model.ffn, "vocab": model.vocabulary,
         "mlp": "swiglu" if model.gated else "gelu", "tied_embeddings": int(model.tied), "seq": sequence,
-        "gpu": "H100", "gpus": 1, "mbs": 1, "gbs": 1,
+        "gpu": "H100", "gpus": 1, "mbs": 1, "gbs": 1, "precision": precision, "pp_schedule": schedule,
         "moe": f"{model.experts} experts, top {model.active}, expert ffn {model.ffn}" if model.experts else "",
     }  # fmt: skip
     one = read_runs(pd.DataFrame([row])).runs
@@ -309,7 +368,8 @@ def _runs(model: Transformer, cluster: Cluster, sequence: int, candidates: Seque
     columns |= dict(zip(SPLIT, np.array(candidates, dtype=float).T, strict=True))
     device = cluster.device
     sheet = {
-        "flops": device.flops, "flops_low": device.flops, "bandwidth": device.mem_bw, "memory": device.memory,
+        "flops": device.flops, "flops_low": device.flops * _pace(device.name, precision),
+        "bandwidth": device.mem_bw, "memory": device.memory,
         "link": 1 / cluster.intra.beta_s_per_byte,
         "nic": 1 / cluster.inter.beta_s_per_byte / (cluster.per_node if cluster.inter.shared else 1),
     }  # fmt: skip
@@ -319,6 +379,16 @@ def _runs(model: Transformer, cluster: Cluster, sequence: int, candidates: Seque
     columns["vendor"] = np.zeros(len(candidates))
     columns["split_sequence"] = (columns["tp"] > 1).astype(float)
     return Runs(**columns)
+
+
+def _pace(device: str, precision: str) -> float:
+    """Return how many times as fast as products of 16 bits a device's are."""
+    if precision == "bf16":
+        return 1.0
+    narrow = narrow_of(device)
+    if narrow is None:
+        raise InputError(f"precision {precision}: no products of 8 bits are known of {device}; give bf16")
+    return narrow
 
 
 def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, ends: tuple[float, float] | None) -> Layout:
@@ -344,6 +414,7 @@ def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, ends: tuple[floa
         parts_s={name: float(getattr(seconds, name)[at]) for name in Parts._fields[1:]},
         ep=whole["ep"],
         cp=whole["cp"],
+        memory=memory_parts(runs.take(np.array([at])))[0],
     )
 
 

@@ -32,17 +32,25 @@ def counted_bytes(runs: Runs) -> Array:
     wide as those of a device are together; of their activations only those of the experts that a token visits would
     be kept, so that theirs are too many.
     """
+    return np.array([sum(parts.values()) if parts else np.nan for parts in memory_parts(runs)])
+
+
+def memory_parts(runs: Runs) -> list[dict[str, float]]:
+    """Return the bytes that a device must keep by purpose, step by step; nothing where the split cannot divide it.
+
+    Purposes are those of :func:`densing.efficiency.simulation.memory`.
+    """
     assert {field.name for field in fields(runs)} >= set(_FIELDS)
     rows = zip(*(getattr(runs, name) for name in _FIELDS), strict=True)
-    return np.array([_counted(*row) if np.all(np.isfinite(row)) else np.nan for row in rows])
+    return [_counted(*row) if np.all(np.isfinite(row)) else {} for row in rows]
 
 
 @cache
-def _counted(*row: float) -> float:
+def _counted(*row: float) -> dict[str, float]:
     run = dict(zip(_FIELDS, row, strict=True))
     whole = {name: int(value) for name, value in run.items()}
     if any(run[name] < 1 or run[name] != whole[name] for name in ("micro_batch", "parts", "dp")):
-        return float("nan")
+        return {}
     ffn = whole["experts"] * whole["expert_ffn"] // whole["ep"] if run["experts"] else whole["ffn"]
     model = Transformer(
         "row", whole["layers"], whole["hidden"], whole["heads"], whole["kv_heads"], whole["hidden"] // whole["heads"],
@@ -69,13 +77,11 @@ def _counted(*row: float) -> float:
     logits = step.sequence * whole["micro_batch"] * -(-whole["vocabulary"] // whole["tp"])
     try:
         kept = [
-            sum(
-                memory(
-                    msgspec.structs.replace(step, recompute=each), whole["zero"], gradient_bytes=whole["gradient_bytes"]
-                ).values()
-            )
+            memory(msgspec.structs.replace(step, recompute=each), whole["zero"], gradient_bytes=whole["gradient_bytes"])
             for each in again
         ]
     except InputError:
-        return float("nan")
-    return sum(kept) / len(kept) + (whole["logit_bytes"] - LOGIT_BYTES) * logits
+        return {}
+    mean = {purpose: sum(each[purpose] for each in kept) / len(kept) for purpose in kept[0]}
+    mean["activations"] += (whole["logit_bytes"] - LOGIT_BYTES) * logits
+    return {purpose: count for purpose, count in mean.items() if count}

@@ -281,6 +281,30 @@ def evidence_of(name: str) -> tuple[str, str]:
     return row["evidence"] or "", row["source"] or ""
 
 
+def narrow_of(name: str) -> float | None:
+    """Return how many times as fast a device's products of 8 bits are as those of 16, None where it has none.
+
+    Examples
+    --------
+    >>> narrow_of("H100 SXM") == 1978.9 / 989.4, narrow_of("A100 SXM 80 GB")
+    (True, None)
+    """
+    row = _first("devices.csv", name.lower())
+    return float(row["flops8"]) / float(row["flops16"]) if row["flops8"] and row["flops16"] else None
+
+
+def watts_of(name: str) -> float | None:
+    """Return the power of a device's board in watts, None where no data sheet is known.
+
+    Examples
+    --------
+    >>> watts_of("A100 SXM 80 GB")
+    400.0
+    """
+    watts = _first("devices.csv", name.lower())["power"]
+    return float(watts) if watts else None
+
+
 def read_runs(source: Path | pd.DataFrame | None = None) -> MeasuredRuns:
     """Read a table of training runs.
 
