@@ -19,9 +19,8 @@ from densing.report.document import (
     doubtful,
     notes_section,
     versions_section,
-    write,
 )
-from densing.report.page import shown_figure
+from densing.report.page import shown_figure, write
 from densing.report.study import DENSITY, METHOD, PACE_WORDS, STATUS, density_words, estimates_table, level, window
 from densing.report.tables import Field, ShownTable, column, numeric, ranged, shown_table
 from densing.scores.density import HOW_TO_READ

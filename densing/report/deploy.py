@@ -19,9 +19,8 @@ from densing.report.document import (
     doubtful,
     notes_section,
     versions_section,
-    write,
 )
-from densing.report.page import shown_figure
+from densing.report.page import shown_figure, write
 from densing.report.tables import Field, ShownTable, column, numeric, shown_table
 
 if TYPE_CHECKING:

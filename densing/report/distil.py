@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from densing.core import formatting
 from densing.report import markdown
-from densing.report.document import Headline, Page, Section, doubtful, notes_section, versions_section, write
+from densing.report.document import Headline, Page, Section, doubtful, notes_section, versions_section
 from densing.report.gain import parts_table, ratio, resolution, thousands, three
+from densing.report.page import write
 from densing.report.tables import Field, ShownTable, column, numeric, shown_table
 
 if TYPE_CHECKING:

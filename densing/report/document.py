@@ -1,18 +1,17 @@
 """A page before it is HTML or Markdown: a headline, then sections of blocks.
 
-Every report returns a :class:`Page`; :func:`write` writes it as one HTML file that needs no network, or as Markdown. In
-Markdown figures are left out, and folded parts stand open.
+Every report returns a :class:`Page`; :func:`densing.report.page.write` writes it as one HTML file that needs no
+network, or as Markdown. In Markdown figures are left out, and folded parts stand open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 from densing import __version__
-from densing.core import Note, doubts, formatting, once, severest_first, write_text
+from densing.core import Note, doubts, formatting, once, severest_first
 from densing.report import markdown
 from densing.report.tables import ShownTable, pairs
 
@@ -300,19 +299,3 @@ def render_markdown(page: Page) -> str:
     """Return a page in Markdown."""
     head = f"Written by `{page.command} {page.arguments}`; do not edit by hand."
     return "\n\n".join([f"# {markdown.literal(page.headline.title)}", head, body(page)]) + "\n"
-
-
-def write(page: Page, path: Path | str) -> Path:
-    """Write a page: HTML where the name ends in ``.html``, Markdown otherwise; whole or not at all.
-
-    Raises
-    ------
-    densing.core.errors.InputError
-        When the file cannot be written.
-    """
-    # What HTML is made of takes longer to load than Markdown to write.
-    from densing.report.page import render
-
-    target = Path(path)
-    write_text(target, render(page) if target.suffix == ".html" else render_markdown(page))
-    return target

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from densing.core import formatting
 from densing.report import markdown
-from densing.report.document import Headline, Page, Prose, Section, doubtful, notes_section, versions_section, write
+from densing.report.document import Headline, Page, Prose, Section, doubtful, notes_section, versions_section
+from densing.report.page import write
 from densing.report.tables import Field, ShownTable, column, numeric, ranged, shown_table
 from densing.tradeoff import AMONG
 

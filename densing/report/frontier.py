@@ -20,9 +20,8 @@ from densing.report.document import (
     doubtful,
     notes_section,
     versions_section,
-    write,
 )
-from densing.report.page import shown_figure
+from densing.report.page import shown_figure, write
 from densing.report.tables import Field, ShownTable, column, numeric, ranged, shown_table
 from densing.tradeoff import COSTS
 

@@ -20,9 +20,8 @@ from densing.report.document import (
     Section,
     doubtful,
     notes_section,
-    write,
 )
-from densing.report.page import shown_figure
+from densing.report.page import shown_figure, write
 from densing.report.tables import Field, ShownTable, column, numeric, pairs, ranged, shown_table
 from densing.tradeoff import arm_figures, gain_record, gain_table
 

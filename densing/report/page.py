@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import jinja2
@@ -29,9 +29,9 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from densing import __version__
-from densing.core import formatting, strip_secrets
+from densing.core import formatting, strip_secrets, write_text
 from densing.plots import DARK
-from densing.report.document import Figure, Page
+from densing.report.document import Figure, Page, render_markdown
 
 MOST_COLUMNS = 30
 
@@ -69,6 +69,19 @@ def render(page: Page) -> str:
     text = environment.get_template("page.html").render(page=page, headline=page.headline, **frame)
     # Bytes in a file's name that are no text are written out.
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def write(page: Page, path: Path | str) -> Path:
+    """Write a page: HTML where the name ends in ``.html``, Markdown otherwise; whole or not at all.
+
+    Raises
+    ------
+    densing.core.errors.InputError
+        When the file cannot be written.
+    """
+    target = Path(path)
+    write_text(target, render(page) if target.suffix == ".html" else render_markdown(page))
+    return target
 
 
 @cache

@@ -51,9 +51,8 @@ from densing.report.document import (
     present,
     prose,
     versions_section,
-    write,
 )
-from densing.report.page import shown_figure
+from densing.report.page import shown_figure, write
 from densing.report.tables import Field, ShownTable, column, numeric, pairs, record, shares, shown_table, times
 
 if TYPE_CHECKING:

@@ -47,11 +47,10 @@ from densing.report.document import (
     notes_section,
     present,
     prose,
-    write,
 )
 from densing.report.frontier import FLOPS, SCALES, WHAT, frontier_table, scale_figure
 from densing.report.gain import HOW, shown_gains
-from densing.report.page import shown_figure
+from densing.report.page import shown_figure, write
 from densing.report.tables import Field, ShownTable, column, flag, numeric, pairs, ranged, shown_table, site
 from densing.scores.references import JOINT, JointReference
 from densing.scores.study import PAPER_MONTHS, early, vintage_sentence

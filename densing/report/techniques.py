@@ -42,9 +42,8 @@ from densing.report.document import (
     Terms,
     notes_section,
     versions_section,
-    write,
 )
-from densing.report.page import shown_figure
+from densing.report.page import shown_figure, write
 from densing.report.tables import Field, ShownTable, column, numeric, shares, shown_table, times
 
 if TYPE_CHECKING:

@@ -15,12 +15,11 @@ from densing.report.page import render
 from densing.report.study import study_page
 from densing.scores.ladder import simulated_ladder
 from densing.tradeoff import Gains, gain_table, ladder_gain
-from tests.report.test_study import SECTIONS
 from tests.support import report_fixture as fixture
 from tests.support.gain_records import arm, record, written
 from tests.support.ladder_files import write_ladder
 from tests.support.report_frames import HOSTILE
-from tests.support.report_pages import Page, built_for_everyone
+from tests.support.report_pages import STUDY_SECTIONS, Page, built_for_everyone
 
 TREND = {"arm": "good", "ratio": "token", "trend": 0.25, "trend_lo": 0.1, "trend_hi": 0.4}
 
@@ -44,7 +43,7 @@ def test_the_report_has_a_section_of_the_ladders_that_it_is_given(study: Any, tm
     second = written(tmp_path, record(arm(fixture.BREAKOUT, 0.8, 200.0), digest="ff" * 32), "other.json")
     shown = Page(render(study_page(study, gains=[first, second, first])))
     assert [section["id"] for section in shown.all("section")] == [
-        name for name in SECTIONS if name not in ("answers", "front")
+        name for name in STUDY_SECTIONS if name not in ("answers", "front")
     ]
     figures = [name for name in shown.script_text if name.startswith("data-plot-gain")]
     assert figures == ["data-plot-gain-0", "data-plot-gain-1"], "the first is given twice and shown once"

@@ -51,7 +51,7 @@ from densing.scores.trend import (
 from densing.scores.trend.sentences import left_out, shuffled
 from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
-from tests.support.report_pages import Page, built_for_everyone, column
+from tests.support.report_pages import STUDY_SECTIONS, Page, built_for_everyone, column
 
 
 @pytest.fixture(scope="module")
@@ -130,33 +130,10 @@ def test_page_is_built_for_everyone(page: Page) -> None:
     built_for_everyone(page)
 
 
-SECTIONS = [
-    "headline",
-    "answers",
-    "yours",
-    "models",
-    "front",
-    "vintages",
-    "beside",
-    "measured",
-    "frontier",
-    "gains",
-    "estimators",
-    "reference-curve",
-    "multiverse",
-    "checks",
-    "forecast",
-    "skills",
-    "notes",
-    "sources",
-    "versions",
-]
-
-
 def test_sections_come_in_the_promised_order(page: Page) -> None:
     # Sections of ladders and of questions, of which this report was given none, are left out.
     assert [section["id"] for section in page.all("section")] == [
-        name for name in SECTIONS if name not in ("gains", "answers", "front")
+        name for name in STUDY_SECTIONS if name not in ("gains", "answers", "front")
     ]
 
 

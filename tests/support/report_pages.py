@@ -15,6 +15,29 @@ VOID = {"meta", "link", "input", "br", "img"}
 # HTML lets these ends go unsaid: an element of the key ends where one of the values starts or, its parent, ends.
 UNSAID = {"td": {"td", "th", "tr", "tbody"}, "th": {"td", "th", "tr", "tbody"}, "tr": {"tr", "tbody"}}
 
+STUDY_SECTIONS = [
+    "headline",
+    "answers",
+    "yours",
+    "models",
+    "front",
+    "vintages",
+    "beside",
+    "measured",
+    "frontier",
+    "gains",
+    "estimators",
+    "reference-curve",
+    "multiverse",
+    "checks",
+    "forecast",
+    "skills",
+    "notes",
+    "sources",
+    "versions",
+]
+"""Sections of a study's report, in their order."""
+
 
 class Page(HTMLParser):
     """Collects what the tests ask about, and checks that tags nest."""
