@@ -17,8 +17,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, InputError, Note, Readable, Record, UnknownNameError
-from densing.core.formatting import listed
+from densing.core import Array, Card, InputError, Note, Readable, Record, UnknownNameError, formatting
 from densing.efficiency.simulation import Cluster, Transformer, Workload, parameter_count
 from densing.efficiency.throughput.fit import Frozen, frozen
 from densing.efficiency.throughput.memory import RECOMPUTE, memory_parts
@@ -330,7 +329,7 @@ def _chosen(candidates: list[tuple[int, ...]], only: Mapping[str, int | str]) ->
         if not kept:
             there = sorted({each[at] for each in left})
             words = [RECOMPUTE[number] for number in there] if name == "recompute" else list(map(str, there))
-            raise InputError(f"layout: {name} {only[name]} is not among those that can run; there are {listed(words)}")
+            raise InputError(f"layout: {name} {only[name]} is not among those that can run; there are {formatting.listed(words)}")
         left = kept
     return left
 
