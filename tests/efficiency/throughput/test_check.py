@@ -36,6 +36,14 @@ def test_a_fit_finds_the_speeds_that_constants_made(sample: pd.DataFrame) -> Non
     assert fitted.products == pytest.approx(truth.products, rel=0.05)
 
 
+def test_who_measured_a_row_does_not_matter_where_all_measured_as_many(sample: pd.DataFrame) -> None:
+    few = sample[read_runs(sample).measured].iloc[:6].assign(gpu="A100-80GB")
+    alone = few.assign(source_file_id=[f"source{number}/table" for number in range(6)])
+    one, six = (fit_constants(read_runs(table.assign(source_file_id=ids))) for table, ids in
+                ((few, "one/table"), (alone, alone.source_file_id)))  # fmt: skip
+    assert one["A100"].to_dict() == pytest.approx(six["A100"].to_dict(), rel=1e-3)
+
+
 def test_what_was_published_and_not_fitted_here_comes_out() -> None:
     # The aims of the model for constants that never saw the source: 10 % in the median.
     unseen = {source.source: source.unseen_median for source in check_throughput().sources}
