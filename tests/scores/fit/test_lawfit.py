@@ -176,7 +176,8 @@ def test_fuzzed_bytes_load_or_are_refused(seed):
 def load_or_refuse(text):
     try:
         fit = LawFit.from_json(text)
-    except ArtefactError:
+    except ArtefactError as error:
+        assert str(error)
         return
     assert isinstance(fit.summary(), str)
     assert isinstance(fit._repr_html_(), str)
