@@ -14,6 +14,7 @@ from densing.core.errors import InputError
 from densing.efficiency.throughput import Frozen, check_throughput, fit_constants, freeze, read_runs, step_seconds
 from densing.efficiency.throughput.fit import FILE, NAMES
 from densing.efficiency.throughput.table import SAMPLE
+from tests.support.frozen import changeable
 from tests.support.throughput import ROW
 
 
@@ -102,3 +103,7 @@ def test_constants_are_frozen_with_what_they_were_fitted_to(tmp_path: Path, samp
     file.write_text(json.dumps({"version": 1}))
     with pytest.raises(InputError, match="no file of constants"):
         Frozen(file)
+
+
+def test_no_result_can_be_changed_by_who_reads_it() -> None:
+    assert changeable("densing.efficiency.throughput") == set()

@@ -30,6 +30,7 @@ from densing.scores.references import (
 from densing.scores.references.ladder import load_authors
 from densing.scores.references.library import buildable_benchmarks
 from tests.support import folders
+from tests.support.frozen import changeable
 
 ONE_STEP = ("pythia", "qwen1.5", "qwen2.5", "llama")
 
@@ -180,3 +181,7 @@ def test_shipped_files_are_plain_json_of_the_current_schema() -> None:
     for path in folder.glob("*/*.json"):
         document = json.loads(path.read_text(encoding="utf-8"))
         assert LawFit.from_json(json.dumps(document)).meta["reference"]["name"] == path.parent.name
+
+
+def test_no_result_can_be_changed_by_who_reads_it() -> None:
+    assert changeable("densing.scores.references") == set()
