@@ -51,7 +51,7 @@ def find(version: str) -> str | None:
     return None
 
 
-def test_on(version: str, pins: list[str], workers: int) -> bool:
+def passes_on(version: str, pins: list[str], workers: int) -> bool:
     """Install the package for one interpreter and run the quick tests in some processes."""
     interpreter = find(version)
     label = f"Python {version} {' '.join(pins)}".strip()
@@ -85,5 +85,5 @@ if __name__ == "__main__":
     # At once, because installing keeps one processor busy at most.
     share = max(1, (os.cpu_count() or 1) // len(asked))
     with ThreadPoolExecutor(len(asked)) as pool:
-        outcomes = list(pool.map(lambda version: test_on(version, COMBINATIONS[version], share), asked))
+        outcomes = list(pool.map(lambda version: passes_on(version, COMBINATIONS[version], share), asked))
     sys.exit(0 if all(outcomes) else 1)

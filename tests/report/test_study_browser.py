@@ -229,9 +229,11 @@ def test_page_never_scrolls_sideways(browser: Any, report: Path, width: int) -> 
 def test_figures_follow_the_window(browser: Any, report: Path) -> None:
     page = opened(browser, report, 1280)
     metrics = {"width": 700, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     width = "return document.querySelector('#plot-density svg.main-svg').getBoundingClientRect().width"
+    wide = page.execute_script(width)
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     wait(lambda: page.execute_script(width) < 700)
+    assert page.execute_script(width) < 700 < wide
 
 
 def test_dark_page_exchanges_colours(browser: Any, report: Path) -> None:

@@ -26,6 +26,7 @@ from densing.efficiency.profile.batch import (
     read_list,
     result_file,
     shares,
+    text_bytes,
     write_list,
 )
 from densing.efficiency.profile.store import read_profiles, store_files
@@ -33,8 +34,6 @@ from densing.efficiency.traces.source import TraceFile
 from densing.jobs import get_executor, in_processes
 from tests.support import folders
 from tests.support.trace_work import Toy, work
-
-pytestmark = pytest.mark.slow
 
 OPTIONS = {"window": "all"}
 
@@ -59,7 +58,7 @@ def done_in(folder: Path) -> list[int]:
     return sorted(int(line.split()[0]) for line in log.read_text().splitlines()) if log.exists() else []
 
 
-@pytest.fixture(params=["here", "processes"])
+@pytest.fixture(params=["here", pytest.param("processes", marks=pytest.mark.slow)])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of working on this machine."""
     if request.param == "processes":
@@ -101,6 +100,7 @@ def test_a_defect_is_no_failure_of_the_file(tmp_path: Path) -> None:
         list(profile_ranks(toys(tmp_path, "ok", "bug"), work, jobs=2))
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_known_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "SMALL_BYTES", 0)
     traces = toys(tmp_path, "ok", "die", "ok", "exit", "ok")
@@ -115,6 +115,7 @@ def test_a_killed_process_is_known_by_its_file(tmp_path: Path, monkeypatch: pyte
         list(profile_ranks(traces, work, jobs=2))
 
 
+@pytest.mark.slow
 def test_who_stops_listening_leaves_no_process(tmp_path: Path) -> None:
     rows = in_processes(work, toys(tmp_path, "ok", "hang", "hang"), 3, lambda *_: None)
     assert next(rows).item.path.name == "rank0.json"
@@ -165,6 +166,12 @@ def test_equal_names_in_two_folders_have_a_result_each(tmp_path: Path) -> None:
     assert len(store_files(tmp_path / "out")) == 2
     hostile = Toy(tmp_path / "..  $(rm -rf) \n<b>.json")
     assert result_file(tmp_path, hostile).name.startswith("____rm_-rf____b_.json-")
+    # As much of a long name as leaves room for the rest; what is cut off still tells results apart.
+    long, longer = (result_file(tmp_path, TraceFile(tmp_path / ("x" * length + ".json"))) for length in (60, 61))
+    assert long.name.rpartition("-")[0] == longer.name.rpartition("-")[0] == "x" * 60
+    assert long != longer and len(long.name.rpartition("-")[2].partition(".")[0]) == 12
+    members = {result_file(tmp_path, TraceFile(tmp_path / "a.zip", name, rank)) for name in "ab" for rank in (0, 1)}
+    assert len(members) == 4 and {file.name[:2] for file in members} == {"a-", "b-"}
 
 
 def test_identity_sees_both_ends(tmp_path: Path) -> None:
@@ -202,6 +209,14 @@ def test_shares_hold_everything_once_and_are_even(sizes: list[int], count: int) 
     loads = [sum(file.size for file in part) for part in parts]
     # Longest processing time first: no part exceeds the least by more than one file (Graham 1969).
     assert not loads or max(loads) - min(loads) <= max(sizes)
+
+
+def test_compressed_bytes_count_as_the_text_they_hold(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json.gz", "c.zip"):
+        (tmp_path / name).write_bytes(b"x" * 100)
+    files = [TraceFile(tmp_path / name) for name in ("a.json", "b.json.gz", "c.zip")]
+    assert [text_bytes([file]) for file in files] == [100, 1200, 1200]
+    assert text_bytes(files) == 2500
 
 
 def test_lists_of_traces(tmp_path: Path) -> None:
@@ -245,6 +260,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Any]:
     yield get_executor(request.param, retries=1, **({"poll": 0.3} if request.param == "slurm" else {"workers": 2}))
 
 
+@pytest.mark.slow
 def test_jobs_fill_the_store(tmp_path: Path, executor: Any) -> None:
     toys(tmp_path, "ok", "once", "ok", "refuse", "die")
     traces = [TraceFile(tmp_path / f"rank{rank}.json", None, None) for rank in range(5)]
@@ -296,6 +312,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
     traces = toys(tmp_path, *["slow"] * 8)
     script = tmp_path / "run.py"

@@ -18,6 +18,7 @@ from densing.efficiency.timeline.timeline import Comm, Kind, Lane, RankTimeline,
 from densing.report.page import render
 from densing.report.profile import profile_page
 from tests.support.efficiency_runs import lonely, nothing, run
+from tests.support.frozen import changeable
 from tests.support.straggler_runs import A100, H100, changed, profiles, timeline
 
 
@@ -274,3 +275,7 @@ def test_one_rank_has_no_wait_to_tell() -> None:
     alone = run(ranks=1, steps=2)
     assert alone.to_dict()["collectives"][0]["wait_ns"] is None
     assert alone.collective_table()["wait_ns"].isna().all()
+
+
+def test_no_result_can_be_changed_by_who_reads_it() -> None:
+    assert changeable("densing.efficiency.profile") == set()

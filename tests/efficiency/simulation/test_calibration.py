@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 
 from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.profile.observations import of_timeline, recorded
-from densing.efficiency.simulation.calibration import Computation, Observation, calibrate, calibrated
+from densing.efficiency.simulation.calibration import Computation, Observation, calibrate, calibrated, fit
 from densing.efficiency.simulation.cluster import load_cluster, to_toml
 from densing.efficiency.simulation.costs import collective_seconds
 from densing.efficiency.timeline.timeline import Comm, Kind, RankTimeline, Spans, Step, Timeline
 from tests.support import folders
 from tests.support.command import printed
-
-pytestmark = pytest.mark.slow
 
 SIZES = tuple(4.0**power for power in range(5, 13))
 WORK = folders.SUPPORT / "trace_runs.py"
@@ -63,6 +61,7 @@ def test_exact_measurements_are_recovered_exactly(alpha: float, beta: float, kap
     assert found.residual is not None and found.residual < 1e-3
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_they_promise() -> None:
     """95 % intervals from 60 noisy data sets of one truth: fewer than 50 of 60 would be as rare as 1 in 1000."""
     truth = {"alpha_s": 2e-4, "beta_s_per_byte": 1e-8, "kappa_comm": 0.3}
@@ -84,6 +83,20 @@ def test_outliers_do_not_carry_the_fit_away(seed: int, outliers: int) -> None:
     assert found.alpha_s is not None and found.beta_s_per_byte is not None
     assert math.isclose(found.alpha_s.value, 2e-4, rel_tol=0.15)
     assert math.isclose(found.beta_s_per_byte.value, 1e-8, rel_tol=0.15)
+
+
+def test_an_estimate_is_the_minimum_of_soft_l1_and_its_error_weighs_outliers_down() -> None:
+    # One figure in other units, read five times, once badly; alone it needs no more than sums over its residuals.
+    seen = np.array([0.98, 1.0, 1.01, 1.03, 2.0])
+    (found,) = fit(lambda x: x[0] - seen, [1.0], [10.0], lost=1)
+    residual = found.value / 10 - seen
+    weight = 1 / np.sqrt(1 + (residual / 0.1) ** 2)
+    assert math.isclose(weight @ residual, 0, abs_tol=1e-5)
+    error = 10 * math.sqrt(weight @ residual**2 / (5 - 1 - 1) / weight.sum())
+    assert math.isclose(found.standard_error, error, rel_tol=1e-6)
+    # Student's t of three degrees of freedom.
+    assert math.isclose(found.high, found.value + 3.182446 * error, rel_tol=1e-6)
+    assert math.isclose(found.low, found.value - 3.182446 * error, rel_tol=1e-6)
 
 
 @given(kappa=st.floats(0, 3), works=st.integers(1, 4), seed=st.integers(0, 100))
@@ -187,6 +200,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=ENV)
 
 
+@pytest.mark.slow
 def test_real_traces_hold_bytes_ranks_and_overlap(traces: Path) -> None:
     beside, alone = (recorded([traces / name]).collectives for name in ("overlapped", "blocking"))
     for seen in (beside, alone):
@@ -197,6 +211,7 @@ def test_real_traces_hold_bytes_ranks_and_overlap(traces: Path) -> None:
     assert max(one.overlapped for one in alone) < min(0.5, fmean(one.overlapped for one in beside))
 
 
+@pytest.mark.slow
 def test_real_traces_of_one_size_are_refused_with_reason(traces: Path, tmp_path: Path) -> None:
     found = run(traces / "overlapped", traces / "blocking", "--json")
     document = printed(found.stdout)
@@ -207,6 +222,7 @@ def test_real_traces_of_one_size_are_refused_with_reason(traces: Path, tmp_path:
     assert failed.returncode == 1 and "cannot be separated" in failed.stderr and not (tmp_path / "link.toml").exists()
 
 
+@pytest.mark.slow
 def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     for arguments, code, told in (
         ((), 2, "--link"),
@@ -223,6 +239,7 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     assert "Example:" in run("--help").stdout
 
 
+@pytest.mark.slow
 def test_measuring_an_emulated_link(tmp_path: Path) -> None:
     """A link of 400 Mbit/s and 2 ms, slow enough that most machines carry it; the file loads as a cluster."""
     pytest.importorskip("torch", reason="measures real ranks")

@@ -10,6 +10,7 @@ from densing.core.errors import InputError
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph, Task, busy, critical_path
 from densing.efficiency.timeline.timeline import Kind
+from tests.support.frozen import changeable
 
 COMPUTE, COMM = Kind.COMPUTE, Kind.COMM
 
@@ -77,3 +78,7 @@ def test_impossible_options_are_refused(options: dict[str, Any], words: str) -> 
     pair.add("all_reduce", COMM, (0, 1), "comm", 1.0)
     with pytest.raises(InputError, match=words):
         simulate(pair, **options)
+
+
+def test_no_result_can_be_changed_by_who_reads_it() -> None:
+    assert changeable("densing.efficiency.simulation") == set()

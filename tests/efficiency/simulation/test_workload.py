@@ -21,6 +21,7 @@ from densing.efficiency.simulation.workload import (
     stage_bytes,
     stages,
     step_flops,
+    tensor_shapes,
 )
 from densing.efficiency.timeline.utilisation import megatron_flops, mosaicml_flops, palm_flops
 
@@ -324,3 +325,71 @@ def test_any_workload_is_planned_or_refused(data: st.DataObject) -> None:
         return
     assume(made)
     assert all(module.parameters > 0 for module in made if module.name != "head")
+
+
+TINY = Transformer("tiny", 1, 8, heads=2, kv_heads=1, head_dim=4, ffn=16, vocabulary=32)
+# Of four tokens: what goes into a product is read, what comes out written; a norm and a sum each read and write all.
+ATTENTION = 4 * 192 * 2 + 4 * 4 * 4 * 8, 2 * (192 + 8 + 2 * 4 * 24 + 2 * 4 * 8 + 4 * 32), 2 * (2 * 32 + 4 * 24)
+MLP = 4 * 384 * 2, 2 * (384 + 8 + 2 * 4 * 48 + 2 * 4 * 8 + 4 * 32), 2 * (2 * 32 + 4 * 48)
+HEAD = 4 * 256 * 2, 2 * (256 + 4 * (2 * 32 + 3 * 8)), 2 * 2 * 32 + 4 * 32 * 4
+
+
+def test_operations_bytes_moved_and_kept_of_a_layer_by_hand() -> None:
+    embedding, *others = modules(Workload(TINY, batch=1, sequence=4))
+    assert (embedding.flops, embedding.backward_flops, embedding.saved) == (0, 0, 4 * 8)
+    # Rows are read and written; the gradient of the whole table is.
+    assert (embedding.moved, embedding.backward_moved) == (2 * 4 * 8 * 2, 2 * 4 * 8 * 2 + 32 * 8 * 2)
+    found = [(module.flops, module.moved, module.saved) for module in others]
+    assert found == [ATTENTION, MLP, HEAD]
+    assert [(module.backward_flops, module.backward_moved) for module in others] == [
+        (2 * flops, 2 * moved) for flops, moved, _ in found
+    ]
+
+
+def test_scores_that_are_written_are_kept_and_with_dropout_a_mask_and_what_is_left() -> None:
+    step = Workload(TINY, batch=1, sequence=4, fused_attention=False)
+    (_, plain, *_), (_, masked, mlp, _) = modules(step), modules(replace(step, dropout=True))
+    assert (plain.scores, plain.saved) == (4 * 4 * 2 * 2, ATTENTION[2] + 4 * 4 * 2 * 2)
+    assert (masked.scores, masked.saved) == (4 * 4 * 2 * 5, ATTENTION[2] + 32 + 4 * 4 * 2 * 5)
+    assert mlp.saved == MLP[2] + 32
+
+
+def test_a_mixture_sends_each_token_to_its_experts_and_holds_them_all() -> None:
+    mixture = Workload(replace(TINY, experts=4, active=2), batch=1, sequence=4)
+    mlp = modules(mixture)[2]
+    assert mlp.flops == 2 * (4 * 2 * 384 + 4 * 8 * 4)
+    assert (mlp.parameters, mlp.experts, mlp.routed) == (4 * 384 + 32 + 8, 4 * 384, 4 * 2 * 8 * 2)
+    # Each of two visits moves what the MLP does, and twice, there and back, what is sent is read and written.
+    assert mlp.moved == 2 * (4 * 384 + 32 + 8 + 2 * (2 * 4 * 48 + 2 * 4 * 8) + 4 * 4 * 2 * 8 + 4 * 32)
+    assert mlp.saved == 2 * (2 * 32 + 2 * 4 * 48 + 2 * 4 * 2 * 8)
+
+
+def test_a_decoded_token_reads_all_keys_and_values_before_it() -> None:
+    _, attention, _, head = modules(Workload(TINY, "decode", batch=3, sequence=7))
+    assert attention.flops == 3 * (2 * 192 + 4 * 7 * 8)
+    assert attention.moved == 2 * (192 + 8 + 3 * (2 * 24 + 2 * 8 + 2 * 7 * 4 + 4 * 8))
+    assert (head.flops, head.moved) == (2 * 3 * 256, 2 * (256 + 3 * (2 * 32 + 3 * 8)))
+
+
+@pytest.mark.parametrize("name", workload_names())
+@pytest.mark.parametrize("tp", [1, 2])
+def test_the_tensors_of_a_module_hold_its_parameters(name: str, tp: int) -> None:
+    try:
+        step = load_workload(name, tp=tp)
+    except InputError as error:
+        assert "cannot be divided" in str(error) and tp == 2
+        return
+    for module in modules(step):
+        shapes = tensor_shapes(step, module)
+        assert sum(math.prod(shape) for shape in shapes) == module.parameters
+        assert any(len(shape) == 1 for shape in shapes) == (module.name != "embedding"), "the norm's"
+
+
+def test_the_tensors_of_experts_that_are_dealt_out() -> None:
+    dealt = Workload(replace(TINY, experts=4, active=2), batch=2, sequence=4, split=Split(dp=2, ep=2))
+    mlp = modules(dealt)[2]
+    assert tensor_shapes(dealt, mlp) == (*((16, 8), (16, 8), (8, 16)) * 2, (4, 8), (8,))
+    assert mlp.parameters == 2 * 384 + 32 + 8
+    # States of ZeRO: of what is the same on both ranks each keeps a half, of its own experts all.
+    everything = sum(math.prod(shape) for module in modules(dealt) for shape in tensor_shapes(dealt, module))
+    assert memory(dealt, 1)["optimizer"] == 12 * ((everything - 2 * 384) / 2 + 2 * 384)

@@ -23,6 +23,7 @@ from densing.efficiency.throughput import (
 )
 from densing.efficiency.throughput.fit import FILE, NAMES
 from densing.efficiency.throughput.table import SAMPLE
+from tests.support.frozen import changeable
 from tests.support.throughput import ROW
 
 
@@ -43,6 +44,14 @@ def test_a_fit_finds_the_speeds_that_constants_made(sample: pd.DataFrame) -> Non
     assert np.abs(error).median() < 0.01
     assert np.abs(error).max() < 0.1
     assert fitted.products == pytest.approx(truth.products, rel=0.05)
+
+
+def test_who_measured_a_row_does_not_matter_where_all_measured_as_many(sample: pd.DataFrame) -> None:
+    few = sample[read_runs(sample).measured].iloc[:6].assign(gpu="A100-80GB")
+    alone = few.assign(source_file_id=[f"source{number}/table" for number in range(6)])
+    one, six = (fit_constants(read_runs(table.assign(source_file_id=ids))) for table, ids in
+                ((few, "one/table"), (alone, alone.source_file_id)))  # fmt: skip
+    assert one["A100"].to_dict() == pytest.approx(six["A100"].to_dict(), rel=1e-3)
 
 
 def test_what_was_published_and_not_fitted_here_comes_out() -> None:
@@ -160,3 +169,7 @@ def test_constants_are_frozen_with_what_they_were_fitted_to(tmp_path: Path, samp
     file.write_text(json.dumps({"version": 1}))
     with pytest.raises(InputError, match="no file of constants"):
         Frozen(file)
+
+
+def test_no_result_can_be_changed_by_who_reads_it() -> None:
+    assert changeable("densing.efficiency.throughput") == set()

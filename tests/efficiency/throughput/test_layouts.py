@@ -43,6 +43,16 @@ def test_the_first_layout_is_the_fastest_of_a_table_of_all() -> None:
     assert len(speeds) == found.fitting <= found.tried
     assert all(each.memory_bytes <= cluster.device.memory for each in found.layouts)
     assert all(each.low_s < each.step_s < each.high_s for each in found.layouts)
+    tokens, device = 64 * 4096, cluster.device
+    # PaLM's count: 6 operations per parameter, and 12 L h s of attention.
+    matrices = SMALL.hidden * (2 * SMALL.hidden + 2 * SMALL.kv_heads * SMALL.head_dim + 3 * SMALL.ffn)
+    counted = (
+        6 * (SMALL.layers * matrices + 2 * SMALL.vocabulary * SMALL.hidden) + 12 * SMALL.layers * SMALL.hidden * 4096
+    )
+    for each in found.layouts:
+        assert each.tokens_per_s * each.step_s == pytest.approx(tokens)
+        assert sum(each.parts_s.values()) == pytest.approx(each.step_s)
+        assert each.mfu == pytest.approx(counted * tokens / each.step_s / (16 * device.flops), rel=1e-6)
     # The same layouts as rows of a table, on the same device: the same speeds.
     best = found.layouts[0]
     row = {

@@ -96,3 +96,50 @@ def test_nothing_gets_slower_with_a_better_device(
 def test_a_share_of_a_gpu_year_is_never_negative_for_failed_rows() -> None:
     found = step_seconds(runs_of({"layers": "many"}), constants())
     assert np.isnan(found.step).all()
+
+
+FREE_LINKS = {"link": 1e9, "nic": 1e9, "hop_s": 0, "far_hop_s": 0}
+
+
+@pytest.mark.parametrize("ep", [1, 2, 8])
+@pytest.mark.parametrize("top", [1, 2])
+def test_experts_compute_as_one_mlp_as_wide_as_what_a_token_visits(top: int, ep: int) -> None:
+    shape = {"framework": "", "recompute": "none", "hidden": 4096, "seq": 16384, "mbs": 4, "gbs": 32, "tp": 1, "pp": 1}
+    dense = runs_of({**shape, "gpus": 8, "dp": 8, "ffn_hidden": 4096 * top})
+    mixed = runs_of({**shape, "gpus": 8, "dp": 8, "moe": f"8 experts, top {top}, expert ffn 4096", "ep": ep})
+    quick = {"memory": 1e9, "launch_s": 0}
+    alone = step_seconds(mixed, constants(**quick, **FREE_LINKS)).compute
+    assert alone == pytest.approx(step_seconds(dense, constants(**quick, **FREE_LINKS)).compute, rel=0.01)
+    # Forward and backward, each token goes to its experts and comes back: twice top rows of 16 bits per layer and pass.
+    rows = 4 * 16384 * top * 4096 * 2
+    sent = 24 * 4 * ((ep - 1) * PLAIN["hop_s"] + (ep - 1) / ep * rows / 300e9)
+    within = constants(**{**quick, "link": 1})
+    assert step_seconds(mixed, within).compute - alone == pytest.approx(sent, rel=1e-6, abs=1e-9)
+    # A device holds its share of the experts, and both matrices of the vocabulary.
+    held = 24 * (4 * 4096**2 + 8 / ep * 2 * 4096**2) + 2 * 51200 * 4096
+    assert _Step(mixed, within).held(np.asarray(24.0)) == pytest.approx(held)
+
+
+def test_what_is_no_layer_of_a_step_takes_what_a_hand_calculation_says() -> None:
+    one = {"framework": "", "recompute": "none", "layers": 4, "hidden": 1024, "seq": 1024, "vocab": 32768, "gpus": 8,
+           "tp": 1, "pp": 1, "dp": 8, "mbs": 2, "gbs": 32}  # fmt: skip
+    runs = runs_of(*({**one, "dp_shard": shard} for shard in ("ddp", "zero1", "fsdp")))
+    slow = {"link": 1e-3, "hop_s": 1e-5}
+    parts = step_seconds(runs, constants(**slow, products=0.5, memory=0.5, step_s=0.25))
+    bandwidth, held = 0.5 * runs.bandwidth[0], 4 * 12 * 1024**2 + 2 * 32768 * 1024
+    assert parts.fixed == pytest.approx([0.25] * 3)
+    assert parts.fill.tolist() == [0, 0, 0]
+    assert parts.optimizer == pytest.approx([36 * held / bandwidth / shards for shards in (1, 8, 8)])
+    # Three products of two micro-batches: 16 x 256, 16 x 8 or 8 x 256 tiles have the same count in whole waves of 108.
+    product = 2 * 2048 * 1024 * 32768 / (0.5 * 312e12) * 38 * 108 / 4096
+    moved = 2 * (2048 * 1024 + 1024 * 32768 + 2048 * 32768) / bandwidth
+    assert parts.head == pytest.approx([2 * (3 * (product + moved) + 24 * 2048 * 32768 / bandwidth)] * 3)
+    # A ring of eight over a slow link; what hides behind layers is at most what they take.
+    passed = 7 * 1e-5 + 7 / 8 * 2 * held / (300e9 * 1e-3)
+    whole, full = 2 * passed, 2 * 3 * passed
+    layers = parts.compute / 2
+    assert (whole - parts.exchange[:2] > 0).all() and (whole - parts.exchange[:2] < layers[:2]).all()
+    assert parts.exchange[2] == pytest.approx(full - 0.9 * 2 * layers[2] + 0.05 * full)
+    quick = step_seconds(runs, constants(hop_s=0))
+    passed = 7 / 8 * 2 * held / (300e9 * PLAIN["link"])
+    assert quick.exchange == pytest.approx([0.1 * 2 * passed, 0.1 * 2 * passed, 0.05 * 2 * 3 * passed])

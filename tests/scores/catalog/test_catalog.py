@@ -55,6 +55,8 @@ def test_every_row_refers_to_things_that_exist(catalog: Catalog) -> None:
     check_models(catalog.models, catalog, "models.csv")
     check_scores(catalog.scores, catalog, "scores.csv")
     check_benchmarks(catalog.benchmarks, catalog, "benchmarks.csv")
+    tables = {"model": catalog.models["model"], "benchmark": catalog.benchmarks["id"]}
+    assert [set(catalog.scores[column]) - set(known) for column, known in tables.items()] == [set(), set()]
 
 
 def test_every_fact_has_a_source(catalog: Catalog) -> None:

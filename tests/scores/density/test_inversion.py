@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError
 from densing.scores.density import estimate_density
 from densing.scores.references import Reference
+from tests.support.frozen import changeable
 from tests.support.references import FLOOR, LOGISTIC, SIZES, TRUTH, logistic_reference
 
 
@@ -153,3 +154,7 @@ def test_density_interval_covers_the_truth() -> None:
     else:  # 3.3 binomial standard errors around the band
         margin = 3.3 * math.sqrt(0.05 * 0.95 / worlds)
         assert 0.93 - margin <= share <= 0.97 + margin, share
+
+
+def test_no_result_can_be_changed_by_who_reads_it() -> None:
+    assert changeable("densing.scores.density", without="callback") == {"Outcome"}, "counted as worlds are simulated"

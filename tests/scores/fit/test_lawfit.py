@@ -16,6 +16,7 @@ import densing
 from densing.core.errors import ArtefactError, InputError
 from densing.core.notes import Note
 from densing.scores.fit import LawFit, fit_law
+from tests.support.frozen import changeable
 from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, noisy
 
 
@@ -176,7 +177,8 @@ def test_fuzzed_bytes_load_or_are_refused(seed):
 def load_or_refuse(text):
     try:
         fit = LawFit.from_json(text)
-    except ArtefactError:
+    except ArtefactError as error:
+        assert str(error)
         return
     assert isinstance(fit.summary(), str)
     assert isinstance(fit._repr_html_(), str)
@@ -194,3 +196,7 @@ def test_notes_survive():
     document = copy.deepcopy(DOCUMENT)
     document["notes"] = [note.to_dict()]
     assert LawFit.from_json(json.dumps(document)).notes == (note,)
+
+
+def test_no_result_can_be_changed_by_who_reads_it():
+    assert changeable("densing.scores.fit") == set()

@@ -14,6 +14,7 @@ from densing.core import InputError, Note, UnknownNameError
 from densing.scores.joint import scale as joint
 from densing.scores.joint.cells import Cells, toy_cells
 from densing.scores.joint.scale import GENERAL, Basket, JointDraws, JointScale, fit_joint
+from tests.support.frozen import changeable
 from tests.support.joint_worlds import cells_of, plain_world
 
 SHORT = {"chains": 1, "sweeps": 80, "burn": 60, "draws": 80}
@@ -288,3 +289,7 @@ def test_the_smallest_table_has_a_scale() -> None:
     rows = pd.DataFrame({"model": ["a", "b"], "benchmark": "x", "evaluator": "e", "score": [0.2, 0.8], "se": 0.01})
     table = fit_joint(cells_of(rows), **SHORT).abilities().set_index("model")
     assert table.loc["a", "ability"] < table.loc["b", "ability"]
+
+
+def test_no_result_can_be_changed_by_who_reads_it() -> None:
+    assert changeable("densing.scores.joint") == {"Moves"}, "counted as a chain goes"

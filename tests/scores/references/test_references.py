@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from densing.core import Note
 from densing.core.errors import ArtefactError, InputError, UnavailableError, UnknownNameError
 from densing.scores.catalog import load_catalog
 from densing.scores.fit import LawFit, fit_law
@@ -26,7 +28,9 @@ from densing.scores.references import (
     stale_fits,
 )
 from densing.scores.references.ladder import load_authors
+from densing.scores.references.library import buildable_benchmarks
 from tests.support import folders
+from tests.support.frozen import changeable
 
 ONE_STEP = ("pythia", "qwen1.5", "qwen2.5", "llama")
 
@@ -147,6 +151,18 @@ def test_a_users_two_step_fit_becomes_a_reference(tmp_path: Path) -> None:
     assert float(size_at) == pytest.approx(expected, rel=0.1)
 
 
+def test_notes_on_the_catalogs_protocol_are_dropped_and_no_others() -> None:
+    codes = ("few-points", "protocol-differs", "stopped", "protocol-differs")
+    notes = tuple(Note(code, "warning", str(number)) for number, code in enumerate(codes))
+    reference = replace(load_reference("qwen1.5", "mmlu"), notes=notes)
+    assert reference.without_protocol_notes().notes == notes[::2]
+
+
+@pytest.mark.parametrize("name", ["pythia", "olmo-ladder", "densing-paper", "joint"])
+def test_what_can_be_fitted_is_what_is_shipped(name: str) -> None:
+    assert set(buildable_benchmarks(load_catalog(), get_family(name))) == set(available_benchmarks(name))
+
+
 def test_damaged_fits_are_refused_with_their_path(tmp_path: Path) -> None:
     path = tmp_path / "broken.json"
     path.write_text("{", encoding="utf-8")
@@ -165,3 +181,7 @@ def test_shipped_files_are_plain_json_of_the_current_schema() -> None:
     for path in folder.glob("*/*.json"):
         document = json.loads(path.read_text(encoding="utf-8"))
         assert LawFit.from_json(json.dumps(document)).meta["reference"]["name"] == path.parent.name
+
+
+def test_no_result_can_be_changed_by_who_reads_it() -> None:
+    assert changeable("densing.scores.references") == set()

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.special import expit
-from scipy.stats import binom
+from scipy.stats import binom, chi2
 from statsmodels.stats.meta_analysis import combine_effects
 
 from densing.core import InputError, UnavailableError
@@ -196,6 +196,47 @@ def test_the_reach_changes_nothing_where_no_model_lies_beyond_the_anchors_guard(
     tables = [catalog_densities(catalog, joint_reference(catalog, scale=scale, reach=reach)) for reach in REACHES]
     pd.testing.assert_frame_equal(tables[0].table, tables[1].table)
     np.testing.assert_array_equal(tables[0].draws, tables[1].draws)
+
+
+def test_the_line_is_a_weighted_regression_with_a_level_for_every_family():
+    scale, _ = planted_scale(1)
+    reference = joint_reference(planted_catalog(), scale=scale)
+    points, fit = reference.points, reference.fit
+    draws = scale.draws[:, [scale.models.index(model) for model in points["model"]]]
+    weight, log_n = 1 / (draws.var(axis=0) + 0.15**2), np.log(points["params"].to_numpy())
+    family = pd.get_dummies(points["family"]).astype(float)
+    root = np.sqrt(weight)[:, None]
+    slope = np.linalg.lstsq(root * np.column_stack([log_n, family]), root[:, 0] * draws.mean(axis=0), rcond=None)[0][0]
+    assert fit.theta[1] == pytest.approx(slope)
+    anchor = points["family"].eq("Qwen2.5").to_numpy()
+    middle = np.median(draws, axis=0)
+    assert fit.theta[0] == pytest.approx(np.average((middle - slope * log_n)[anchor], weights=weight[anchor]))
+    own_levels = draws[:, anchor] - fit.draws[:, 1:] * log_n[anchor]
+    np.testing.assert_allclose(fit.draws[:, 0], np.average(own_levels, axis=1, weights=weight[anchor]))
+    # Members are moved to the anchor's level: none of their families lies above the line or below it.
+    beside = points["score"] - fit.theta[0] - slope * log_n
+    assert (weight * beside).groupby(points["family"]).sum().to_numpy() == pytest.approx(0, abs=1e-6)
+    # What models scatter around the lines of their own families, two figures spent on each, beyond what is noise.
+    own, left, inside = [], [], []
+    for name in family:
+        which = points["family"].eq(name).to_numpy()
+        lines = np.polyfit(log_n[which], draws[:, which].T, 1, w=np.sqrt(weight[which]))
+        own.append(lines[0])
+        left.append(draws[:, which].T - np.outer(log_n[which], lines[0]) - lines[1])
+        inside.append(draws[:, which].T - np.average(draws[:, which], axis=1, weights=weight[which]))
+    free = len(points) - 2 * family.shape[1]
+    seen = (1.4826 * np.median(np.abs(np.concatenate(left)), axis=0)) ** 2 * len(points) / free
+    held = reference.scatter**2 + np.median(np.concatenate(inside).var(axis=1))
+    # The median of chi squared is a little less than its mean.
+    assert np.median(held) / np.median(seen) == pytest.approx(chi2.mean(free) / chi2.median(free), abs=0.08)
+    assert (np.min(own, axis=0) <= fit.draws[:, 1]).all() and (fit.draws[:, 1] <= np.max(own, axis=0)).all()
+
+
+def test_a_slope_is_never_below_a_thousandth_where_ability_falls_with_size():
+    scale, _ = planted_scale(0)
+    scale.draws = -scale.draws
+    fit = joint_reference(planted_catalog(), scale=scale).fit
+    assert fit.theta[1] == 1e-3 and (fit.draws[:, 1] == 1e-3).all()
 
 
 def test_weights_of_a_random_slope_are_those_of_a_meta_analysis():

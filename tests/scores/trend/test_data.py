@@ -11,6 +11,7 @@ import pytest
 from densing.core.errors import InputError, TableError
 from densing.scores.trend import TrendData
 from densing.scores.trend.coverage import Scenario, simulate
+from tests.support.frozen import changeable
 
 ROWS = pd.DataFrame(
     {
@@ -102,3 +103,7 @@ def test_missing_columns_are_named() -> None:
 def test_unknown_cluster_is_refused() -> None:
     with pytest.raises(InputError, match="choose 'family', 'organisation' or 'model'"):
         TrendData.from_frame(ROWS).clusters("vendor")
+
+
+def test_no_result_can_be_changed_by_who_reads_it() -> None:
+    assert changeable("densing.scores.trend") == set()
