@@ -329,7 +329,9 @@ def _chosen(candidates: list[tuple[int, ...]], only: Mapping[str, int | str]) ->
         if not kept:
             there = sorted({each[at] for each in left})
             words = [RECOMPUTE[number] for number in there] if name == "recompute" else list(map(str, there))
-            raise InputError(f"layout: {name} {only[name]} is not among those that can run; there are {formatting.listed(words)}")
+            raise InputError(
+                f"layout: {name} {only[name]} is not among those that can run; there are {formatting.listed(words)}"
+            )
         left = kept
     return left
 
