@@ -136,7 +136,8 @@ def test_what_is_no_layer_of_a_step_takes_what_a_hand_calculation_says() -> None
     assert parts.head == pytest.approx([2 * (3 * (product + moved) + 24 * 2048 * 32768 / bandwidth)] * 3)
     # A ring of eight over a slow link; what hides behind layers is at most what they take.
     passed = 7 * 1e-5 + 7 / 8 * 2 * held / (300e9 * 1e-3)
-    whole, full = 2 * passed, 2 * 3 * passed
+    # States in shards travel in three collectives for each of four layers, every one with its latency.
+    whole, full = 2 * passed, 2 * 3 * (passed + 3 * 7 * 1e-5)
     layers = parts.compute / 2
     assert (whole - parts.exchange[:2] > 0).all() and (whole - parts.exchange[:2] < layers[:2]).all()
     assert parts.exchange[2] == pytest.approx(full - 0.9 * 2 * layers[2] + 0.05 * full)
