@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 import densing
-from densing.core import Array, ArtefactError, Card, InputError, Note, Readable, decode, short
+from densing.core import Array, ArtefactError, Card, DomainError, InputError, Note, Readable, decode, short
 from densing.scores.fit.bootstrap import Scheme
 from densing.scores.fit.solver import LossName
 from densing.scores.laws import OK, Inputs, Law, get_law
@@ -148,6 +148,58 @@ class LawFit(Readable):
         status = np.where((status == OK) & outside, "extrapolated", status)
         lo, hi = spread(self.invert_draws(values, **given), level)
         return pd.DataFrame({"y": values, "estimate": estimate, "lo": lo, "hi": hi, "status": status})
+
+    def optimal(self, flops: ArrayLike, *, level: float = 0.95) -> pd.DataFrame:
+        """Return the size and tokens of least loss for training compute 6 N D, with intervals.
+
+        Parameters
+        ----------
+        flops : array_like, shape (n,)
+        level : float
+            Of the intervals, which carry the law's uncertainty only.
+
+        Returns
+        -------
+        pandas.DataFrame
+            flops, and of params, tokens and loss the estimate, ``_lo`` and ``_hi``; status ``ok`` or ``extrapolated``
+            (beyond three times what was fitted, of either).
+
+        Raises
+        ------
+        DomainError
+            When the law does not have size and tokens, or a compute is not above 0.
+
+        Source: Hoffmann et al., arXiv 2203.15556, section 3.3, eq. 4.
+
+        Examples
+        --------
+        >>> from densing.scores.fit import fit_law
+        >>> n, d = np.meshgrid(np.geomspace(1e8, 1e10, 6), np.geomspace(1e9, 1e12, 6))
+        >>> x = {"params": n.ravel(), "tokens": d.ravel()}
+        >>> loss = 1.8 + 480 * x["params"] ** -0.35 + 2100 * x["tokens"] ** -0.37
+        >>> found = fit_law("chinchilla", x, loss, bootstrap=20).optimal([1e21])
+        >>> round(float(found.tokens[0] / found.params[0]))
+        19
+        """
+        allocate: Any = getattr(self.law, "optimal", None)
+        if allocate is None:
+            raise DomainError(f"law {self.law.name}: size and tokens cannot be traded; fit a law of both: chinchilla")
+        compute = np.atleast_1d(np.asarray(flops, dtype=float))
+        columns: dict[str, Any] = {"flops": compute}
+        best, every = allocate(self.theta, compute), allocate(self.draws, compute)
+        losses = self.predict(dict(zip(self.law.inputs, best, strict=True)))
+        drawn = np.array([
+            self.law.predict(theta, {"params": params, "tokens": tokens})
+            for theta, params, tokens in zip(self.draws, *every, strict=True)
+        ]).reshape(len(self.draws), len(compute))  # fmt: skip
+        for name, estimate, draws in zip(("params", "tokens", "loss"), (*best, losses), (*every, drawn), strict=True):
+            lo, hi = spread(draws, level)
+            columns |= {name: estimate, f"{name}_lo": lo, f"{name}_hi": hi}
+        outside = np.zeros(len(compute), dtype=bool)
+        for name in self.law.inputs:
+            low, high = self.domain[name]
+            outside |= (columns[name] < low / GUARD) | (columns[name] > high * GUARD)
+        return pd.DataFrame({**columns, "status": np.where(outside, "extrapolated", OK)})
 
     def summary(self) -> str:
         """Return a short text for people: law, loss, parameters with intervals, notes."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import Array
+from densing.core import Array, DomainError
 from densing.scores.laws.base import BaseLaw, Inputs, Parameter, column, entries, finite, statuses
 
 EXPONENTS = (1e-4, 10.0)
@@ -64,6 +64,44 @@ class PowerSum(BaseLaw):
             log_n = (np.log(parts[first]) - np.log(np.maximum(remainder, 0.0))) / parts[first + k]
             size = np.where(remainder > 0, np.exp(log_n), np.inf)
         return size, statuses(size == 0, size == np.inf)
+
+    def optimal(self, theta: ArrayLike, flops: ArrayLike) -> tuple[Array, Array]:
+        """Return the size and the tokens of least loss that a training compute of 6 N D allows.
+
+        N = G (C/6)^(beta/(alpha+beta)) with G = (alpha A / (beta B))^(1/(alpha+beta)), and D = C / (6 N).
+
+        Parameters
+        ----------
+        theta : array_like, shape (..., p)
+        flops : array_like, shape (n,)
+
+        Returns
+        -------
+        params, tokens : float64 (..., n)
+
+        Raises
+        ------
+        DomainError
+            When the law does not have both inputs, or a compute is not above 0.
+
+        Source: Hoffmann et al., arXiv 2203.15556, section 3.3, eq. 4.
+
+        Examples
+        --------
+        >>> params, tokens = Chinchilla().optimal([1.82, 482.0, 2085.4, 0.3478, 0.3658], [5.76e23])
+        >>> [f"{value:.2g}" for value in (params[0], tokens[0])]
+        ['7.2e+10', '1.3e+12']
+        """
+        if self.inputs != ("params", "tokens"):
+            raise DomainError(f"law {self.name}: size and tokens cannot be traded; use one of both, such as chinchilla")
+        compute = np.asarray(flops, dtype=float)
+        if not np.all(np.isfinite(compute) & (compute > 0)):
+            raise DomainError("flops: a finite number above 0 is needed")
+        a, b, alpha, beta = entries(self._check(theta))[int(self.constant is not None) :]
+        with np.errstate(all="ignore"):
+            ratio = (alpha * a / (beta * b)) ** (1 / (alpha + beta))
+            params = ratio * (compute / 6) ** (beta / (alpha + beta))
+            return params, compute / 6 / params
 
     def rescale(self, theta: ArrayLike, factors: Mapping[str, float]) -> Array:
         """Multiply each coefficient by factor^exponent, so that the curve stays in place."""
