@@ -64,15 +64,15 @@ SLIDE = (
     "Balaji, SC 2024, as quoted by glennklockwood.com (430, 400 and 380 TFLOP/s of 989); vocabulary, width and depth "
     "of arXiv 2407.21783"
 )
-INPUTS = "model, layout, data sheets; how operations are counted is not said (here: attention in full)"
-WITHOUT = {"no stages interleaved": {"pp_schedule": "1f1b"}, "whole layers recomputed": {"recompute": "full"}}
+INPUTS = "model, layout, data sheets; the source does not say how operations are counted (here: full attention)"
+WITHOUT = {"no interleaved stages": {"pp_schedule": "1f1b"}, "whole layers recomputed": {"recompute": "full"}}
 
 CLAIMS: tuple[Claim, ...] = (
     Claim("MEG-1", "seconds per iteration", "GPT-3 175B, 64 A100, tp 8, pp 8, selective recomputation", 13.75, "s",
           "second-hand", "Korthikanti et al., arXiv 2205.05198, table 5, as quoted in our notes",
           partial(_step_seconds, GPT3), 0.1,
           inputs="model, layout, data sheets; constants fitted without this paper's other rows",
-          assumptions={"no stages interleaved": lambda: _step_seconds({**GPT3, "vpp": 1}, Physics())}),
+          assumptions={"no interleaved stages": lambda: _step_seconds({**GPT3, "vpp": 1}, Physics())}),
     *(
         Claim(f"L3-{number}", "share of the peak", f"Llama 3 405B, {row['gpus']:,} H100, {row['seq']:,} tokens",
               published, "%", "second-hand", SLIDE, partial(_share_of_peak, row), 0.1, inputs=INPUTS,
