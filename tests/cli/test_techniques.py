@@ -145,7 +145,7 @@ def test_what_is_said_to_fit_fits_as_said(monkeypatch: pytest.MonkeyPatch, capsy
     code, out, err = in_process(monkeypatch, capsys, *EXAMPLE, *flags)
     title, head, _, _, first, *_ = out.splitlines()
     # The faster ones do not fit: that is an error. Left out, it is none.
-    assert (code, title) == (3, "Nothing that fits is faster than ddp, which does not fit")
+    assert (code, title) == (3, "No technique that fits is faster than ddp, which does not fit")
     alone, _, _ = in_process(monkeypatch, capsys, *EXAMPLE[:-1], "zero3", *flags)
     assert alone == 0
     assert "recompute full, sequence-parallel" in head

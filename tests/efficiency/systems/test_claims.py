@@ -303,7 +303,7 @@ def test_only_a_prediction_can_be_reproduced(grade: str) -> None:
 def test_a_calibrated_claim_needs_a_null_model_and_a_grade_must_exist() -> None:
     with pytest.raises(InputError, match="no null model"):
         Claim("X", "", "", 1.0, "", "derived", "", lambda _: Answer(1.0), grade="calibrated on other rows")
-    with pytest.raises(InputError, match="'guessed' does not exist; give one of predicted"):
+    with pytest.raises(InputError, match="'guessed' is unknown; give one of predicted"):
         Claim("X", "", "", 1.0, "", "derived", "", lambda _: Answer(1.0), grade="guessed")  # type: ignore[arg-type]
 
 

@@ -273,7 +273,7 @@ def test_what_plans_transformers_refuses_a_sparse_classifier_in_words(name: str)
 def test_three_are_run_as_something_else() -> None:
     told = {name: getattr(get_technique(name), "stand_in", "") for name in NAMES}
     assert {name for name, words in told.items() if words} == {"t3", "lcc", "host-gather"}
-    assert told["t3"] == "tile-wise software decomposition, not T3"
+    assert told["t3"] == "tile-wise decomposition in software, not T3"
 
 
 CLIENTS = ("fedavg", "fedprox", "topk-delta", "int8-delta", "fedft")

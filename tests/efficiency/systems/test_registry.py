@@ -185,7 +185,7 @@ def test_a_technique_of_another_package(naps: Path) -> None:
     [
         ("gone", "densing_naps_missing"),
         ("wrong", "has no role; it is no technique"),
-        ("renamed", "calls itself 'something-else'"),
+        ("renamed", "has the name 'something-else'"),
     ],
 )
 def test_a_broken_one_says_what_is_wrong(naps: Path, name: str, told: str) -> None:
