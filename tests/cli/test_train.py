@@ -139,7 +139,7 @@ def test_a_server_and_its_workers_with_injected_delays_beside_the_plan_that_draw
         (["--technique", "pipeline", "--set", "codec=zip"], "choose one"),
         (["--technique", "pipeline", "--set", "share=1.5"], "give a number from"),
         (["--technique", "ddp", "--steps", "0"], "steps=0"),
-        (["--technique", "ddp,iso", "--delay", "shifted-exp:mu=10"], "iso: delays are injected into the ranks of data"),
+        (["--technique", "ddp,iso", "--delay", "shifted-exp:mu=10"], "iso: delays can only be injected into data"),
         (["--technique", "pipeline", "--delay", "shifted-exp:mu=10"], "leave --delay out"),
         (["--technique", "uc-mmc", "--nproc", "5", "--set", "r=5"], "there are 4 partitions: give 1 to 4"),
         (["--technique", "gradient-coding"], "gradient-coding: a code needs 2 workers or more; there are 1"),

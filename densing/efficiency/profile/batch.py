@@ -240,7 +240,7 @@ def identity(trace: TraceFile) -> dict[str, Any]:
         raise InputError(f"{trace.label}: cannot read ({error.strerror}); check the path") from error
     facts = {"path": str(trace.path.absolute()), "member": trace.member, "rank": trace.rank}
     times = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "hash": digest.hexdigest()}
-    # A path may hold bytes that are no UTF-8; stored text may not.
+    # A path may hold bytes that are not UTF-8; stored text may not.
     row: dict[str, Any] = plain({**facts, **times})
     return row
 
@@ -336,7 +336,7 @@ def read_list(path: str | Path) -> list[TraceFile]:
     from densing.efficiency.traces import TraceFile
 
     try:
-        # json rather than msgspec: a path may hold bytes that are no UTF-8, which stand as lone surrogates.
+        # json rather than msgspec: a path may hold bytes that are not UTF-8, which stand as lone surrogates.
         rows = [msgspec.convert(row, _ListedTrace) for row in json.loads(Path(path).read_text(encoding="utf-8"))]
         return [TraceFile(Path(row.path), row.member, row.rank) for row in rows]
     except (OSError, ValueError, msgspec.ValidationError) as error:

@@ -335,11 +335,11 @@ def _cell(name: str, value: Any) -> Any:
         return None
     if kind == "text":
         if not isinstance(value, str):
-            raise TypeError(f"{name} = {value!r} is no text")
-        # A file name may hold bytes that are no UTF-8; Parquet text may not.
+            raise TypeError(f"{name} = {value!r} is not text")
+        # A file name may hold bytes that are not UTF-8; Parquet text may not.
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, bool) or not isinstance(value, int if kind == "integer" else int | float):
-        raise TypeError(f"{name} = {value!r} is no {kind}")
+        raise TypeError(f"{name} = {value!r} is not a valid {kind}")
     if kind == "integer" and not _LOW <= value <= _HIGH:
         raise OverflowError(f"{name} = {value} is beyond 64 bits")
     if kind == "number" and not abs(value) < float("inf"):

@@ -499,7 +499,7 @@ def read_ops(trace: Path, meta: Path | None = None) -> OpTrace:
         types = columns["optype"].combine_chunks().dictionary_encode()
     except (OSError, KeyError, pa.ArrowInvalid) as error:
         needed = ", ".join(_NEEDED)
-        raise InputError(f"{trace}: no trace of operations ({error}); it needs columns {needed}") from error
+        raise InputError(f"{trace}: not a trace of operations ({error}); it needs columns {needed}") from error
     names, index = types.dictionary.to_pylist(), types.indices.to_numpy()
     # A dictionary may hold types that no row uses.
     unknown = sorted({str(names[used]) for used in np.unique(index).tolist()} - set(OP_TYPES))

@@ -126,9 +126,11 @@ def calibrate(
         if each.op not in OPS:
             raise UnknownNameError("collective", each.op, OPS)
         if not (math.isfinite(each.count) and each.count >= 0):
-            raise InputError(f"{each.op}: count: {each.count} is no number of bytes; give a finite one from 0 up")
+            raise InputError(
+                f"{each.op}: count: {each.count} is not a number of bytes; give a finite number of 0 or more"
+            )
         if each.n < 1:
-            raise InputError(f"{each.op}: n: {each.n} is no number of ranks; give 1 or more")
+            raise InputError(f"{each.op}: n: {each.n} is not a number of ranks; give 1 or more")
         _check_duration(each.op, each)
     for computation in computations:
         _check_duration(computation.work, computation)
@@ -154,9 +156,9 @@ _TERMS: dict[str, Callable[[str, int], Terms]] = {"ring": ring_terms, "tree": tr
 
 def _check_duration(name: str, one: Observation | Computation) -> None:
     if not (math.isfinite(one.seconds) and one.seconds > 0):
-        raise InputError(f"{name}: seconds: {one.seconds} is no duration; give a positive number")
+        raise InputError(f"{name}: seconds: {one.seconds} is not a duration; give a positive number")
     if not 0 <= one.overlapped <= 1:
-        raise InputError(f"{name}: overlapped: {one.overlapped} is no share; give a number from 0 to 1")
+        raise InputError(f"{name}: overlapped: {one.overlapped} is not a share; give a number from 0 to 1")
 
 
 class _Link(Record, frozen=True):

@@ -328,7 +328,9 @@ def _checked(own: ArrayLike) -> Floats:
     bad = ~(np.isfinite(table) & (table >= 0))
     if bad.any():
         rank, step = np.argwhere(bad)[0].tolist()
-        raise InputError(f"own[{rank}, {step}]: {table[rank, step]} is no number of seconds; give a finite one from 0")
+        raise InputError(
+            f"own[{rank}, {step}]: {table[rank, step]} is not a number of seconds; give a finite one of 0 or more"
+        )
     return table
 
 

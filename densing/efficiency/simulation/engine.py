@@ -105,7 +105,7 @@ def simulate(
     """
     for name, value in (("kappa", kappa), ("kappa_comm", kappa_comm)):
         if not (np.isfinite(value) and value >= 0):
-            raise InputError(f"{name}: {value} is no finite number from 0 up; 0 is no contention")
+            raise InputError(f"{name}: {value} is not a finite number of 0 or more; 0 means no contention")
     table = columns(graph, ranks, speed)
     contended = kappa > 0 or kappa_comm > 0
     given_up: Sequence[int] = ()

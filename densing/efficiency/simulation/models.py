@@ -157,9 +157,9 @@ def read_config(path: Path) -> Transformer:
     try:
         data = msgspec.json.decode(read_text(file, str(file)))
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise InputError(f"{file}: no readable JSON ({error}); give a model's config.json") from error
+        raise InputError(f"{file}: not readable JSON ({error}); give a model's config.json") from error
     if not isinstance(data, dict):
-        raise InputError(f"{file}: holds no object; give a model's config.json")
+        raise InputError(f"{file}: holds no JSON object; give a model's config.json")
     return transformer_of(data, str(file), file.resolve().parent.name)
 
 

@@ -271,7 +271,7 @@ def _int(values: Iterable[Any], tasks: Sequence[Task], field: str) -> Int:
     except (ValueError, OverflowError) as error:
         raise InputError(f"graph of {len(tasks)} tasks, {field}: {error}; use int") from error
     if column.ndim != 1 or column.dtype.kind not in "iu":
-        raise InputError(f"graph of {len(tasks)} tasks, {field}: a value is no whole number; use int")
+        raise InputError(f"graph of {len(tasks)} tasks, {field}: a value is not a whole number; use int")
     return column.astype(np.int64)
 
 
@@ -336,14 +336,16 @@ def _seconds(tasks: Sequence[Task], kind: Int, task: Int, rank: Int, speed: Sequ
         raise InputError(f"speed: {len(speed)} values for {count} ranks; give one per rank, or none")
     for number, value in enumerate(speed[:count]):
         if not (math.isfinite(value) and value > 0):
-            raise InputError(f"speed of rank {number}: {value} is no finite number above 0; 1 is the usual speed")
+            raise InputError(f"speed of rank {number}: {value} is not a finite number above 0; 1 is the usual speed")
     speeds = np.asarray(speed[:count], np.float64) if len(speed) else np.ones(count)
     try:
         seconds = np.array(list(map(itemgetter(4), tasks)), np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"graph of {len(tasks)} tasks, seconds: {error}; give numbers") from error
     for number in np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0))).tolist():
-        raise InputError(f"{name_of(number, tasks[number])}, seconds: {seconds[number]} is no finite time from 0 up")
+        raise InputError(
+            f"{name_of(number, tasks[number])}, seconds: {seconds[number]} is not a finite time of 0 or more"
+        )
     slowest = np.full(len(tasks), np.inf)
     np.minimum.at(slowest, task, speeds[rank])
     return np.where(kind == Kind.COMPUTE, seconds / slowest, seconds)

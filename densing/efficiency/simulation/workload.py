@@ -325,9 +325,9 @@ def check(workload: Workload) -> None:
         raise UnknownNameError("recompute", workload.recompute, RECOMPUTE)
     model, split = workload.model, workload.split
     if workload.dtype_bytes not in (1, 2, 4, 8):
-        raise InputError(f"dtype_bytes: {workload.dtype_bytes} is no size of an element; give 1, 2, 4 or 8")
+        raise InputError(f"dtype_bytes: {workload.dtype_bytes} is not a valid number of bytes; give 1, 2, 4 or 8")
     if workload.gradient_bytes not in (0, 1, 2, 4, 8):
-        raise InputError(f"gradient_bytes: {workload.gradient_bytes} is no size of an element; give 1, 2, 4 or 8")
+        raise InputError(f"gradient_bytes: {workload.gradient_bytes} is not a valid number of bytes; give 1, 2, 4 or 8")
     counts = {
         **{field: getattr(model, field) for field in COUNTS},
         **{field: getattr(split, field) for field in ("dp", "tp", "pp", "cp", "virtual")},

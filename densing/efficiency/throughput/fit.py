@@ -231,7 +231,7 @@ class Frozen:
             }
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(
-                f"{path}: no file of constants ({error!r}); write it with `benchmarks/throughput.py`"
+                f"{path}: not a file of constants ({error!r}); write it with `benchmarks/throughput.py`"
             ) from error
         self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
 

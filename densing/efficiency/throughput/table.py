@@ -305,7 +305,7 @@ class _Reader:
         given = cells != ""
         bad = given & ~(values.between(low, MOST) & ((values % 1 == 0) | (not whole)))
         self.refuse(
-            bad, column + ": " + cells.str.slice(0, 40) + f" is no {'whole ' if whole else ''}number from {low:g} up"
+            bad, column + ": " + cells.str.slice(0, 40) + f" is not a {'whole ' if whole else ''}number from {low:g} up"
         )
         return np.where(given & ~bad, values, default)
 
@@ -326,7 +326,7 @@ class _Reader:
         self.refuse(layers > MOST_LAYERS, f"layers: more than {MOST_LAYERS:,}")
         for name, values in (("layers", layers), ("hidden", hidden), ("seq", sequence), ("gpus", devices)):
             self.refuse(np.isnan(values), f"{name}: not said")
-        self.refuse(self.text("model").str.contains("bert|t5|vit"), "model: no decoder")
+        self.refuse(self.text("model").str.contains("bert|t5|vit"), "model: not a decoder")
         self.refuse(~self.text("workload").isin(["", "pretrain", "sft"]), "workload: " + self.cells.workload)
         self.refuse(self.text("dp_shard").str.contains("offload"), "dp_shard: states in the host's memory")
         moe = self.text("moe")
@@ -334,7 +334,7 @@ class _Reader:
         self.refuse(~moe.isin(["", "0", "dense", "none"]) & (experts[0] == 0), "moe: the experts' shape is not said")
         device, stack = self.lookup("devices.csv", "gpu"), self.lookup("stacks.csv", "framework")
         self.refuse(self.cells.gpu == "", "gpu: not said")
-        self.refuse(device.device.isna(), "gpu: no data sheet of " + self.cells.gpu + " is known")
+        self.refuse(device.device.isna(), "gpu: no data sheet for " + self.cells.gpu + " is known")
         runs = Runs(
             **self.model(layers, hidden),
             experts=experts[0].to_numpy(), top=np.maximum(experts[1].to_numpy(), 1), expert_ffn=experts[2].to_numpy(),

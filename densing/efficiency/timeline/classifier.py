@@ -173,7 +173,7 @@ class Classifier:
                 pattern = re.compile(text, re.IGNORECASE)
             except (re.error, OverflowError, RecursionError) as error:
                 raise InputError(
-                    f"--comm-pattern {text!r}: no regular expression ({error}); correct or quote it"
+                    f"--comm-pattern {text!r}: not a regular expression ({error}); correct or quote it"
                 ) from error
             if pattern.search(""):
                 raise InputError(f"--comm-pattern {text!r}: matches every name; give a part of the name")

@@ -250,7 +250,7 @@ class Recorder:
         if self._cycles > before:
             message = (
                 f"{self.out}: the loop ended before {self.schedule.active} steps were recorded; the last ProfilerStep "
-                "of this trace is no whole step"
+                "of this trace is not a whole step"
             )
             self._remark("recording-cut", "warning", message, quiet=failed)
         elif not self._cycles:
@@ -479,7 +479,7 @@ def find_destination(out: Path, rank: int | None, *, numbered: bool = False) -> 
     if rank is not None:
         if rank < 0 or (source == "torch.distributed" and rank != known_rank):
             known = f"; torch.distributed says {known_rank}" if source == "torch.distributed" else ""
-            raise InputError(f"record(rank={rank}): no rank of this run{known}; leave the option out")
+            raise InputError(f"record(rank={rank}): not a rank of this run{known}; leave the option out")
         if source != "torch.distributed":
             known_rank, source = rank, "option"
     restart = _count(os.environ.get("TORCHELASTIC_RESTART_COUNT", "")) or 0

@@ -132,7 +132,7 @@ def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = N
         raise InputError(f"{label}: no trace there; files *.json, *.json.gz or *.zip of torch.profiler are expected")
     if ignored:
         names = ", ".join(path.name for path in ignored[:5]) + (", ..." if len(ignored) > 5 else "")
-        message = f"{len(ignored)} files are no traces and were passed over: {names}"
+        message = f"{len(ignored)} files are not traces and were skipped: {names}"
         traces.notes = (Note("files-ignored", "info", message, {"files": [str(path) for path in ignored[:100]]}),)
     below = [path for path in below if path not in {trace.path for trace in traces}]
     if below:
@@ -158,7 +158,7 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
             )
         raise InputError(f"{path}: no such file or folder; check the path")
     if not path.is_file():
-        raise InputError(f"{path}: is no regular file; write the trace to a file first")
+        raise InputError(f"{path}: is not a regular file; write the trace to a file first")
     if _head(path, len(ZIP)) != ZIP:
         if path.name.endswith((".tar", ".tar.gz", ".tgz")):
             raise InputError(f"{path}: is a tar archive; unpack it and give the folder, or pack the traces as .zip")
@@ -232,7 +232,7 @@ def _members(path: Path, ignored: list[Path]) -> list[TraceFile]:
                 elif not info.is_dir():
                     ignored.append(Path(trace.label))
     except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise InputError(f"{path}: no readable zip archive ({error}); pack it again") from error
+        raise InputError(f"{path}: not a readable zip archive ({error}); pack it again") from error
     twice = next((trace.member for trace, after in pairwise(chosen) if trace == after), None)
     if twice:
         raise InputError(f"{path}: holds {twice} more than once, of which only one could be read; pack it again")

@@ -327,7 +327,7 @@ class Gunzip:
                     return False
                 self._held += block
         if length == 0:
-            self._end("bytes after the compressed data are no gzip")
+            self._end("bytes after the compressed data are not gzip")
             return False
         self._held = self._held[length:]
         self._inflater, self._crc = self._raw(-15), 0

@@ -275,11 +275,11 @@ def test_schedules_nobody_knows_are_errors() -> None:
 
 def test_files_that_are_no_jobs_are_errors(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    with pytest.raises(InputError, match="no trace of operations"):
+    with pytest.raises(InputError, match="not a trace of operations"):
         read_ops(tmp_path / "absent.parquet")
     text = tmp_path / "trace-text.parquet"
     text.write_text("hello")
-    with pytest.raises(InputError, match="no trace of operations"):
+    with pytest.raises(InputError, match="not a trace of operations"):
         read_ops(text)
     rows = pipeline(1, 1, 1, 1, 0)
     pq.write_table(pa.Table.from_pylist([{"stage": 1}]), tmp_path / "trace-few.parquet")

@@ -184,7 +184,7 @@ def test_a_technique_of_another_package(naps: Path) -> None:
     ("name", "told"),
     [
         ("gone", "densing_naps_missing"),
-        ("wrong", "has no role; it is no technique"),
+        ("wrong", "has no role, so it is not a technique"),
         ("renamed", "has the name 'something-else'"),
     ],
 )

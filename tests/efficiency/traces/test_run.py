@@ -265,7 +265,7 @@ def test_a_gzip_bomb_meets_a_stated_limit(tmp_path: Path, filling: bytes) -> Non
     block = filling * ((1 << 20) // len(filling))
     data = packer.compress(b'{"traceEvents":[' + (b'{"name":"' if filling in b"x\\" else b""))
     path.write_bytes(data + b"".join(packer.compress(block) for _ in range(300)) + packer.flush())
-    with pytest.raises(InputError, match=r"times its size.*Limits\(ratio|100001 events skipped: it is no event"):
+    with pytest.raises(InputError, match=r"times its size.*Limits\(ratio|100001 events skipped: it is not an event"):
         read(path)
     with pytest.raises(InputError, match=r"Limits\(inflated_bytes"):
         read_rank(TraceFile(path), limits=Limits(inflated_bytes=1 << 16))

@@ -41,7 +41,7 @@ class Link:
             raise InputError("a process group was given, but torch.distributed is not initialised in this process")
         self.size: int = dist.get_world_size(group) if grouped else 1
         if self.size < 1:
-            raise InputError("this rank is no member of the process group it was given")
+            raise InputError("this rank is not in the process group it was given")
         self.rank = dist.get_rank(group) if grouped else 0
 
     @property

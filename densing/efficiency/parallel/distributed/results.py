@@ -202,7 +202,7 @@ def gather(spec: RunSpec, link: RunLink, *, server: bool = False) -> Run:
         try:
             records.append(RunRecord.from_dict(folder.read_json(path)))
         except msgspec.ValidationError as error:
-            raise ArtefactError(f"{path}: no record of a rank ({error}); run again with another --out") from error
+            raise ArtefactError(f"{path}: not a record of a rank ({error}); run again with another --out") from error
     first = records[0]
     trained = [record for record in records if record.losses] or records
     timed = timed_steps(len(first.step_s), spec.trace_steps, spec.knobs)

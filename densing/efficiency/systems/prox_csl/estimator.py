@@ -202,7 +202,7 @@ class ProxCSL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         def number(name: str, least: float, kind: Any = Real, above: bool = False) -> None:
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value):
-                raise SettingError(f"{name}={value!r} is no {'whole ' if kind is Integral else ''}number")
+                raise SettingError(f"{name}={value!r} is not a {'whole ' if kind is Integral else ''}number")
             if value < least or (above and value == least):
                 raise SettingError(f"{name}={value!r}; give {'above' if above else 'at least'} {least:g}")
 

@@ -90,7 +90,7 @@ class Document:
         buffer.fill(4)
         head = bytes(buffer.data[buffer.lo : min(buffer.hi, buffer.lo + 3)])
         if head[:2] in _BOMS or b"\x00" in head:
-            raise InputError(f"{self._label}: is no UTF-8 text (UTF-16 or binary); save it as UTF-8")
+            raise InputError(f"{self._label}: is not UTF-8 text (UTF-16 or binary); save it as UTF-8")
         if head == b"\xef\xbb\xbf":
             buffer.lo += 3
         first, _ = buffer.next_byte()
@@ -129,7 +129,7 @@ class Document:
                 "text-after-end", f"a second document begins at byte {at} and was not read; split it off", "error"
             )
         else:
-            self._warn("text-after-end", f"the text from byte {at} on is no part of the trace and was not read")
+            self._warn("text-after-end", f"the text from byte {at} on is not part of the trace and was not read")
 
     def _members(self) -> None:
         while (byte := self._buffer.next_byte()[0]) is not None and byte != ord("}"):

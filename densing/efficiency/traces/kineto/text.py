@@ -408,7 +408,7 @@ class Salvage:
             self._taker.take_one(value, used, "")
             buffer.lo += used
             return True
-        return self._leave("it is no event", buffer.lo + used)
+        return self._leave("it is not an event", buffer.lo + used)
 
     def _may_widen(self, length: int) -> bool:
         """Whether an element that seemed to be cut short may be tried again with more text."""
@@ -517,5 +517,5 @@ def oddity(data: bytes) -> str:
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
-        return "bytes that are no UTF-8"
+        return "bytes that are not UTF-8"
     return "not strict JSON"
