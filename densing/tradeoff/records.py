@@ -55,9 +55,7 @@ def read_record(path: Path | str) -> tuple[GainRecord, Path]:
     file = Path(path)
     file = file / RECORD if file.is_dir() else file
     if not file.is_file():
-        raise InputError(
-            f"{file}: no such file; run `densing ladder gain {file.parent}`"
-        )
+        raise InputError(f"{file}: no such file; run `densing ladder gain {file.parent}`")
     return checked_record(read_json(file), str(file)), file.parent
 
 

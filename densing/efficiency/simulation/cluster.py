@@ -252,7 +252,7 @@ def load_cluster(name: str | Path, *, n: int | None = None) -> Cluster:
     if isinstance(n, bool) or not isinstance(n, int):
         raise InputError(f"n: {n!r} is not a number of devices; give a whole number")
     if cluster.speed and n != cluster.n:
-        raise InputError(f"n: cluster {cluster.name} has a speed for each of its {cluster.n} ranks; leave n out")
+        raise InputError(f"n: cluster {cluster.name} has one speed per rank for {cluster.n} ranks; leave n out")
     return checked(cluster.change(n=n), cluster.name)
 
 
@@ -319,7 +319,7 @@ def cluster_of(table: Table, where: str, devices: Mapping[str, Table] | None = N
     fields: dict[str, Any] = dict(table)
     for name in ("name", "n", "per_node", "device", "intra", "inter", "host"):
         if name not in table:
-            raise InputError(f"{where}: {name}: missing; a cluster needs it")
+            raise InputError(f"{where}: {name}: missing, but a cluster needs it")
     device = table["device"]
     if isinstance(device, str):
         if device not in (devices or {}):

@@ -101,7 +101,7 @@ def collective_seconds(
     if not members:
         raise InputError("ranks: none given; name at least one")
     if len(set(members)) < len(members):
-        raise InputError(f"ranks: {members} names a rank twice; name each once")
+        raise InputError(f"ranks: {members} has a rank twice; name each once")
     if members[0] < 0 or members[-1] >= cluster.n:
         span = f"{members[0]} to {members[-1]}"
         raise InputError(f"ranks: {span} are not all of cluster {cluster.name}, which has 0 to {cluster.n - 1}")
@@ -109,7 +109,7 @@ def collective_seconds(
         return 0.0
     if op == "send_recv":
         if len(members) != 2:
-            raise InputError(f"send_recv: {len(members)} ranks; it joins two")
+            raise InputError(f"send_recv: {len(members)} ranks were given; it joins two")
         return _shared(cluster.link(*members), concurrent).seconds(count)
     levels = levels_of(cluster, members)
     if algorithm == "ring" or (algorithm == "auto" and len(levels) == 1):

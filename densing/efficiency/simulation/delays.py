@@ -136,7 +136,7 @@ def checked_delay(delay: Delay, where: str) -> Delay:
         if value is not None and not 0 < value <= 1e12:
             raise InputError(f"{where}: {name}: {value} is out of range; give a number above 0, up to 1e+12")
     if (delay.kind == "empirical") != bool(delay.values):
-        raise InputError(f"{where}: values: empirical delays need some, and no other kind has any")
+        raise InputError(f"{where}: values: required for empirical delays and not allowed for other kinds")
     for value in (delay.a, *delay.values):
         if not 0 <= value <= LONGEST_S:
             raise InputError(f"{where}: {value} is not a delay; give seconds from 0 to {LONGEST_S:g}")

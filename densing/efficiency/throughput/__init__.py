@@ -7,5 +7,5 @@ from densing.core import renamed
 _resolve, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
 
 RENAMED = {"Measured": "MeasuredRuns"}
-"""Names of the last version that go with the next one, and what they are called now."""
+"""Deprecated names, to be removed in the next version, and their replacements."""
 __getattr__ = renamed(__name__, _resolve, RENAMED)

@@ -32,11 +32,11 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "measured": ("status", "tokens_per_s", "tokens_per_s_per_gpu_from_tflops", "mem_gb_said"),
 }  # fmt: skip
-"""Columns of a table, by what becomes of them; others are ignored."""
+"""Columns of a table by their use; others are ignored."""
 NUMBERS = ("layers", "hidden", "seq", "gpus", "heads", "kv_heads", "ffn_hidden", "vocab", "gpu_mem_gb", "gpus_per_node",
            "tp", "pp", "vpp", "dp", "cp", "ep", "mbs", "gbs", "grad_acc", "tokens_per_s",
            "tokens_per_s_per_gpu_from_tflops", "mem_gb_said")  # fmt: skip
-"""Those that hold numbers."""
+"""Columns that hold numbers."""
 _DECLARED = tuple(
     Column(name, "number" if name in NUMBERS else "text", group) for group, names in COLUMNS.items() for name in names
 )
@@ -325,15 +325,15 @@ class _Reader:
         layers, hidden, sequence, devices = (self.number(name) for name in ("layers", "hidden", "seq", "gpus"))
         self.refuse(layers > MOST_LAYERS, f"layers: more than {MOST_LAYERS:,}")
         for name, values in (("layers", layers), ("hidden", hidden), ("seq", sequence), ("gpus", devices)):
-            self.refuse(np.isnan(values), f"{name}: not said")
+            self.refuse(np.isnan(values), f"{name}: not stated")
         self.refuse(self.text("model").str.contains("bert|t5|vit"), "model: not a decoder")
         self.refuse(~self.text("workload").isin(["", "pretrain", "sft"]), "workload: " + self.cells.workload)
         self.refuse(self.text("dp_shard").str.contains("offload"), "dp_shard: states in the host's memory")
         moe = self.text("moe")
         experts = moe.str.extract(_EXPERTS).astype(float).fillna(0.0)
-        self.refuse(~moe.isin(["", "0", "dense", "none"]) & (experts[0] == 0), "moe: the experts' shape is not said")
+        self.refuse(~moe.isin(["", "0", "dense", "none"]) & (experts[0] == 0), "moe: the experts' shape is not stated")
         device, stack = self.lookup("devices.csv", "gpu"), self.lookup("stacks.csv", "framework")
-        self.refuse(self.cells.gpu == "", "gpu: not said")
+        self.refuse(self.cells.gpu == "", "gpu: not stated")
         self.refuse(device.device.isna(), "gpu: no data sheet for " + self.cells.gpu + " is known")
         runs = Runs(
             **self.model(layers, hidden),
@@ -387,7 +387,7 @@ class _Reader:
         schedule = self.text("pp_schedule")
         virtual = self.number("vpp", np.where((pp > 1) & schedule.str.contains("interleaved"), 2.0, 1.0))
         parts = np.where(np.isnan(parts), np.maximum(gbs / (dp * micro), 1.0), parts)
-        self.refuse(np.isnan(parts), "gbs, grad_acc: neither is said")
+        self.refuse(np.isnan(parts), "gbs, grad_acc: neither is stated")
         self.refuse(np.abs(parts - np.round(parts)) > WHOLE, "gbs: not mbs * dp times a whole number")
         shard = self.text("dp_shard")
         zero = np.select(

@@ -78,7 +78,7 @@ def test_texts_are_read(tmp_path: Path) -> None:
         ("shifted-exp:mu=ten", "not a number"),
         ("shifted-exp:mu=1,mu=2", "twice"),
         ("shifted-exp:mu=1,iid,persistent", "twice"),
-        ("shifted-exp:mu=1,a=-1", "no delay"),
+        ("shifted-exp:mu=1,a=-1", "not a delay"),
         ("shifted-exp:mu=1,shape=2", "none of a, mu"),
         ("pareto:scale=1", "shape: missing"),
         ("shifted-exp:mu=1,lasts=week", "lasts"),

@@ -46,7 +46,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     ("field", "value", "words"),
     [
         ("width", 0, "width: 0 is out of range; give a whole number from 1"),
-        ("rows", 101, "101 distinct rows of a table of 100; give at most as many"),
+        ("rows", 101, "101 distinct rows of a table of 100; give at most that many"),
         ("table_rows", -1, "table_rows: -1 is out of range"),
         ("train_s", float("nan"), "train_s: nan is out of range; give seconds"),
         ("sample_s", -1.0, "sample_s: -1.0 is out of range"),

@@ -143,7 +143,10 @@ def test_stored_translators_that_do_not_fit_are_refused(model: ModelSpec, tmp_pa
     from safetensors.torch import save_file
 
     broken = {"2.matrix": torch.full((16, 16), math.nan).half(), "2.bias": torch.zeros(16).half()}
-    for tensors, error, message in ((broken, InputError, "contains NaN or infinity"), ({}, ArtefactError, "is missing")):
+    for tensors, error, message in (
+        (broken, InputError, "contains NaN or infinity"),
+        ({}, ArtefactError, "is missing"),
+    ):
         save_file(tensors, str(tmp_path / WEIGHTS))
         from densing.scores.evals.identity import file_digest
 
