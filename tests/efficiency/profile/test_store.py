@@ -97,7 +97,7 @@ def test_reading_stops_where_the_reader_does(tmp_path: Path) -> None:
 def test_one_rank_twice_is_an_error_with_both_names(tmp_path: Path) -> None:
     fill(tmp_path / "a", range(3))
     fill(tmp_path / "b", range(2, 3))
-    with pytest.raises(InputError, match=r"b/r2\.parquet: holds rank 2, as does .*a/r2\.parquet"):
+    with pytest.raises(InputError, match=r"b/r2\.parquet: contains rank 2, as does .*a/r2\.parquet"):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all.parquet")
     assert not (tmp_path / "all.parquet").exists()
 
@@ -167,9 +167,9 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match="format 99, this densing reads 1"):
         store_info(foreign)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no profile"):
+    with pytest.raises(InputError, match="contains no profile"):
         list(read_profiles(tmp_path / "empty"))
-    with pytest.raises(InputError, match="no files to merge"):
+    with pytest.raises(InputError, match="there are no files to merge"):
         merge([], tmp_path / "all.parquet")
 
 

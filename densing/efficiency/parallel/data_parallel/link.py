@@ -12,10 +12,10 @@ from densing.core import InputError
 from densing.efficiency.parallel.distributed import comm
 
 Waiting = Callable[[], AbstractContextManager[None]]
-"""Put around every wait; see :class:`densing.efficiency.parallel.distributed.loop.Clock`."""
+"""Context manager around every wait; see :class:`densing.efficiency.parallel.distributed.loop.Clock`."""
 
 Combine = Callable[[Sequence[torch.Tensor]], torch.Tensor]
-"""Makes one tensor of every rank's row of bytes."""
+"""Gathers every rank's row of bytes into one tensor."""
 
 
 class Link:

@@ -259,7 +259,7 @@ def test_a_model_changed_since_is_refused_at_the_end_of_the_round(change: Any) -
     co2 = CO2(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
     change(model)
     co2.advance()
-    with pytest.raises(DensingError, match="not those of the start"):
+    with pytest.raises(DensingError, match="have changed since the start"):
         co2.advance()
 
 
