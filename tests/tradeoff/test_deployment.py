@@ -94,7 +94,7 @@ def test_pages_hold_hostile_names(stays: Deployment, tmp_path: Path) -> None:
         (ROWS, {"deadline_s": 0.01}, "is met by nothing; the fastest"),
         (ROWS, {"weight_bits": 8}, "weight_bits=8: nothing is evaluated with them; there are 4, 16"),
         (ROWS.drop(columns="cut"), {}, "no column cut"),
-        (pd.concat([ROWS, ROWS]), {}, "is there twice"),
+        (pd.concat([ROWS, ROWS]), {}, "occurs twice"),
         (ROWS.assign(bits_per_byte=np.nan), {}, "bits_per_byte: nan is not a number above 0"),
         (ROWS.assign(cut=31), {}, "lies outside 0 to exit"),
         (ROWS.assign(exit=40), {}, "exit=40"),
