@@ -135,7 +135,7 @@ def test_a_server_and_its_workers_with_injected_delays_beside_the_plan_that_draw
         (["--technique", "zero3"], "zero3: can be simulated"),
         (["--technique", "pipeline", "--nproc", "5"], "pp: 5 stages for 4 layers"),
         (["--technique", "pipeline", "--batch", "6"], "batch: 6 cannot be divided by micro_batches 4"),
-        (["--technique", "pipeline", "--set", "cuts=4"], "leave a stage without a layer"),
+        (["--technique", "pipeline", "--set", "cuts=4"], "leave a stage without layers"),
         (["--technique", "pipeline", "--set", "codec=zip"], "choose one"),
         (["--technique", "pipeline", "--set", "share=1.5"], "give a number from"),
         (["--technique", "ddp", "--steps", "0"], "steps=0"),

@@ -1,4 +1,4 @@
-"""Throughput: what a training step takes on devices that one does not have, held to published measurements."""
+"""Throughput: time of a training step on devices that you do not have, calibrated on published measurements."""
 
 import lazy_loader as lazy
 

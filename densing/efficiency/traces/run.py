@@ -154,7 +154,9 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
         return traces
     if not path.exists():
         if address := as_address(path):
-            raise InputError(f"{shown_address(address)}: an address on the network; download the traces and give their path")
+            raise InputError(
+                f"{shown_address(address)}: an address on the network; download the traces and give their path"
+            )
         raise InputError(f"{path}: no such file or folder; check the path")
     if not path.is_file():
         raise InputError(f"{path}: is not a regular file; write the trace to a file first")

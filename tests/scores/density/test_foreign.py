@@ -151,7 +151,7 @@ def test_opencompass_tables_with_more_columns_and_counts_of_parts(tmp_path: Path
     assert [note.details["cell"] for note in by["parts-missing"]] == ["82.00 (7/8)"]
     assert [note.severity for note in by["cell-refused"]] == ["error"]
     assert "piqa of opt-125m, accuracy, is not a number" in by["value-missing"][0].message
-    assert "row 3, column opt-125m: '132.0' is no score" in by["cell-refused"][0].message
+    assert "row 3, column opt-125m: '132.0' is not a score" in by["cell-refused"][0].message
 
 
 # ---- nothing is empty in silence -----------------------------------------------------------------------------

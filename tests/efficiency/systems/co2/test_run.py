@@ -203,10 +203,10 @@ def test_batch_normalisation_and_frozen_and_shared_parameters() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tau": 0}, "tau=0: a whole number from 1 up"),
+        ({"tau": 0}, "tau=0: must be a whole number from 1 up"),
         ({"tau": True}, "tau=True"),
         ({"tau": 2.0}, "tau=2.0"),
-        ({"outer_lr": 0.0}, "outer_lr=0.0: a number above 0"),
+        ({"outer_lr": 0.0}, "outer_lr=0.0: must be a number above 0"),
         ({"outer_lr": float("nan")}, "outer_lr=nan"),
         ({"outer_momentum": 1.0}, "from 0 and below 1"),
         ({"outer_momentum": -0.1}, "outer_momentum=-0.1"),
