@@ -1,4 +1,4 @@
-"""What every room uses: errors, notes, records, how they show themselves, arrays, files, tables, processes, words."""
+"""What all packages share: errors, notes, records and their display, arrays, files, tables, processes, formatting."""
 
 import lazy_loader as lazy
 

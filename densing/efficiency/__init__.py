@@ -1,1 +1,1 @@
-"""Cost: what training runs did with their time, and what techniques would buy."""
+"""Cost: how training runs spent their time, and what techniques would gain."""

@@ -1,4 +1,4 @@
-"""Where the jobs of a plan run: this machine, a Slurm cluster, or a back-end of another package."""
+"""Executors for the jobs of a plan: this machine, a Slurm cluster, or a back-end of another package."""
 
 import lazy_loader as lazy
 

@@ -180,7 +180,7 @@ def get_executor(name: str, **options: Any) -> Executor:
         # Python's own words name the option: "got an unexpected keyword argument 'partitoin'".
         raise InputError(f"--executor {name}: {str(error).split('() ')[-1]}; check --executor-arg") from error
     if not isinstance(executor, Executor):
-        raise InputError(f"--executor {name}: {type(executor).__name__} has no run method; it is no executor")
+        raise InputError(f"--executor {name}: {type(executor).__name__} has no run method, so it is not an executor")
     return executor
 
 

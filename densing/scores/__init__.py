@@ -1,1 +1,1 @@
-"""Capability: who the models are, what they scored, and the density that follows."""
+"""Capability: models, their scores, and the resulting densities."""

@@ -1,4 +1,4 @@
-"""The hall where the wings meet: how much capability per parameter a training run bought, and for what cost.
+"""Trade-offs between scores and efficiency: how much capability per parameter a training run bought, at what cost.
 
 Examples
 --------

@@ -305,7 +305,7 @@ def _rows(
         values = pd.to_numeric(rows[name], errors="coerce")
         bad = rows[name][~(values >= low) | ~np.isfinite(values)]
         if len(bad):
-            raise InputError(f"quality: row {bad.index[0]}: {name}: {bad.iloc[0]} is no number above 0")
+            raise InputError(f"quality: row {bad.index[0]}: {name}: {bad.iloc[0]} is not a number above 0")
     place = pd.to_numeric(rows["cut"], errors="coerce").astype(float)
     rows = rows.assign(place=place, exit=rows["exit"].astype(int), cut_bits=rows["cut_bits"].astype(int))
     alone = rows[place.isna()]

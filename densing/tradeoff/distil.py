@@ -131,7 +131,7 @@ def distil_gain(
     smallest = min((int(e["teacher_parameters"]) for e in exports if e.get("teacher_parameters")), default=None)
     largest = max(int(export["params_total"]) for export in exports)
     if smallest is not None and smallest <= largest:
-        text = f"the teacher has {smallest:,} parameters and a student {largest:,}: who teaches is no larger"
+        text = f"the teacher has {smallest:,} parameters and a student {largest:,}: the teacher is not larger"
         notes.append(Note("small-teacher", "warning", text))
     rows = []
     base = _flops(exports, BASELINE)

@@ -55,9 +55,7 @@ def read_record(path: Path | str) -> tuple[GainRecord, Path]:
     file = Path(path)
     file = file / RECORD if file.is_dir() else file
     if not file.is_file():
-        raise InputError(
-            f"{file}: cannot read it, no record of a measurement is there; run `densing ladder gain {file.parent}`"
-        )
+        raise InputError(f"{file}: no such file; run `densing ladder gain {file.parent}`")
     return checked_record(read_json(file), str(file)), file.parent
 
 
@@ -77,7 +75,7 @@ def checked_record(data: Any, where: str) -> GainRecord:
         When it is none, or of another schema.
     """
     if not isinstance(data, dict) or data.get("kind") != "gain":
-        raise ArtefactError(f"{where}: no record of gains; give the gain.json that `densing ladder gain DIR` leaves")
+        raise ArtefactError(f"{where}: not a record of gains; give the gain.json that `densing ladder gain DIR` writes")
     if data.get("schema") != SCHEMA:
         raise ArtefactError(
             f"{where}: schema {data.get('schema')!r} of records of gains is not known here; measure again with "
@@ -161,7 +159,7 @@ def arm_figures(record: GainRecord, where: str) -> tuple[LadderSpec, list[ArmFig
     figures = decode(list(record.figures), list[ArmFigures], f"{where}: $.figures")
     spec = decode(dict(record.spec), LadderSpec, f"{where}: $.spec")
     if not 0 < spec.level < 1:
-        raise ArtefactError(f"{where}: $.spec.level: {spec.level:g} is no level of intervals; measure again")
+        raise ArtefactError(f"{where}: $.spec.level: {spec.level:g} is not an interval level; measure again")
     for figure in figures:
         name = f"{where}: {formatting.clean(figure.arm, 120)}"
         for kind in ("density", "token"):

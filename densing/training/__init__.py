@@ -1,11 +1,11 @@
-"""Three lines in a training loop of your own.
+"""Wrappers and callbacks for your own training loop; most take three lines.
 
-``CO2``, ``LocalSGD``, ``SlowMo``, ``DCT``, ``FedFT``, ``Federated`` and ``SpaFL`` go around a model and its optimizer
-and let ranks communicate less or later; torch is loaded when one is first asked for. ``checkpoint_densities`` says how
+``CO2``, ``LocalSGD``, ``SlowMo``, ``DCT``, ``FedFT``, ``Federated`` and ``SpaFL`` wrap a model and its optimizer so
+that ranks communicate less or later; torch is loaded on first use. ``checkpoint_densities`` says how
 dense the model is, ``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
-``log_to_mlflow`` and ``log_to_tensorboard`` from a loop of your own; ``to_log`` returns it for any other tracker.
-``ProxCSL`` is a sparse classifier with scikit-learn's interface, over items that need not lie together (``Store``); it
-needs no torch.
+``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any other tracker.
+``ProxCSL`` is a sparse classifier with scikit-learn's interface, over items that may be stored in several places
+(``Store``); it needs no torch.
 """
 
 from __future__ import annotations

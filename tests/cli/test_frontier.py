@@ -59,7 +59,7 @@ def test_arms_and_runs_with_pages(tmp_path: Path) -> None:
         (["--cost", "bytes", "--gain", "BROKEN"], "not JSON"),
         (["--cost", "bytes", "--gain", "OTHER"], "schema 7 of records of gains is not known"),
         (["--cost", "device_hours", "--profile", "OTHER"], "no density joined"),
-        (["--cost", "bytes", "--gain", "none.json"], "cannot read"),
+        (["--cost", "bytes", "--gain", "none.json"], "no such file"),
         (["--include", "everything"], "everything"),
         ([*QUICK, "--since", "2031-01-01"], "nothing to place"),
     ],

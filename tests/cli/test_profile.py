@@ -339,7 +339,7 @@ def test_a_file_without_an_answer_is_an_error_of_one_line(name: str) -> None:
     [
         (("--compare", "absent"), "absent: no such file"),
         (("--compare", "absent.parquet"), "absent.parquet: no such file"),
-        (("--compare", "empty"), "empty: no trace there"),
+        (("--compare", "empty"), "empty: contains no trace"),
         (("--html", "file/page.html"), "--html file/page.html: nothing can be written in"),
         (("--perfetto", "file/deep/o.json"), "--perfetto file/deep/o.json: nothing can be written in"),
         (("--out", "file/store"), "--out file/store: nothing can be written in"),
@@ -679,11 +679,11 @@ def test_conditions_cannot_be_decided_and_no_share_is_printed(tmp_path: Path) ->
         assert result.exit_code == 4 and "cannot be decided" in result.stderr
     page = tmp_path / "page.html"
     result = invoke("profile", path, "--html", page)
-    assert result.exit_code == 3 and "no work was recorded" in result.stdout and "holds no kernel" in result.stderr
+    assert result.exit_code == 3 and "no work was recorded" in result.stdout and "has no kernels" in result.stderr
     assert "99." not in result.stdout and "98" not in result.stdout
     written = page.read_text(encoding="utf-8")
     assert "Nothing can be said of the time: the work of the devices was not recorded" in written
-    assert "Before you quote it" in written.split("holds no kernel")[0], "the reason stands among the caveats"
+    assert "Before you quote it" in written.split("has no kernels")[0], "the reason stands among the caveats"
     assert invoke("profile", path, "--mfu", "params=1e6,tokens=10").exit_code == 1
 
 

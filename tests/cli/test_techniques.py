@@ -145,7 +145,7 @@ def test_what_is_said_to_fit_fits_as_said(monkeypatch: pytest.MonkeyPatch, capsy
     code, out, err = in_process(monkeypatch, capsys, *EXAMPLE, *flags)
     title, head, _, _, first, *_ = out.splitlines()
     # The faster ones do not fit: that is an error. Left out, it is none.
-    assert (code, title) == (3, "Nothing that fits is faster than ddp, which does not fit")
+    assert (code, title) == (3, "No technique that fits is faster than ddp, which does not fit")
     alone, _, _ = in_process(monkeypatch, capsys, *EXAMPLE[:-1], "zero3", *flags)
     assert alone == 0
     assert "recompute full, sequence-parallel" in head
@@ -246,13 +246,13 @@ def test_the_report_is_one_file(model: Path, tmp_path: Path) -> None:
         (("--techniques", "ddp,ddp"), "twice"),
         (("--set", "co2.tau"), "TECHNIQUE.KNOB=VALUE"),
         (("--set", "tau=3"), "TECHNIQUE.KNOB=VALUE"),
-        (("--set", "co2.tau=x"), "no whole number"),
+        (("--set", "co2.tau=x"), "not a whole number"),
         (("--set", "co2.tau=0"), "out of range"),
         (("--set", "co2.outer_lr=nan"), "out of range"),
         (("--set", "co2.tou=3"), "did you mean 'tau'"),
         (("--set", "co3.tau=3"), "did you mean 'co2'"),
         (("--set", "co2.tau=3", "--set", "co2.tau=4"), "set twice"),
-        (("--set", "ddp.bucket_mb=\x1b[31m"), "no number"),
+        (("--set", "ddp.bucket_mb=\x1b[31m"), "not a number"),
         (("--model", "lama-8b"), "llama-8b"),
         (("--cluster", "a100x8-tpc"), "a100x8-tcp"),
         (("--tp", "3"), "cannot be divided"),
@@ -391,7 +391,7 @@ def test_least_squares_are_compared_under_delays_lagrange_codes_among_them(
         ("n = 10\nd = 10\nnnz = 100\npartitions = 0", "partitions is 0"),
         ("n = 10\nd = 10\nnnz = 100\npartitions = 2\nloss = 'hinge'", "hinge"),
         ("n = 10\nd = 10\nnnz = 100\npartitions = 2\nwidth = 3", "width"),
-        ("n = ", "no readable TOML"),
+        ("n = ", "not readable TOML"),
     ],
 )
 def test_linear_problems_that_are_none_are_refused(
@@ -418,7 +418,7 @@ def test_throughput_of_a_table_and_of_our_own(tmp_path: Path) -> None:
         "<b>a</b>,24,2048,2048,H100,8,4,8,400000\nb,24,2048,2048,Abacus,8,4,8,1\n"
     )
     said = densing("validate", "--throughput", table, "--html", page)
-    assert "1 of 2 rows cannot be expressed: gpu: no data sheet of Abacus is known" in said.stderr
+    assert "1 of 2 rows cannot be expressed: gpu: no data sheet for Abacus is known" in said.stderr
     assert "<b>a</b>" not in page.read_text()
     rows = printed(densing("validate", "--throughput", table, "--json").stdout)["rows"]
     assert [row["status"] for row in rows] == ["predicted", "not expressible"]

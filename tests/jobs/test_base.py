@@ -45,7 +45,7 @@ def test_executor_of_another_package(other_package: Path) -> None:
         get_executor("thread", colour="red")
     with pytest.raises(UnavailableError, match="densing_other_missing"):
         get_executor("broken")
-    with pytest.raises(InputError, match="no executor"):
+    with pytest.raises(InputError, match="not an executor"):
         get_executor("odd")
 
 

@@ -222,8 +222,8 @@ def test_names_are_harmless(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "not JSON"),
-        ("[]", "no record of gains"),
-        ({"kind": "recovery"}, "no record of gains"),
+        ("[]", "not a record of gains"),
+        ({"kind": "recovery"}, "not a record of gains"),
         (record(schema=2), "schema 2 of records of gains is not known"),
         ({"kind": "gain", "schema": 1}, r"\$\.spec: missing"),
         (record(figures=3), "is not a list"),

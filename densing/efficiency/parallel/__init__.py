@@ -1,4 +1,4 @@
-"""The techniques for real, over torch.distributed: the loops they plug into, links, launch."""
+"""Real runs of the techniques over torch.distributed: training loops, links, launcher."""
 
 import lazy_loader as lazy
 

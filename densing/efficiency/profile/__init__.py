@@ -1,4 +1,4 @@
-"""What a run spent: its ranks' profiles merged, aligned, compared and stored."""
+"""Profiles of a run: the profiles of its ranks merged, aligned, compared and stored."""
 
 import lazy_loader as lazy
 

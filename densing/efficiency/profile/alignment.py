@@ -358,13 +358,17 @@ def _match_notes(keys: _KeyTable) -> Iterator[Note]:
             for (number, kind, step), (first_count, first_rank, count, rank) in list(keys.uneven.items())[:_NAMED_CELLS]
         ]
         rows = int(miscounted.sum())
-        message = f"{rows} communications left out, because counts differ between ranks ({'; '.join(cells)})"
+        message = f"{rows} communications were left out because counts differ between ranks ({'; '.join(cells)})"
         yield Note("collective-counts-differ", "warning", message, {"count": rows, "cells": len(keys.uneven)})
     conflicts = int(keys.conflicting().sum())
-    yield from note("collective-mismatch", "warning", conflicts, "differ in operation or size between ranks; left out")
+    yield from note(
+        "collective-mismatch", "warning", conflicts, "differ in operation or size between ranks and were left out"
+    )
     single = int(((counts == 1) & ~miscounted).sum())
     yield from note("collective-unmatched", "info", single, "have no counterpart on another recorded rank")
-    yield from note("point-to-point-unmatched", "info", keys.lonely, "are point-to-point without recorded peers")
+    yield from note(
+        "point-to-point-unmatched", "info", keys.lonely, "are point-to-point and their peers were not recorded"
+    )
     # Members of each group that were recorded; 0 where members are unknown.
     ranks = set(keys.ranks)
     recorded = np.array([len(ranks.intersection(group.ranks)) for group in keys.numbering.groups] or [0], np.int64)
@@ -502,7 +506,7 @@ def align_clocks(matched: Matched) -> Clocks:
         elif clock.n < MIN_SHARED:
             doubts.append(f"rank {rank} shares {clock.n} of the {MIN_SHARED} collectives needed")
         elif clock.residual > usual:
-            limit = f"half of the collectives take less than {usual} ns"
+            limit = f"half of the collectives are shorter than {usual} ns"
             doubts.append(f"rank {rank} is uncertain by {clock.residual} ns, {limit}")
     if doubts:
         more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from densing.efficiency.traces import TraceFile
 
 SMALL_BYTES = 64 << 20
-"""Text below which new processes would cost more than they save: each takes a third of a second to start."""
+"""Amount of text below which new processes cost more than they save: each takes a third of a second to start."""
 INFLATION = 12
-"""Text per compressed byte, about: 13 for a real CUDA trace, 8 to 20 for others."""
+"""Approximate text per compressed byte: 13 for a real CUDA trace, 8 to 20 for others."""
 _EDGE = 1 << 16
 LISTS, LOGS = "lists", "logs"
 JOBS = 16
-"""Jobs when nobody says how many."""
+"""Default number of jobs."""
 
 Command = Callable[[Path, Path], Sequence[str]]
-"""From a list of traces and the store, the command line of a job."""
+"""Makes a job's command line from a list of traces and the store."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ def profile_ranks(
         When an option makes no sense, a file cannot be read, or traces have no row.
     """
     if jobs is not None and jobs < 1:
-        raise InputError(f"--jobs {jobs}: a whole number from 1 up is needed")
+        raise InputError(f"--jobs {jobs}: must be a whole number from 1 up")
     if executor is not None and out is None:
-        raise InputError(f"--executor {executor.name}: its results need a store; give a folder with --out")
+        raise InputError(f"--executor {executor.name}: needs a store for its results; give a folder with --out")
     run = _Run(traces, None if out is None else Path(out), options or {}, progress, on_failure)
     yield from run.stored()
     if run.pending and executor is not None:
@@ -240,7 +240,7 @@ def identity(trace: TraceFile) -> dict[str, Any]:
         raise InputError(f"{trace.label}: cannot read ({error.strerror}); check the path") from error
     facts = {"path": str(trace.path.absolute()), "member": trace.member, "rank": trace.rank}
     times = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "hash": digest.hexdigest()}
-    # A path may hold bytes that are no UTF-8; stored text may not.
+    # A path may hold bytes that are not UTF-8; stored text may not.
     row: dict[str, Any] = plain({**facts, **times})
     return row
 
@@ -336,11 +336,11 @@ def read_list(path: str | Path) -> list[TraceFile]:
     from densing.efficiency.traces import TraceFile
 
     try:
-        # json rather than msgspec: a path may hold bytes that are no UTF-8, which stand as lone surrogates.
+        # json rather than msgspec: a path may hold bytes that are not UTF-8, which stand as lone surrogates.
         rows = [msgspec.convert(row, _ListedTrace) for row in json.loads(Path(path).read_text(encoding="utf-8"))]
         return [TraceFile(Path(row.path), row.member, row.rank) for row in rows]
     except (OSError, ValueError, msgspec.ValidationError) as error:
-        raise InputError(f"{path}: not a list of traces ({error}); densing profile --executor writes it") from error
+        raise InputError(f"{path}: not a list of traces ({error}); densing profile --executor writes one") from error
 
 
 class _ListedTrace(msgspec.Struct):

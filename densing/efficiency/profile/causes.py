@@ -19,7 +19,7 @@ SHOWN = 3
 SMALL_MESSAGE = 1_000_000
 WAITING = "waiting-for-ranks"
 _OUTSIDE = ("host", "launch", "idle")
-"""Kinds of the critical path in which a device stands idle."""
+"""Kinds of segment of the critical path in which a device is idle."""
 _COPY_REMEDIES = {
     "host_to_device": "pin host memory, copy with non_blocking=True on a separate stream, prefetch the next batch",
     "device_to_host": "log and checkpoint less often, or copy with non_blocking=True into pinned memory",
@@ -182,7 +182,7 @@ def _communication(
                 "waiting",
                 f"ranks wait for {'each other' if last is None else f'rank {last}'} in {name}",
                 f"stragglers: ranks enter {name} at different times and wait for {latecomer}",
-                "balance the work of the ranks (sequence lengths, stages, data loading); look at the slow rank's host",
+                "balance the ranks' work (sequence lengths, stages, data loading); check the slow rank's host",
             )
         yield _Lost(
             "exposed-communication",
@@ -244,7 +244,7 @@ _IDLE = {
     ),
     "unknown": (
         "idle for an unknown reason",
-        "neither computing nor communicating, for an unknown reason",
+        "the device neither computes nor communicates, for an unknown reason",
         "record waits (densing.timeline.record marks them) or Python stacks",
     ),
 }
@@ -252,7 +252,7 @@ _IDLE = {
 _RECORDED = (
     "record Python stacks (stacks=True) or more ranges (torch.profiler.record_function) to see what the host did"
 )
-"""Instead of advice to mark waits: in a trace of :func:`densing.timeline.record` they are marked."""
+"""Used instead of the advice to mark waits, which a trace of :func:`densing.timeline.record` already does."""
 
 
 def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
@@ -263,7 +263,7 @@ def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
             if row.name:
                 total[row.name] += row.ns
     longest = sorted(total, key=lambda name: -total[name])[:2]
-    names = f"; meanwhile it is in {', '.join(longest)}" if longest else ""
+    names = f"; meanwhile the host is in {', '.join(longest)}" if longest else ""
     for code, (title, message, remedy) in _IDLE.items():
         loading = dict.fromkeys((rank.rank for rank in ranks), 0)
         for rank in ranks:

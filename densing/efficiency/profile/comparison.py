@@ -21,12 +21,12 @@ Floats = NDArray[np.float64]
 Verdict = Literal["slower", "faster", "more", "less", "no change beyond noise", "too few steps"]
 
 MIN_STEPS = 5
-"""Below this the noise between steps cannot be told from the change: no interval, no verdict."""
+"""Fewest steps per run; with fewer, noise and change cannot be separated, so there is no interval and no verdict."""
 OUTLIER_MADS = 5.0
 OUTLIER_SHARE = 0.1
 MAX_CORRELATION = 0.95
 _BLOCK = 1 << 22
-"""Numbers drawn at a time: memory stays bounded for runs of any length."""
+"""Numbers drawn at a time, which bounds memory for runs of any length."""
 STEP = "step_ns"
 METRICS: dict[str, str] = {
     STEP: "window_ns",
@@ -38,7 +38,7 @@ METRICS: dict[str, str] = {
     "exposed_memcpy_ns": "exposed_memcpy_ns",
     "idle_ns": "idle_ns",
 }
-"""Metrics per step, and where a step's partition holds them."""
+"""Metrics per step, and their place in a step's partition."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def compare(
         if STEP not in run.values:
             raise InputError(f"the {name} run has no {STEP}; give it")
     if not 0.5 < level < 1:
-        raise InputError(f"level {level}: must be between 0.5 and 1")
+        raise InputError(f"level {level}: must lie between 0.5 and 1")
     if draws < 200:
         raise InputError(f"draws {draws}: must be at least 200")
     if skip_first < 0:
@@ -256,7 +256,7 @@ def compare(
         )
         notes.append(Note("too-few-steps", "warning", text, {"steps": counts}))
     if base.ranks != other.ranks:
-        text = f"{base.ranks} rank(s) against {other.ranks}: a change may come from the size of the run"
+        text = f"{base.ranks} rank(s) against {other.ranks}: a change may be due to the size of the run"
         notes.append(Note("different-ranks", "warning", text, {"ranks": [base.ranks, other.ranks]}))
     if base.window and other.window and base.window != other.window:
         text = f"window {base.window} against {other.window}: they cover different work; use the same window for both"

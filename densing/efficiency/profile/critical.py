@@ -25,9 +25,9 @@ from densing.efficiency.profile.rank import RankProfile
 from densing.efficiency.timeline import PATH_KINDS, CriticalPath, Int
 
 Local = Callable[[int, int, int], Mapping[str, int]]
-"""``local(rank, start, end)`` → nanoseconds by kind; what it leaves of [start, end) counts as ``idle``."""
+"""``local(rank, start, end)`` → nanoseconds by kind; the rest of [start, end) counts as ``idle``."""
 MAX_RANKS = 64
-"""Ranks whose own critical paths are held in memory."""
+"""Most ranks whose own critical paths are held in memory."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,7 +82,7 @@ def parse_spec(text: str) -> dict[str, float | str]:
         key, sign, value = (piece.strip() for piece in part.partition("="))
         name = _ALIASES.get(key, key)
         if not sign or not key or name in spec:
-            raise InputError(f"--mfu: {part!r} is no key=value, or repeats one; write e.g. params=7e9,tokens=4.2e6")
+            raise InputError(f"--mfu: {part!r} is not key=value, or repeats a key; write e.g. params=7e9,tokens=4.2e6")
         _known(name, {*_RUN, *(name for formula in FORMULAS for name in formula_inputs(formula))})
         spec[name] = value if name in _WORDS else _number(key, value)
     if not spec:

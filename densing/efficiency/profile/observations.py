@@ -20,7 +20,7 @@ FITTED = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatte
           "all_to_all": "all_to_all", "broadcast": "broadcast", "send": "send_recv", "recv": "send_recv",
           "send_recv": "send_recv"}  # fmt: skip
 LEAST_NS = 20_000
-"""Computations shorter than this are mostly the recorder's own cost."""
+"""Shorter computations are mostly the recorder's overhead."""
 MOST_COMPUTATIONS = 50_000
 
 
@@ -94,8 +94,8 @@ def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
     collectives, notes = observations(run), list(run.notes)
     if not collectives:
         text = (
-            f"no communication of {len(timeline.ranks)} rank(s) could be matched, so transfer cannot be separated "
-            "from waiting"
+            f"no communication of {len(timeline.ranks)} rank(s) could be matched, so transfer and "
+            "waiting cannot be separated"
         )
         notes.append(Note("nothing-matched", "warning", f"{text}; give the traces of all ranks"))
     computations = [one for rank in timeline.ranks for one in _computations(rank, label)]

@@ -94,7 +94,7 @@ def own_seconds(ranks: Sequence[RankProfile]) -> OwnSteps:
 
 
 def largest_run(runs: Sequence[OwnSteps]) -> OwnSteps:
-    """Return the run with most seconds: others may do different work, and are not put together with it.
+    """Return the run with most seconds: the others may do different work, and are not put together with it.
 
     Examples
     --------
@@ -108,5 +108,5 @@ def largest_run(runs: Sequence[OwnSteps]) -> OwnSteps:
     text = (
         f"delays are fitted to the run with most ranks and steps, {formatting.ranks_of(best.ranks)}, of {len(runs)}: "
     )
-    note = Note("one-run", "info", text + "others may do different work", {"runs": len(runs)})
+    note = Note("one-run", "info", text + "the others may do different work", {"runs": len(runs)})
     return msgspec.structs.replace(best, notes=(*best.notes, note))

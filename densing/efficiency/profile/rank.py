@@ -49,7 +49,7 @@ SHOWN_NAMES = 30
 METRICS = {
     "ranks": "ranks profiled",
     "steps": "steps in the window, summed over ranks",
-    "step_ms": "median step time over ranks and steps, ms; the mean window without steps",
+    "step_ms": "median step time over ranks and steps, ms; without steps, the mean window",
     "step_p95_over_median": "95th percentile of step times over their median",
     "compute_pct": "time computing, % of the windows of all ranks",
     "comm_pct": "time communicating, %",
@@ -59,7 +59,7 @@ METRICS = {
     "exposed_pct": "exposed communication, % of the windows",
     "exposed_memcpy_pct": "copies hidden by neither compute nor communication, %",
     "idle_pct": "neither compute, communication nor copies, %",
-    "exposed_ms_per_step": "exposed communication per step, ms (per window without steps)",
+    "exposed_ms_per_step": "exposed communication per step, ms (without steps, per window)",
     "idle_ms_per_step": "idle time per step, ms",
     "skipped_events": "damaged events left out",
     "repaired_events": "damaged events kept after repair",
@@ -72,7 +72,7 @@ _SHARES = {
     "idle_pct": "idle_ns",
 }
 WAIT_COLUMNS: tuple[str, ...] = ("matched_ns", "transfer_ns", "wait_ns", "exposed_wait_ns")
-"""What matched ranks add to the run's communications, operation by operation and group by group."""
+"""What matched ranks add to the run's communications, by operation and group."""
 # What of a kind of communication adds up over the ranks.
 _SUMS = ("count", "count_sized", "bytes", "total_ns", "hidden_ns", "exposed_ns", "sum_ns")
 

@@ -54,16 +54,16 @@ if TYPE_CHECKING:
 
 Stores = Path | str | Sequence[Path | str]
 HELD_RANKS = 64
-"""Ranks whose details are held in memory; of more only figures are, and the rest is read again from the store."""
+"""Most ranks whose details are held in memory; beyond it details are read again from the store."""
 HELD_ROWS = 300_000
-"""Single communications held in memory, 50 MB; where many ranks have more, each pass reads the store again."""
+"""Most single communications held in memory, 50 MB; if many ranks have more, each pass reads the store again."""
 DRAWN_RANKS = 16
-"""Ranks whose step is kept to be drawn: the lowest."""
+"""Most ranks whose step is kept for drawing: the lowest ones."""
 LISTED_LATE = 20
-"""Single communications in the document of a run: those waited for most."""
+"""Most single communications in a run's document: those waited for longest."""
 NAMED_RANKS = 3
 NAMED_GAPS = 8
-"""Runs of missing ranks that are named; of more the number tells."""
+"""Most runs of missing ranks that are named; beyond it only their number is given."""
 
 # Columns of the tables, those of an empty one too.
 _PARTITION = tuple(Partition(*[0] * len(Partition.__struct_fields__)).to_dict())
@@ -364,7 +364,9 @@ def merge_run(
     windows = {rank.window: rank for rank in ranks}
     if len(windows) > 1:
         listed = ", ".join(f"{window} ({rank.source})" for window, rank in windows.items())
-        raise InputError(f"some traces mark steps and others do not, so windows differ: {listed}; use --window all")
+        raise InputError(
+            f"some traces mark steps and others do not, so their windows differ: {listed}; use --window all"
+        )
     joint = join_ranks(ranks, held_ranks.tables(store)) if len(ranks) > 1 else None
     parts = held_ranks.summaries()
     own = [note for rank in ranks for note in rank.notes]
@@ -510,7 +512,7 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     if world > len(ranks):
         gaps = list(_gaps([rank.rank for rank in ranks], world))
         missing = f"; missing: {formatting.listed(gaps, NAMED_GAPS)}"
-        single = "; a single rank does not show waiting for others" if len(ranks) == 1 else ""
+        single = "; a single rank cannot show waiting for others" if len(ranks) == 1 else ""
         text = f"{len(ranks)} of the run's {world} ranks were profiled{missing}{single}"
         yield Note("ranks-missing", "info", text, {"profiled": len(ranks), "world_size": world})
     # Traces of different runs in one folder.
@@ -519,24 +521,23 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     beyond = [rank for rank in known if rank.rank >= rank.world_size]
     if beyond:
         first = beyond[0]
-        text = (
-            f"{first.source}: is rank {first.rank} of a run that has {first.world_size} ranks according to its header"
-        )
+        text = f"{first.source}: is rank {first.rank}, but its header says that the run has {first.world_size} ranks"
         yield Note("rank-beyond-world", "warning", f"{text}; check which run it belongs to", {"ranks": len(beyond)})
     # Ranks without steps beside ranks with steps, as a window of everything allows.
     working = [rank for rank in ranks if rank.end_ns > rank.start_ns]
     without = [rank for rank in working if not rank.steps]
     if 0 < len(without) < len(working):
         text = (
-            f"{len(without)} of {len(working)} ranks have no step marks ({without[0].source}); figures per step "
-            "divide the time of all ranks by the steps of the others"
+            f"{len(without)} of {len(working)} ranks have no step marks ({without[0].source}); "
+            "figures per step divide the time of all ranks by the steps of the remaining ranks"
         )
         yield Note("mixed-steps", "warning", text, {"ranks": [rank.rank for rank in without[:NAMED_RANKS]]})
     if cut := cut_short(ranks):
         inside, whole_ns = cut
         text = (
-            f"{100 * (whole_ns - inside) / whole_ns:.0f} % of communication time lies outside the window, so the "
-            "hidden share is unknown; record until it has ended (one step more than a round of a late all-reduce)"
+            f"{100 * (whole_ns - inside) / whole_ns:.0f} % of communication time lies outside the "
+            "window, so the hidden share is unknown; record until it ends (one step more than the "
+            "round of a late all-reduce)"
         )
         yield Note("communication-cut", "warning", text, {"inside_ns": inside, "whole_ns": whole_ns})
     yield from _unlike(ranks, "mixed-devices", "devices", lambda rank: ", ".join(dict.fromkeys(rank.devices)))
@@ -566,5 +567,5 @@ def _unlike(
         return
     groups = [f"{value} ({len(same)} rank(s), {same[0].source})" for value, same in values.items()]
     listed = formatting.listed(groups, NAMED_RANKS, "; ")
-    text = f"ranks are of different {differing}: {listed}; figures over all ranks mix them"
+    text = f"ranks have different {differing}: {listed}; figures over all ranks mix them"
     yield Note(code, "warning", text, {value: len(same) for value, same in values.items()})

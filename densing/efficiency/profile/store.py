@@ -31,7 +31,7 @@ FORMAT = 1
 SUFFIX = ".parquet"
 _KEY = b"densing.profile"
 GROUP_BYTES = 8 << 20
-"""Text in a row group: what a reader holds at a time, and one rank at least."""
+"""Text per row group, which a reader holds at once; at least one rank."""
 
 INTEGERS = ("rank", "world_size", "events", "skipped", "repaired")
 TEXTS = ("source", "window", "backend", "host", "detail", "recorder")
@@ -155,12 +155,12 @@ def merge(paths: Paths, out: str | Path) -> StoreInfo:
     """
     files = store_files(paths)
     if not files:
-        raise InputError("no files to merge")
+        raise InputError("there are no files to merge")
     options = store_info(files[0]).options
     for file in files[1:]:
         if (other := store_info(file).options) != options:
             raise InputError(
-                f"{file}: profiled with {dict(other)}, but {files[0]} with {dict(options)}; profile one anew"
+                f"{file}: profiled with {dict(other)}, but {files[0]} with {dict(options)}; profile one of them again"
             )
     columns: dict[str, None] = {}
     owners: dict[int, Path] = {}
@@ -172,7 +172,7 @@ def merge(paths: Paths, out: str | Path) -> StoreInfo:
         for row in read_profiles(file, ("rank", "input")):
             rank = row["rank"]
             if rank in owners:
-                raise InputError(f"{file}: holds rank {rank}, as does {owners[rank]}; leave one of them out")
+                raise InputError(f"{file}: contains rank {rank}, as does {owners[rank]}; leave one of them out")
             owners[rank] = file
             lowest[file] = min(rank, lowest.get(file, rank))
             hashes.append(_hash(row.get("input")))
@@ -211,7 +211,7 @@ def store_files(path: Paths) -> list[Path]:
         # A temporary file of a writer begins with a dot.
         files = sorted(file for file in source.glob(f"*{SUFFIX}") if not file.name.startswith("."))
         if source.is_dir() and not files:
-            raise InputError(f"{source}: holds no profile (*{SUFFIX}); check the path")
+            raise InputError(f"{source}: contains no profile (*{SUFFIX}); check the path")
         stored += files if source.is_dir() else [source]
     return stored
 
@@ -274,7 +274,7 @@ def _header(parquet: pq.ParquetFile) -> dict[str, Any]:
         raise ValueError(f"format {header['format']!r}, this densing reads {FORMAT}")
     if not parquet.schema_arrow.equals(schema_of(header["columns"], {})):
         # The footer has no checksum of its own.
-        raise ValueError("its columns are not those it was written with")
+        raise ValueError("its columns differ from those it was written with")
     return {"version": str(header["version"]), "options": dict(header["options"]), "inputs": str(header["inputs"])}
 
 
@@ -335,11 +335,11 @@ def _cell(name: str, value: Any) -> Any:
         return None
     if kind == "text":
         if not isinstance(value, str):
-            raise TypeError(f"{name} = {value!r} is no text")
-        # A file name may hold bytes that are no UTF-8; Parquet text may not.
+            raise TypeError(f"{name} = {value!r} is not text")
+        # A file name may hold bytes that are not UTF-8; Parquet text may not.
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, bool) or not isinstance(value, int if kind == "integer" else int | float):
-        raise TypeError(f"{name} = {value!r} is no {kind}")
+        raise TypeError(f"{name} = {value!r} is not a valid {kind}")
     if kind == "integer" and not _LOW <= value <= _HIGH:
         raise OverflowError(f"{name} = {value} is beyond 64 bits")
     if kind == "number" and not abs(value) < float("inf"):

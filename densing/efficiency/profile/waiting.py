@@ -350,7 +350,7 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
     if len(matched) == 0:
         reason = "one rank was recorded" if len(matched.ranks) < 2 else "no communication could be matched over ranks"
         note = Note(
-            "no-stragglers", "info", f"waiting between ranks is unknown: {reason}; profile all ranks of the run"
+            "no-stragglers", "info", f"waiting between ranks is unknown, because {reason}; profile all ranks of the run"
         )
         return Stragglers("none", (), (), None, None, 0, 0, None, (), {}, (note,))
     steps, step = np.unique(matched.step, return_inverse=True)
@@ -372,8 +372,9 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
             [reach] = _reach(clocks, np.array([leader])).tolist()
             message = (
                 f"the rank waited for most is within clock error: as recorded, rank {leader} arrives "
-                f"{_us(late_ns)} after the next (median), but clocks are known only to {_us(reach)}, and with that "
-                f"offset it would be rank {first}; a clock offset is the same in every step, so recording more steps "
+                f"{_us(late_ns)} after the next (median), but clocks are known only to "
+                f"{_us(reach)}, and with such an offset it would be rank {first}; a clock offset "
+                "is the same in every step, so recording more steps "
                 "will not resolve this"
             )
             details = {"rank": leader, "late_ns": late_ns, "clock_error_ns": reach, "other": first}

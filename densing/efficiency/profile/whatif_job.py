@@ -174,7 +174,7 @@ def analyse(trace: OpTrace) -> WhatIf:
     times = replay.step_times(np.stack([everything, ~everything, *parts.values()]))
     replayed, ideal = times[0], times[1]
     if not ideal.min() > 0:
-        raise InputError(f"{trace.job}: a step in which nothing takes time has no slowdown")
+        raise InputError(f"{trace.job}: a step without any duration has no slowdown")
     slow = {part: _slowdown(time, ideal) for part, time in zip(parts, times[2:], strict=True)}
     largest_first = sorted(slow, key=lambda part: -slow[part].mean)
     by = {kind: {name: slow[k, name] for k, name in largest_first if k == kind} for kind in ("op", "dp", "stage")}
@@ -499,7 +499,7 @@ def read_ops(trace: Path, meta: Path | None = None) -> OpTrace:
         types = columns["optype"].combine_chunks().dictionary_encode()
     except (OSError, KeyError, pa.ArrowInvalid) as error:
         needed = ", ".join(_NEEDED)
-        raise InputError(f"{trace}: no trace of operations ({error}); it needs columns {needed}") from error
+        raise InputError(f"{trace}: not a trace of operations ({error}); it needs columns {needed}") from error
     names, index = types.dictionary.to_pylist(), types.indices.to_numpy()
     # A dictionary may hold types that no row uses.
     unknown = sorted({str(names[used]) for used in np.unique(index).tolist()} - set(OP_TYPES))
@@ -527,10 +527,10 @@ def arrange(table: Mapping[str, NDArray[Any]], job: str, sizes: Mapping[str, int
     dp, dp_at = np.unique(table["dp_rank"], return_inverse=True)
     step, step_at = np.unique(table["step"], return_inverse=True)
     if len(step) == 0:
-        raise InputError(f"{job}: the trace holds no operations")
+        raise InputError(f"{job}: the trace contains no operations")
     times = np.stack((table["start_ts"], table["duration"]))
     if not np.all(np.isfinite(times)) or times[1].min() < 0:
-        raise InputError(f"{job}: start_ts and duration must be finite, and no duration negative")
+        raise InputError(f"{job}: start_ts and duration must be finite, and durations not negative")
     key = np.stack([np.asarray(table[name], np.int64) for name in ("stage", "optype", "seq_id")])
     plan = np.flatnonzero((dp_at == 0) & (step_at == 0))
     plan = plan[np.lexsort((*key[::-1, plan], table["start_ts"][plan]))]
@@ -545,7 +545,7 @@ def arrange(table: Mapping[str, NDArray[Any]], job: str, sizes: Mapping[str, int
     start[cell], duration[cell] = table["start_ts"][known], table["duration"][known]
     complete = np.all(filled == 1, axis=(0, 1)) & ~np.isin(np.arange(len(step)), step_at[~known])
     if not complete.any():
-        raise InputError(f"{job}: no step holds every operation of the first one on every data-parallel rank")
+        raise InputError(f"{job}: no step has every operation of the first step on every data-parallel rank")
     ops = tuple(
         Op(
             int(key[0, row]),

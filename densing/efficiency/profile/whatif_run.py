@@ -28,13 +28,13 @@ from densing.efficiency.timeline import Collectives, Int, occurrences
 Float = NDArray[np.float64]
 Span = tuple[int, int]
 StepKey = tuple[int, int]
-"""A step by its number, and how often that came before."""
+"""A step's number, and how often it occurred before."""
 MAX_ENTRIES = 10_000_000
 SHOWN_RANKS = 64
 # Ends held at a time; more choices are replayed in turns.
 _CELLS = 2**22
 LOOK_BACK = 64
-"""Entries among which the one before is looked for where clocks contradict each other."""
+"""Entries searched for the preceding one when clocks contradict each other."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +127,17 @@ def what_if(
         within = "" if steps is None else " within the steps that all ranks recorded"
         refusal = f"no communication could be matched over ranks{within}"
     elif entries > MAX_ENTRIES:
-        refusal = f"{entries} parts in communications are too many ({MAX_ENTRIES} are the limit); use a shorter window"
+        refusal = f"{entries} parts in communications exceed the limit of {MAX_ENTRIES}; use a shorter window"
     if refusal:
         return _refused(0, matched, notes, refusal)
     segments = segments_of(matched, clocks, None if steps is None else steps.spans)
     if len(segments.ranks) < len(matched.ranks):
         without = sorted(set(matched.ranks) - set(segments.ranks))
         label = f"rank {without[0]}" if len(without) == 1 else f"{len(without)} ranks ({without[0]}, {without[1]}, ...)"
-        text = f"the what-if analysis leaves out {label}: without a matched communication their work cannot be compared"
+        text = (
+            f"the what-if analysis leaves out {label}, because without a matched communication "
+            "their work cannot be compared"
+        )
         notes = (*notes, Note("what-if-ranks", "info", text, {"ranks": without}))
     # Those whose local work exceeds the mean most, and the one that the others wait for.
     excess = np.maximum(segments.local_ns - segments.usual_local_ns, 0)

@@ -1,4 +1,4 @@
-"""A task graph on a cluster becomes a timeline; the only physics."""
+"""Simulation of a task graph on a cluster, which gives a timeline; the source of all simulated times."""
 
 import lazy_loader as lazy
 

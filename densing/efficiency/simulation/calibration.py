@@ -23,11 +23,11 @@ from densing.efficiency.simulation.cluster import RANGES, Cluster, Figure, Link
 from densing.efficiency.simulation.costs import OPS, Terms, ring_terms, tree_terms
 
 LEAST_SPREAD = 0.1
-"""Shares beside other work must differ by so much to tell contention."""
+"""Least spread of the shares of overlapped work that identifies contention."""
 MOST_KAPPA = next(high for field, _, high, _ in RANGES if field == "kappa_comm")
-"""A link that is slowed by more than this is none that a cluster can have."""
+"""Largest slowdown of a link that a cluster accepts."""
 LEAST_SIZES = 1.5
-"""The largest message must be so many times the smallest (by ratio of bytes to messages)."""
+"""Least ratio of the largest to the smallest message."""
 
 
 class Observation(Record, frozen=True):
@@ -119,16 +119,18 @@ def calibrate(
     (0.001, 4e-08, None, 'kappa-comm-unknown')
     """
     if not observations and not computations:
-        raise InputError("calibrate: nothing was measured; give runs with communication")
+        raise InputError("calibrate: nothing was measured; give runs that communicate")
     if algorithm not in _TERMS:
         raise UnknownNameError("algorithm", algorithm, _TERMS)
     for each in observations:
         if each.op not in OPS:
             raise UnknownNameError("collective", each.op, OPS)
         if not (math.isfinite(each.count) and each.count >= 0):
-            raise InputError(f"{each.op}: count: {each.count} is no number of bytes; give a finite one from 0 up")
+            raise InputError(
+                f"{each.op}: count: {each.count} is not a number of bytes; give a finite number of 0 or more"
+            )
         if each.n < 1:
-            raise InputError(f"{each.op}: n: {each.n} is no number of ranks; give 1 or more")
+            raise InputError(f"{each.op}: n: {each.n} is not a number of ranks; give 1 or more")
         _check_duration(each.op, each)
     for computation in computations:
         _check_duration(computation.work, computation)
@@ -154,9 +156,9 @@ _TERMS: dict[str, Callable[[str, int], Terms]] = {"ring": ring_terms, "tree": tr
 
 def _check_duration(name: str, one: Observation | Computation) -> None:
     if not (math.isfinite(one.seconds) and one.seconds > 0):
-        raise InputError(f"{name}: seconds: {one.seconds} is no duration; give a positive number")
+        raise InputError(f"{name}: seconds: {one.seconds} is not a duration; give a positive number")
     if not 0 <= one.overlapped <= 1:
-        raise InputError(f"{name}: overlapped: {one.overlapped} is no share; give a number from 0 to 1")
+        raise InputError(f"{name}: overlapped: {one.overlapped} is not a share; give a number from 0 to 1")
 
 
 class _Link(Record, frozen=True):
@@ -184,8 +186,8 @@ def _link(used: Sequence[Observation], algorithm: str) -> _Link:
     beside = np.array([one.overlapped for one in used])
     contended = np.ptp(beside) >= LEAST_SPREAD and len(used) > 3
     if not contended:
-        text = "all communications ran beside compute to about the same share: kappa_comm is unknown; "
-        remedy = "record a run with and one without overlap"
+        text = "all communications overlapped compute by about the same share, so kappa_comm is unknown; "
+        remedy = "record one run with overlap and one without"
         notes.append(Note("kappa-comm-unknown", "warning", text + remedy, {"spread": float(np.ptp(beside))}))
     seconds = np.array([one.seconds for one in used])
     # The smallest messages are about latency alone, the largest about bandwidth: so the parameters are near 1.
@@ -203,9 +205,10 @@ def _link(used: Sequence[Observation], algorithm: str) -> _Link:
     if contended and fitted[2].value > MOST_KAPPA:
         # As if nothing moved beside compute at all: no machine does that, and the link would be told wrong with it.
         text = (
-            f"kappa_comm: {fitted[2].value:.3g}, more than {MOST_KAPPA:g}: communications beside compute took longer "
+            f"kappa_comm: {fitted[2].value:.3g}, more than {MOST_KAPPA:g}: communications that "
+            "overlapped compute took longer "
         )
-        remedy = "for another reason, perhaps late ranks; the link is fitted without it"
+        remedy = "for another reason, perhaps late ranks; the link is fitted without kappa_comm"
         notes.append(Note("kappa-comm-absurd", "warning", text + remedy, {"kappa_comm": fitted[2].value}))
         contended = False
         fitted = fit(residuals, start[:2], scales[:2])
@@ -226,7 +229,7 @@ def _kappa(computations: Sequence[Computation]) -> tuple[Estimate | None, float 
     spread = [group for group in groups.values() if np.ptp([one.overlapped for one in group]) >= LEAST_SPREAD]
     used = sum(map(len, spread))
     if used < len(spread) + 2:
-        text = "no work was recorded often enough both beside communication and alone: kappa is unknown"
+        text = "no work was recorded often enough both with and without overlapping communication, so kappa is unknown"
         return None, None, (Note("kappa-unknown", "warning", text, {"computations": len(computations)}),)
     # The time of the work alone is each group's own parameter: its mean is taken out.
     number = np.repeat(np.arange(len(spread)), [len(group) for group in spread])
@@ -245,7 +248,7 @@ def _kappa(computations: Sequence[Computation]) -> tuple[Estimate | None, float 
 Floats: TypeAlias = NDArray[np.float64]
 Residuals: TypeAlias = Callable[[Floats], Floats]
 SOFT = 0.1
-"""Relative residual from which on the robust loss grows linearly."""
+"""Relative residual above which the robust loss grows linearly."""
 
 
 class Estimate(Record, frozen=True):
@@ -368,7 +371,7 @@ def calibrated(cluster: Cluster, calibration: Calibration, level: str, source: s
         raise InputError(f"cluster {cluster.name} has no link {level}; measure another level")
     if calibration.alpha_s is None or calibration.beta_s_per_byte is None:
         text = "; ".join(note.message for note in calibration.notes) or "nothing was measured"
-        raise InputError(f"no link can be written: {text}")
+        raise InputError(f"cannot write a link: {text}")
     measured = replace(link, alpha_s=calibration.alpha_s.value, beta_s_per_byte=calibration.beta_s_per_byte.value)
     sources = dict(cluster.sources)
     sources[f"{level}.alpha_s"] = _figure(source, calibration.alpha_s, calibration.residual)

@@ -250,9 +250,9 @@ def load_cluster(name: str | Path, *, n: int | None = None) -> Cluster:
     if n is None:
         return cluster
     if isinstance(n, bool) or not isinstance(n, int):
-        raise InputError(f"n: {n!r} is no number of devices; give a whole number")
+        raise InputError(f"n: {n!r} is not a number of devices; give a whole number")
     if cluster.speed and n != cluster.n:
-        raise InputError(f"n: cluster {cluster.name} has a speed for each of its {cluster.n} ranks; leave n out")
+        raise InputError(f"n: cluster {cluster.name} has one speed per rank for {cluster.n} ranks; leave n out")
     return checked(cluster.change(n=n), cluster.name)
 
 
@@ -282,7 +282,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path, str(path)))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: no readable TOML ({error}); check quotes and brackets") from error
+        raise InputError(f"{path}: not readable TOML ({error}); check quotes and brackets") from error
 
 
 def cluster_of(table: Table, where: str, devices: Mapping[str, Table] | None = None) -> Cluster:
@@ -319,7 +319,7 @@ def cluster_of(table: Table, where: str, devices: Mapping[str, Table] | None = N
     fields: dict[str, Any] = dict(table)
     for name in ("name", "n", "per_node", "device", "intra", "inter", "host"):
         if name not in table:
-            raise InputError(f"{where}: {name}: missing; a cluster needs it")
+            raise InputError(f"{where}: {name}: missing, but a cluster needs it")
     device = table["device"]
     if isinstance(device, str):
         if device not in (devices or {}):
@@ -357,7 +357,7 @@ def checked(cluster: Cluster, where: str) -> Cluster:
     if not cluster.name.strip():
         raise InputError(f"{where}: name: empty; name the cluster")
     if cluster.per_site % cluster.per_node:
-        raise InputError(f"{where}: per_site: {cluster.per_site} is no multiple of per_node {cluster.per_node}")
+        raise InputError(f"{where}: per_site: {cluster.per_site} is not a multiple of per_node {cluster.per_node}")
     if (cluster.wide is None) != (cluster.per_site == 0):
         raise InputError(f"{where}: per_site and wide: give both (several sites) or neither")
     if cluster.speed and len(cluster.speed) != cluster.n:
@@ -381,7 +381,8 @@ def _check_pairs(cluster: Cluster, where: str) -> None:
     for pair, times in cluster.pairs.items():
         if pair not in known:
             raise InputError(
-                f"{where}: pairs: {pair!r} is no pair of its {sites} sites; give two of them, the lower one first, "
+                f"{where}: pairs: {pair!r} is not a pair of its {sites} sites; give two of them, "
+                "the lower one first, "
                 "as in 0-1"
             )
         _within(where, f"pairs.{pair}", times, 1e-6, 1e6)
@@ -400,7 +401,7 @@ def _link(value: Any, where: str) -> Link:
     if "gbit_per_s" in table:
         rate = table.pop("gbit_per_s")
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
-            raise InputError(f"{where}: gbit_per_s: {rate!r} is no bandwidth; give a positive number")
+            raise InputError(f"{where}: gbit_per_s: {rate!r} is not a bandwidth; give a positive number")
         table["beta_s_per_byte"] = 8e-9 / rate
     link = _converted(table, Link, where)
     _within(where, "alpha_s", link.alpha_s, 0, 1e6)
@@ -410,7 +411,7 @@ def _link(value: Any, where: str) -> Link:
 
 def _table(value: Any, where: str) -> Table:
     if not isinstance(value, Mapping):
-        raise InputError(f"{where}: {value!r} is no table; give its fields")
+        raise InputError(f"{where}: {value!r} is not a table; give its fields")
     return value
 
 

@@ -9,9 +9,9 @@ from densing.efficiency.simulation.presets import Presets
 
 LOSSES = ("logistic", "squares")
 NUMBER = 8
-"""Bytes of a weight or an entry of a gradient: a double, as in the code of proxCSL's authors."""
+"""Bytes of a weight or gradient entry: a double, as in the code of proxCSL's authors."""
 ENTRY = 12
-"""Bytes of a stored entry: a double and which column it is in."""
+"""Bytes of a stored entry: a double and its column index."""
 
 
 class Convex(Record, frozen=True):

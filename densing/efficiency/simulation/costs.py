@@ -101,7 +101,7 @@ def collective_seconds(
     if not members:
         raise InputError("ranks: none given; name at least one")
     if len(set(members)) < len(members):
-        raise InputError(f"ranks: {members} names a rank twice; name each once")
+        raise InputError(f"ranks: {members} has a rank twice; name each once")
     if members[0] < 0 or members[-1] >= cluster.n:
         span = f"{members[0]} to {members[-1]}"
         raise InputError(f"ranks: {span} are not all of cluster {cluster.name}, which has 0 to {cluster.n - 1}")
@@ -109,7 +109,7 @@ def collective_seconds(
         return 0.0
     if op == "send_recv":
         if len(members) != 2:
-            raise InputError(f"send_recv: {len(members)} ranks; it joins two")
+            raise InputError(f"send_recv: {len(members)} ranks were given; it joins two")
         return _shared(cluster.link(*members), concurrent).seconds(count)
     levels = levels_of(cluster, members)
     if algorithm == "ring" or (algorithm == "auto" and len(levels) == 1):
@@ -148,7 +148,7 @@ def wire_bytes(op: str, count: float, n: int) -> float:
     """
     _check(op, count, "auto", 1)
     if n < 1:
-        raise InputError(f"n: {n} is no number of ranks; give 1 or more")
+        raise InputError(f"n: {n} is not a number of ranks; give 1 or more")
     if n == 1 or op == "send_recv":
         return 0.0 if n == 1 else float(count)
     return {"all_reduce": 2.0}.get(op, 1.0) * (n - 1) / n * count
@@ -260,6 +260,6 @@ def _check(op: str, count: float, algorithm: str, concurrent: int) -> None:
     if algorithm not in ALGORITHMS:
         raise UnknownNameError("algorithm", algorithm, ALGORITHMS)
     if not (math.isfinite(count) and count >= 0):
-        raise InputError(f"count: {count} is no number of bytes; give a finite one from 0 up")
+        raise InputError(f"count: {count} is not a number of bytes; give a finite number of 0 or more")
     if concurrent < 1:
-        raise InputError(f"concurrent: {concurrent} is no number of groups; give 1 or more")
+        raise InputError(f"concurrent: {concurrent} is not a number of groups; give 1 or more")

@@ -37,27 +37,27 @@ from densing.efficiency.simulation.cluster import Cluster, Figure
 from densing.efficiency.simulation.delays import Delay, Floats
 
 LEAST_VALUES = 8
-"""Fewer seconds are fitted to nothing."""
+"""Fewest values to fit a delay to."""
 LEAST_RANKS = 6
-"""With fewer ranks that keep their draw no Pareto is fitted, and the interval of mu is said to be wide."""
+"""With fewer ranks, delays that last a run get no Pareto fit, and a note says that the interval of mu is wide."""
 LEAST_SPREAD = 1e-6
-"""Seconds that differ by a smaller share are taken as equal."""
+"""Relative difference below which values count as equal."""
 DECIDED = 2.0
-"""Difference of Schwarz's criterion below which the second best model is not ruled out (Kass and Raftery, 1995)."""
+"""Difference in BIC below which the second-best model is not ruled out (Kass and Raftery, 1995)."""
 UNLIKELY = 0.01
-"""Probability of so bad a fit below which no model is said to fit."""
+"""p-value of the goodness-of-fit test below which no model is said to fit."""
 HEAVY = 4.0
-"""A Pareto of a smaller shape has much longer tails than an exponential: where it is not ruled out, that is said."""
+"""A Pareto with a smaller shape has much longer tails than an exponential; a note says so if it is not ruled out."""
 DRAWS = 199
 REFERENCE = 20_001
 MOST_JUDGED = 2000
-"""Values on which the fit is judged; more are thinned by a seed."""
+"""Most values used to judge the fit; more are thinned at random with a seed."""
 MOST_VALUES = 500
-"""Values of an empirical delay; more are written as so many quantiles."""
+"""Most values of an empirical delay; more are written as this many quantiles."""
 FALL = 1.920729
 """Half the 95 % point of chi-squared with one degree of freedom."""
 STEEPEST = 50.0
-"""A Pareto of so large a shape is an exponential."""
+"""Shape above which a Pareto equals an exponential."""
 
 
 class DelayModel(Record, frozen=True):
@@ -189,7 +189,7 @@ class DelayFit(Record, frozen=True):
             )
         text = f"{best.name}, {_of(best)} {beyond} ({size})"
         if self.status == "undecided":
-            text += f"; undecided, {self.models[1].name} is about as likely"
+            text += f"; undecided: {self.models[1].name} is about as likely"
         if self.heaviest is not None:
             text += f"; a Pareto of shape {self.heaviest:.2g} or more is not ruled out"
         if self.ranks == 1 or self.steps == 1:
@@ -240,10 +240,10 @@ def fit_delays(own: ArrayLike, *, seed: int = 0) -> DelayFit:
     own = _checked(own)
     ranks, steps = own.shape
     if own.size < LEAST_VALUES:
-        text = f"{own.size} seconds of ranks and steps are too few; record {LEAST_VALUES} or more"
+        text = f"{own.size} values (ranks times steps) are too few; record {LEAST_VALUES} or more"
         return DelayFit("too few", None, (), ranks, steps, notes=(Note("few-values", "warning", text),))
     if np.ptp(own) <= LEAST_SPREAD * own.max():
-        text = "all ranks took the same for every step: there is no delay to be fitted"
+        text = "all ranks took the same time for every step, so there is no delay to fit"
         return DelayFit("no spread", None, (), ranks, steps, notes=(Note("no-spread", "info", text),))
     # In units of the mean excess all figures are near 1, whatever the seconds are counted in.
     unit = float(np.mean(own - own.min()))
@@ -300,7 +300,7 @@ def delayed(cluster: Cluster, fit: DelayFit, source: str) -> Cluster:
     ('shifted-exp', ['delay.lasts', 'delay.mu'])
     """
     if fit.delay is None or fit.best is None or fit.work_s is None:
-        raise InputError(f"no delay can be written: {'; '.join(note.message for note in fit.notes)}")
+        raise InputError(f"cannot write a delay: {'; '.join(note.message for note in fit.notes)}")
     best, delay = fit.best, fit.delay
     about = f"{source}; {fit.status}: best of {len(fit.models)} models {best.name}"
     about += f", p = {best.p:.2g}; beyond {fit.work_s:.6g} s of work"
@@ -324,11 +324,13 @@ def _checked(own: ArrayLike) -> Floats:
     except (TypeError, ValueError) as error:
         raise InputError(f"own: {error}; give a number of seconds for every rank and step") from error
     if table.ndim != 2:
-        raise InputError(f"own: {table.ndim} dimensions; give seconds by rank and step (ranks, steps)")
+        raise InputError(f"own: {table.ndim} dimensions; give an array of seconds (ranks, steps)")
     bad = ~(np.isfinite(table) & (table >= 0))
     if bad.any():
         rank, step = np.argwhere(bad)[0].tolist()
-        raise InputError(f"own[{rank}, {step}]: {table[rank, step]} is no number of seconds; give a finite one from 0")
+        raise InputError(
+            f"own[{rank}, {step}]: {table[rank, step]} is not a number of seconds; give a finite one of 0 or more"
+        )
     return table
 
 
@@ -376,46 +378,53 @@ def _notes(own: Floats, fit: DelayFit, p_ranks: float, p_steps: float) -> tuple[
         missing = "one rank was" if ranks == 1 else "one step was"
         note(
             "lasts-unknown",
-            f"{missing} recorded: whether ranks keep their delays is unknown; a new draw per step is assumed",
+            f"{missing} recorded, so it is unknown whether ranks keep their delays; a new draw per step is assumed",
         )
     elif best.lasts == "step" and status != "even":
         if between is not None and between > 0.1 and p_ranks < 1e-3:
-            text = f"{100 * between:.0f} % of the variance lies between ranks, unlike with a new draw in every step"
+            text = (
+                f"{100 * between:.0f} % of the variance lies between ranks, which a new draw "
+                "in every step does not explain"
+            )
             note("ranks-differ", f"{text}; some ranks are late more often", between=between, p=p_ranks)
-        text = "one figure per step cannot show whether each task or the whole step is late"
+        text = "one value per step cannot show whether each task or the whole step is late"
         note("task-or-step", f"{text}; the delay is written for the step", "info")
     if best.lasts == "run" and ranks < LEAST_RANKS:
-        text = f"delays that last are drawn once a rank, and there are {ranks}: the interval is wide, a Pareto unknown"
+        text = (
+            f"delays that last a run are drawn once per rank, and there are only {ranks} "
+            "ranks: the interval is wide and a Pareto is not fitted"
+        )
         note("few-ranks", f"{text}; record {LEAST_RANKS} ranks or more", ranks=ranks)
     if best.lasts == "run" and status in ("ok", "undecided") and best.jitter_s:
         text = f"within a rank steps differ by {formatting.duration(best.jitter_s * 1e9)} (standard deviation)"
-        note("jitter", f"{text}: that is not part of the delay that is written", "info", jitter_s=best.jitter_s)
+        note("jitter", f"{text}: the written delay does not include that", "info", jitter_s=best.jitter_s)
     if status == "undecided":
         difference = models[1].bic - best.bic
         text = f"{best.name} and {models[1].name} are about as likely (criterion differs by {difference:.1f})"
         note("undecided", f"{text}; record more steps or ranks", difference=difference)
     if fit.heaviest is not None:
-        text = f"longer tails are not ruled out: a Pareto of shape {fit.heaviest:.2g} or more lies within 95 %"
+        text = (
+            f"a longer tail is not ruled out: a Pareto of shape {fit.heaviest:.2g} or more is within the 95 % interval"
+        )
         note("tail-open", f"{text}; record more {'ranks' if best.lasts == 'run' else 'steps'}", shape=fit.heaviest)
     if status == "no fit":
-        text = f"no model fits: samples of the best one, {best.name}, are as far from it with p = {best.p:.2g}"
-        note("no-fit", f"{text}; the observed seconds are used instead", p=best.p, distance=best.distance)
+        text = f"no model fits: samples of the best one, {best.name}, deviate as much only with p = {best.p:.2g}"
+        note("no-fit", f"{text}; the observed values are used instead", p=best.p, distance=best.distance)
     if status == "even":
-        text = "no rank is late beyond noise on either side of the mean; the observed seconds are used as delays"
+        text = "no rank is late beyond symmetric noise around the mean; the observed values are used as delays"
         note("even-ranks", text, "info", jitter_s=best.jitter_s or 0.0)
     if ranks > 1 and steps > 1 and p_steps < 1e-3:
         text = (
-            "steps vary on all ranks together, which delays of single ranks do not explain: the work varies from step"
+            "steps vary on all ranks together, which delays of single ranks do not explain: the "
+            "work varies between steps,"
         )
-        note("steps-differ", f"{text} to step, and part of what is fitted is that", p=p_steps)
+        note("steps-differ", f"{text} and part of the fitted delay is that variation", p=p_steps)
     if steps > 2:
         usual = np.median(own, axis=0)
         median = float(np.median(usual[1:]))
         spread = 1.4826 * float(np.median(np.abs(usual[1:] - median)))
         if usual[0] > median + max(5 * spread, 0.5 * median):
-            text = (
-                f"the first step took {usual[0]:.3g} s on its own while the others take {median:.3g} s; it is included"
-            )
+            text = f"the first step took {usual[0]:.3g} s and the others {median:.3g} s; it is included"
             note("slow-first-step", f"{text}: record after warming up", first_s=float(usual[0]), median_s=median)
     return tuple(notes)
 

@@ -132,14 +132,14 @@ def checked_delay(delay: Delay, where: str) -> Delay:
         if needed and value is None:
             raise InputError(f"{where}: {name}: missing; {delay.kind} needs {' and '.join(KINDS[delay.kind])}")
         if not needed and value is not None:
-            raise InputError(f"{where}: {name}: no field of {delay.kind}; it has {', '.join(KINDS[delay.kind])}")
+            raise InputError(f"{where}: {name}: not a field of {delay.kind}; it has {', '.join(KINDS[delay.kind])}")
         if value is not None and not 0 < value <= 1e12:
             raise InputError(f"{where}: {name}: {value} is out of range; give a number above 0, up to 1e+12")
     if (delay.kind == "empirical") != bool(delay.values):
-        raise InputError(f"{where}: values: empirical delays need some, and no other kind has any")
+        raise InputError(f"{where}: values: required for empirical delays and not allowed for other kinds")
     for value in (delay.a, *delay.values):
         if not 0 <= value <= LONGEST_S:
-            raise InputError(f"{where}: {value} is no delay; give seconds from 0 to {LONGEST_S:g}")
+            raise InputError(f"{where}: {value} is not a delay; give seconds from 0 to {LONGEST_S:g}")
     if delay.seed < 0:
         raise InputError(f"{where}: seed: {delay.seed} is below 0; give a whole number from 0 up")
     return delay
@@ -187,7 +187,7 @@ def parse_delay(text: str) -> Delay:
             try:
                 fields[name] = int(value) if name == "seed" else float(value)
             except ValueError:
-                raise InputError(f"{where}: {name}: {value!r} is no number; give one") from None
+                raise InputError(f"{where}: {name}: {value!r} is not a number; give one") from None
     return checked_delay(Delay(kind, **fields), where)
 
 
@@ -199,6 +199,6 @@ def _read_values(path: Path) -> tuple[float, ...]:
                 values.append(float(line))
             except ValueError:
                 raise InputError(
-                    f"{path}, line {number}: {line[:40]!r} is no number of seconds; give one per line"
+                    f"{path}, line {number}: {line[:40]!r} is not a number of seconds; give one per line"
                 ) from None
     return tuple(values)

@@ -24,7 +24,7 @@ from densing.efficiency.simulation.tasks import Columns, Float, Graph, Task, col
 from densing.efficiency.timeline import Comm, Int, Kind, Lane, Origin, RankTimeline, Spans, Step, Timeline
 
 LONGEST_S = 4e9
-"""Longest run whose nanoseconds a timeline can hold (with some to spare)."""
+"""Longest run, in seconds, whose nanoseconds fit a timeline (with some margin)."""
 
 
 class Simulation:
@@ -105,7 +105,7 @@ def simulate(
     """
     for name, value in (("kappa", kappa), ("kappa_comm", kappa_comm)):
         if not (np.isfinite(value) and value >= 0):
-            raise InputError(f"{name}: {value} is no finite number from 0 up; 0 is no contention")
+            raise InputError(f"{name}: {value} is not a finite number of 0 or more; 0 means no contention")
     table = columns(graph, ranks, speed)
     contended = kappa > 0 or kappa_comm > 0
     given_up: Sequence[int] = ()
@@ -287,9 +287,9 @@ class Late:
         needs[list(table.need)] = True
         waiter, awaited = table.waiter[: table.named], table.awaited[: table.named]
         self.others = waiter[~needs[waiter]], awaited[~needs[waiter]]
-        """The waits that are not counted here: tasks that wait for all they name."""
+        """Waits handled elsewhere: those of tasks that wait for everything they name."""
         self.unmet: list[int] = (needs + np.bincount(table.task[follows], minlength=len(table.tasks))).tolist()
-        """What else tasks wait for: enough of what they name, and what is before them on their streams."""
+        """What tasks also wait for: enough of the tasks they name, and their predecessors on their streams."""
 
     def enough(self, task: int) -> list[int]:
         """Note that a task was completed; return those that have as many as they need now."""
@@ -328,8 +328,8 @@ class Late:
             most = len(set(tasks[task].after))
             need = self.left[task]
             raise InputError(
-                f"{name_of(task, tasks[task])}, need: {need} more of the {most} it waits for would have to complete, "
-                "and the rest were abandoned; need fewer"
+                f"{name_of(task, tasks[task])}, need: {need} more of the {most} it waits for "
+                "would have to complete, but the rest were abandoned; set a smaller need"
             )
 
 

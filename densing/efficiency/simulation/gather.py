@@ -90,13 +90,15 @@ def check_gather(step: Gather) -> None:
             )
     if step.rows > step.table_rows:
         raise InputError(
-            f"{step.name}: rows: {step.rows:,} distinct rows of a table of {step.table_rows:,}; give at most as many"
+            f"{step.name}: rows: {step.rows:,} distinct rows of a table of {step.table_rows:,}; give at most that many"
         )
     if step.dtype_bytes not in (1, 2, 4, 8):
-        raise InputError(f"{step.name}: dtype_bytes: {step.dtype_bytes} is no size of a number; give 1, 2, 4 or 8")
+        raise InputError(
+            f"{step.name}: dtype_bytes: {step.dtype_bytes} is not a valid number of bytes; give 1, 2, 4 or 8"
+        )
     for field in ("train_s", "sample_s"):
         if not (math.isfinite(getattr(step, field)) and getattr(step, field) >= 0):
-            raise InputError(f"{step.name}: {field}: {getattr(step, field)} is out of range; give seconds from 0 up")
+            raise InputError(f"{step.name}: {field}: {getattr(step, field)} is out of range; give seconds of 0 or more")
 
 
 PRESETS = Presets(Gather, Path(__file__).with_suffix(".toml"), "table", check_gather)

@@ -24,7 +24,7 @@ SPLIT = {
     "split_vocabulary": "vocabulary",
 }  # fmt: skip
 OWN: dict[str, Any] = {"batch": 8, "sequence": 2048, "micro_batches": 8}
-"""A training step of a model that is no preset: an assumption, as the presets' training steps."""
+"""Training step of a model that is not a preset; an assumption, like the presets' training steps."""
 STEP = ("mode", "batch", "sequence", "micro_batches", "dtype_bytes", "recompute", "fused_attention", "dropout",
         "gradient_bytes", "overlap_weight_gradients")  # fmt: skip
 
@@ -125,7 +125,7 @@ _LLAMAS = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "olmo", "olm
 MIXTURES: Mapping[str, str] = {
     "mixtral": "intermediate_size", "olmoe": "intermediate_size", "qwen3_moe": "moe_intermediate_size"
 }  # fmt: skip
-"""Mixtures whose layers are all alike, and the field that says how wide an expert is."""
+"""Mixtures with identical layers, and the field that states an expert's width."""
 GATED = frozenset(_LLAMAS | {"phi3", "internlm2", "baichuan"})
 PLAIN = frozenset({"gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "bloom", "starcoder2"})
 TIED = frozenset({"gpt2", "gpt_neo", "opt", "bloom", "gemma", "gemma2"})
@@ -157,9 +157,9 @@ def read_config(path: Path) -> Transformer:
     try:
         data = msgspec.json.decode(read_text(file, str(file)))
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise InputError(f"{file}: no readable JSON ({error}); give a model's config.json") from error
+        raise InputError(f"{file}: not readable JSON ({error}); give a model's config.json") from error
     if not isinstance(data, dict):
-        raise InputError(f"{file}: holds no object; give a model's config.json")
+        raise InputError(f"{file}: holds no JSON object; give a model's config.json")
     return transformer_of(data, str(file), file.resolve().parent.name)
 
 
@@ -207,7 +207,7 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
     vocabulary = _size(config, "vocabulary", where)
     tied = config.get("tie_word_embeddings")
     if not (tied is None or isinstance(tied, bool)):
-        raise InputError(f"{where}: tie_word_embeddings: {tied!r} is neither true nor false")
+        raise InputError(f"{where}: tie_word_embeddings: {tied!r} must be true or false")
     return Transformer(
         str(config.get("_name_or_path") or name or kind),
         layers,

@@ -9,13 +9,13 @@ from densing.core import InputError, Record
 from densing.efficiency.simulation.presets import Presets
 
 EDGE = -1
-"""As a cut: the tokens' numbers are sent, and the server computes everything."""
+"""Cut that sends the token ids, so the server computes everything."""
 ID_BYTES = 4
-"""Of a token's number on the wire."""
+"""Bytes of a token id on the wire."""
 RANGE_BYTES = 8
-"""Least number and step of a token's state, where its numbers are levels."""
+"""Bytes of the minimum and the step of a token's state, when its values are quantised to levels."""
 STATE_BITS = (2, 4, 8, 16)
-"""Of each number handed over, that can be sent."""
+"""Bit widths in which a number can be sent."""
 
 
 class Served(Record, frozen=True):
@@ -78,7 +78,7 @@ class Served(Record, frozen=True):
             When the model has no such layers, or they are in another order.
         """
         if not 1 <= left_at <= self.layers:
-            raise InputError(f"exit={left_at}: {self.name} has {self.layers} layers whose times are known")
+            raise InputError(f"exit={left_at}: {self.name} has {self.layers} layers with known times")
         if cut is None:
             return sum(self.device_s[:left_at]) + sum(self.device_ends_s), 0.0
         if cut == EDGE:
@@ -116,8 +116,8 @@ def check_served(request: Served) -> None:
     """
     if len(request.device_s) != len(request.edge_s) or not request.device_s:
         raise InputError(
-            f"{request.name}: device_s, edge_s: {len(request.device_s)} and {len(request.edge_s)} layers; "
-            "measure the same model on both sides"
+            f"{request.name}: device_s, edge_s: {len(request.device_s)} and {len(request.edge_s)} "
+            "layers, but both need the same number; measure the same model on both sides"
         )
     for field in ("device_s", "edge_s", "device_ends_s", "edge_ends_s"):
         bad = [value for value in getattr(request, field) if not (math.isfinite(value) and value >= 0)]

@@ -55,7 +55,7 @@ class Task(NamedTuple):
 
 
 MOST_TASKS = 3_000_000
-"""A graph of more is refused while it is being made: some ten seconds, and two gigabytes."""
+"""Most tasks of a graph; more are refused while it is built (at the limit some ten seconds and two gigabytes)."""
 
 
 class Graph:
@@ -87,7 +87,7 @@ class Graph:
         self.need: dict[int, int] = {}
         self.until: dict[int, int] = {}
         self.step = -1
-        """Step that tasks added from now on belong to."""
+        """Step of the tasks added from now on."""
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -116,7 +116,7 @@ class Graph:
         """
         if isinstance(resources, str):
             raise InputError(
-                f"task {name!r}: resources={resources!r}: a sequence of names is needed, say [{resources!r}]"
+                f"task {name!r}: resources={resources!r}: must be a sequence of names, for example [{resources!r}]"
             )
         self.room(1)
         task = Task(name, kind, tuple(ranks), stream, seconds, count, tuple(after), tuple(resources), comm, self.step)
@@ -271,7 +271,7 @@ def _int(values: Iterable[Any], tasks: Sequence[Task], field: str) -> Int:
     except (ValueError, OverflowError) as error:
         raise InputError(f"graph of {len(tasks)} tasks, {field}: {error}; use int") from error
     if column.ndim != 1 or column.dtype.kind not in "iu":
-        raise InputError(f"graph of {len(tasks)} tasks, {field}: a value is no whole number; use int")
+        raise InputError(f"graph of {len(tasks)} tasks, {field}: a value is not a whole number; use int")
     return column.astype(np.int64)
 
 
@@ -305,8 +305,9 @@ def _named(tasks: Sequence[Task]) -> tuple[Int, Int]:
         number, other = int(waiter[wait]), int(awaited[wait])
         who = name_of(other, tasks[other]) if 0 <= other < len(tasks) else f"task {other}, which does not exist"
         raise InputError(
-            f"{name_of(number, tasks[number])}, after: waits for {who}; a task can only wait for earlier ones, or "
-            "both may deadlock: add tasks in the order in which every rank reaches them"
+            f"{name_of(number, tasks[number])}, after: waits for {who}; a task can only wait for "
+            "earlier ones, otherwise the two may deadlock: add tasks in the order in which every "
+            "rank reaches them"
         )
     return waiter, awaited
 
@@ -316,7 +317,7 @@ def _check_late(graph: Graph) -> None:
     tasks = graph.tasks
     for number in (*graph.need, *graph.until):
         if not 0 <= number < len(tasks):
-            raise InputError(f"graph of {len(tasks)} tasks: a rule is for task {number}, which does not exist")
+            raise InputError(f"graph of {len(tasks)} tasks: a rule applies to task {number}, which does not exist")
     for number, need in graph.need.items():
         most = len(set(tasks[number].after))
         if not 1 <= need <= most:
@@ -336,14 +337,16 @@ def _seconds(tasks: Sequence[Task], kind: Int, task: Int, rank: Int, speed: Sequ
         raise InputError(f"speed: {len(speed)} values for {count} ranks; give one per rank, or none")
     for number, value in enumerate(speed[:count]):
         if not (math.isfinite(value) and value > 0):
-            raise InputError(f"speed of rank {number}: {value} is no finite number above 0; 1 is the usual speed")
+            raise InputError(f"speed of rank {number}: {value} is not a finite number above 0; 1 is the usual speed")
     speeds = np.asarray(speed[:count], np.float64) if len(speed) else np.ones(count)
     try:
         seconds = np.array(list(map(itemgetter(4), tasks)), np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"graph of {len(tasks)} tasks, seconds: {error}; give numbers") from error
     for number in np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0))).tolist():
-        raise InputError(f"{name_of(number, tasks[number])}, seconds: {seconds[number]} is no finite time from 0 up")
+        raise InputError(
+            f"{name_of(number, tasks[number])}, seconds: {seconds[number]} is not a finite time of 0 or more"
+        )
     slowest = np.full(len(tasks), np.inf)
     np.minimum.at(slowest, task, speeds[rank])
     return np.where(kind == Kind.COMPUTE, seconds / slowest, seconds)

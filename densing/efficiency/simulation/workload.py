@@ -149,9 +149,9 @@ class Module(Record, frozen=True):
     saved: int = 0
     scores: int = 0
     routed: int = 0
-    """Bytes that a rank sends to the experts of its tokens, and gets back; 0 where there is no mixture."""
+    """Bytes that a rank sends to its tokens' experts, and receives back; 0 without a mixture of experts."""
     experts: int = 0
-    """Of the parameters, those of experts: the ranks of an expert-parallel group have different ones."""
+    """Parameters of experts, which differ between the ranks of an expert-parallel group."""
 
 
 class Workload(Record, frozen=True):
@@ -325,9 +325,9 @@ def check(workload: Workload) -> None:
         raise UnknownNameError("recompute", workload.recompute, RECOMPUTE)
     model, split = workload.model, workload.split
     if workload.dtype_bytes not in (1, 2, 4, 8):
-        raise InputError(f"dtype_bytes: {workload.dtype_bytes} is no size of an element; give 1, 2, 4 or 8")
+        raise InputError(f"dtype_bytes: {workload.dtype_bytes} is not a valid number of bytes; give 1, 2, 4 or 8")
     if workload.gradient_bytes not in (0, 1, 2, 4, 8):
-        raise InputError(f"gradient_bytes: {workload.gradient_bytes} is no size of an element; give 1, 2, 4 or 8")
+        raise InputError(f"gradient_bytes: {workload.gradient_bytes} is not a valid number of bytes; give 1, 2, 4 or 8")
     counts = {
         **{field: getattr(model, field) for field in COUNTS},
         **{field: getattr(split, field) for field in ("dp", "tp", "pp", "cp", "virtual")},
@@ -342,7 +342,7 @@ def check(workload: Workload) -> None:
     _divides("heads", model.heads, "kv_heads", model.kv_heads)
     _check_experts(model, split)
     if model.kv_heads % split.tp and split.tp % model.kv_heads:
-        raise InputError(f"kv_heads: {model.kv_heads} and tp {split.tp}: neither divides the other; choose another tp")
+        raise InputError(f"kv_heads: {model.kv_heads} and tp {split.tp}: one must divide the other; choose another tp")
     if split.pp > model.layers:
         raise InputError(f"pp: {split.pp} stages for {model.layers} layers; give at most one stage per layer")
     if split.virtual > 1:
@@ -360,7 +360,9 @@ def _check_experts(model: Transformer, split: Split) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
             raise InputError(f"{name}: {value!r} is out of range; give a whole number from 0 to {MOST}")
     if bool(model.experts) != bool(model.active) or model.active > model.experts:
-        raise InputError(f"active: {model.active} of {model.experts} experts; a token visits 1 to all of them")
+        raise InputError(
+            f"active: {model.active} of {model.experts} experts; must be between 1 and the number of experts"
+        )
     if split.ep != 1:
         if not split.ep or not model.experts:
             raise InputError(f"ep: {split.ep}: {model.name} has no experts; leave it at 1")
@@ -390,7 +392,8 @@ def _check_placement(split: Split, layers: int) -> None:
         one >= other for one, other in pairwise((0, *split.cuts, layers) if split.cuts else ())
     ):
         raise InputError(
-            f"cuts: {list(split.cuts)} of {layers} layers leave a stage without a layer; give increasing whole "
+            f"cuts: {list(split.cuts)} of {layers} layers leave a stage without layers; give "
+            "increasing whole "
             f"numbers from 1 to {layers - 1}"
         )
     if split.order and sorted(split.order) != list(range(split.pp)):
@@ -414,7 +417,7 @@ class _Shape(NamedTuple):
     keys: int
     size: int
     norms: int
-    """Elements of activations that every rank of the group holds (sequence parallel: its part of them)."""
+    """Activation elements that every rank of the group holds (with sequence parallelism, only its part)."""
 
 
 @cache

@@ -109,7 +109,7 @@ class Physics:
 
 
 PHYSICS = Physics()
-"""The simulator's own laws."""
+"""The simulator's laws, unbroken."""
 
 MUTATIONS: Mapping[str, Physics] = MappingProxyType(
     {
@@ -119,7 +119,7 @@ MUTATIONS: Mapping[str, Physics] = MappingProxyType(
         "no overlap": Physics(overlap=False),
     }
 )
-"""The laws broken one at a time."""
+"""Laws of the simulator that are broken one at a time."""
 
 
 Evidence = Literal["first-hand", "second-hand", "derived", "measured", "recalled"]
@@ -202,7 +202,7 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.grade not in GRADES:
-            raise InputError(f"claim {self.id}: grade {self.grade!r} does not exist; give one of {', '.join(GRADES)}")
+            raise InputError(f"claim {self.id}: grade {self.grade!r} is unknown; give one of {', '.join(GRADES)}")
         if self.grade == "calibrated on other rows" and self.null is None:
             raise InputError(
                 f"claim {self.id} is calibrated on other rows and has no null model; give the prediction of a model "
@@ -211,7 +211,7 @@ class Claim:
 
 
 RECORDS = Path(__file__).with_name("records")
-"""What ladders of ours have measured, as `densing ladder gain` leaves it: too long to train within `validate`."""
+"""Results of our ladders, as `densing ladder gain` writes them; training takes too long for `validate`."""
 
 
 def recorded(name: str, arm: str) -> Answer:
@@ -236,7 +236,7 @@ def recorded(name: str, arm: str) -> Answer:
     data = read_json(RECORDS / f"{name}.json")
     row = next((row for row in data["figures"] if row["arm"] == arm), None)
     if row is None:
-        return Answer(None, f"no arm {arm} in the record {name}")
+        return Answer(None, f"arm {arm} is missing from the record {name}")
     spec = data["spec"]
     ratio, low, high = (formatting.number(row[f"token_{part}"]) for part in ("ratio", "lo", "hi"))
     share = formatting.number(row["bytes"] / spec["baseline_cost"]["bytes"])
@@ -249,7 +249,7 @@ def recorded(name: str, arm: str) -> Answer:
 
 
 FREE = Link(0.0, 0.0)
-"""A link that costs nothing."""
+"""A link without cost."""
 
 
 def device_taking(

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Mapping[str, Any]]
 """Knobs by technique."""
 Step = Workload | Gather | Convex | Served
-"""What is planned: a step of a transformer, one that gathers rows, one of a linear problem."""
+"""Kinds of workload that can be planned: a step of a transformer, one that gathers rows, one of a linear problem."""
 
 FITS, DOES_NOT_FIT, DOES_NOT_APPLY = "simulated", "does not fit", "does not apply"
 RANKS = (FITS, DOES_NOT_FIT, DOES_NOT_APPLY)
 TIGHT = 0.8
-"""Of a device's memory: what is counted above this leaves little for what is not (buffers, fragments, the driver)."""
+"""Share of a device's memory above which little is left for what is not counted (buffers, fragments, the driver)."""
 
 
 PLAIN = {"ddp": 0, "ddp-tuned": 0, "zero1": 1, "zero2": 2, "zero3": 3, "tensor-parallel": 0, "pipeline": 0}
-"""Techniques that the cost model of measured runs knows too, by their stage of ZeRO."""
+"""Techniques that the cost model also covers, with their ZeRO stage."""
 
 
 class Row(Record, frozen=True):
@@ -166,7 +166,7 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
     if str(best["technique"]) == base or best["speedup"] <= 1:
         if [str(row["technique"]) for row in fitting] == [base]:
             return f"Only {base} fits in memory{left_out}"
-        none = "Nothing that fits" if misfits else f"None of {len(rows)} techniques"
+        none = "No technique that fits" if misfits else f"None of {len(rows)} techniques"
         return f"{none} is faster than {base}{', which does not fit' if base in misfits else left_out}"
     than = f"{base}, which does not fit," if base in misfits else base
     also = beside([name for name in misfits if name != base])
@@ -361,16 +361,17 @@ def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
         error = (
             f"standard errors of a step are up to {formatting.percent(100 * max(shares))} of it"
             if shares
-            else "one draw for the whole run, or few steps: steps have no standard error"
+            else "steps have no standard error: there is one draw for the whole run, or too few steps"
         )
-        message = f"delays are drawn, {cluster.delay}, the same for all techniques; {error}"
+        message = f"delays are drawn from {cluster.delay}, the same for all techniques; {error}"
         notes.append(Note("delays-drawn", "info", message, {"delay": str(cluster.delay)}))
     hiding = [row.technique for row in rows if row.overlap_ratio]
     if hiding and not cluster.kappa and not cluster.kappa_comm:
         message = (
-            f"{cluster.name} knows no contention (kappa 0): overlap is free here, but not on real devices "
-            f"({', '.join(hiding)}); `densing calibrate` measures it, `densing techniques validate` says what "
-            "published runs imply"
+            f"{cluster.name} has no contention (kappa 0), so overlap is free here, unlike on real "
+            "devices "
+            f"({', '.join(hiding)}); `densing calibrate` measures it, and `densing techniques "
+            "validate` shows what published runs imply"
         )
         notes.append(Note("no-contention", "info", message, {"techniques": hiding}))
     applied = [row for row in rows if row.status != DOES_NOT_APPLY]
@@ -519,7 +520,7 @@ def regime(
     """
     varied = link or ("inter" if cluster.n > cluster.per_node else "intra")
     if replicas and cluster.speed:
-        raise InputError(f"cluster {cluster.name} gives a speed per device; a map over replicas needs equal devices")
+        raise InputError(f"cluster {cluster.name} has a speed per device, but a map over replicas needs equal devices")
     grid = _grid(cluster, varied, bandwidths_gbps, replicas or batches)
     cells: list[Cell] = []
     notes: dict[str, Note] = {}
@@ -589,11 +590,11 @@ def _grid(cluster: Cluster, link: str, bandwidths: Sequence[float], batches: Seq
         raise InputError(f"cluster {cluster.name} has no link {link!r}; it has {known}")
     for value in (*bandwidths, *batches):
         if not 0 < value < float("inf"):
-            raise InputError(f"{value} is no bandwidth or batch of a map; give positive numbers")
+            raise InputError(f"{value} is not a valid bandwidth or batch of a map; give positive numbers")
     if not batches:
-        raise InputError("no batch for the map; give some, as in 1,4,16")
+        raise InputError("the map has no batches; give some, as in 1,4,16")
     own = getattr(cluster, link).beta_s_per_byte
     if not bandwidths and not own:
-        raise InputError(f"cluster {cluster.name}: its link {link} costs no time per byte; give the map's bandwidths")
+        raise InputError(f"cluster {cluster.name}: its link {link} takes no time per byte; give the map's bandwidths")
     chosen = sorted({float(f"{value:.6g}") for value in bandwidths or [factor * 8e-9 / own for factor in FACTORS]})
     return [(bandwidth, batch) for bandwidth in chosen for batch in sorted(set(batches))]

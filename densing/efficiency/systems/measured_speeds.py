@@ -68,7 +68,7 @@ SLIDE = (
     "Balaji, SC 2024, as quoted by glennklockwood.com (430, 400 and 380 TFLOP/s of 989); vocabulary, width and depth "
     "of arXiv 2407.21783"
 )
-INPUTS = "model, layout, data sheets; how operations are counted is not said (here: attention in full)"
+INPUTS = "model, layout, data sheets; the source does not say how operations are counted (here: full attention)"
 STAGES = (1, 2, 4, 8)
 """Stages per device that 126 layers and both ends allow in 16 stages."""
 
@@ -77,7 +77,7 @@ CLAIMS: tuple[Claim, ...] = (
           "second-hand", "Korthikanti et al., arXiv 2205.05198, table 5, as quoted in our notes",
           partial(_step_seconds, GPT3), 0.1,
           inputs="model, layout, data sheets; constants fitted without this paper's other rows",
-          assumptions={"no stages interleaved": lambda: _step_seconds({**GPT3, "vpp": 1}, Physics())}),
+          assumptions={"no interleaved stages": lambda: _step_seconds({**GPT3, "vpp": 1}, Physics())}),
     *(
         Claim(f"L3-{number}", "share of the peak", f"Llama 3 405B, {row['gpus']:,} H100, {row['seq']:,} tokens",
               published, "%", "second-hand", SLIDE, partial(_share_of_peak, row), 0.1, inputs=INPUTS)

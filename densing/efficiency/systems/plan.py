@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 FROM_HOST = "from_host"
-"""Operation of a communication between a device and its host's memory."""
+"""Operation that moves data between a device and its host's memory."""
 
 
 class Plans(Protocol):
@@ -156,7 +156,7 @@ def measure(plan: Plan, cluster: Cluster) -> SteadyStep:
 
 
 BATCHES = 8
-"""Of steps, whose means a standard error is taken from: neighbouring steps of a round are not independent."""
+"""Batches of steps whose means give the standard error, because neighbouring steps of a round are not independent."""
 
 
 def _standard_error(timeline: Timeline, plan: Plan, cluster: Cluster) -> float | None:

@@ -62,7 +62,7 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     """
     if spec.nproc > cluster.n:
         raise InputError(
-            f"the run has {spec.nproc} ranks and cluster {cluster.name} has {cluster.n} devices; "
+            f"the run has {spec.nproc} ranks, but cluster {cluster.name} has {cluster.n} devices; "
             f"calibrate with --nproc {spec.nproc}"
         )
     technique = get_technique(spec.technique)

@@ -67,7 +67,7 @@ class Runnable(Protocol):
     """A technique that runs for real: one call per rank, inside the process group."""
 
     stand_in: str
-    """Empty, or what the run is instead of the technique itself (printed wherever its results are)."""
+    """Empty, or what the run does instead of the technique itself (printed with all its results)."""
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Train ``env.spec.steps`` steps on this rank, and return its record."""
@@ -83,9 +83,9 @@ class BuiltIn:
     knobs: tuple[Knob, ...] = ()
     axis: ClassVar[str] = "dp"
     changes_loss: ClassVar[str] = ""
-    """How what is learned per step differs from plain synchronous training; empty where it does not."""
+    """How learning per step differs from plain synchronous training; empty if it does not."""
     not_available: ClassVar[tuple[str, ...]] = ()
-    """What was looked for about it and found in no readable source; never filled in."""
+    """What we looked for and found in no source that we could read; never filled in."""
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -152,12 +152,12 @@ def whole(low: int, high: int | None = None) -> Kind:
         try:
             return check(int(text))
         except ValueError:
-            raise InputError(f"is no whole number; give one {span}") from None
+            raise InputError(f"is not a whole number; give one {span}") from None
 
     def check(setting: Any) -> int:
         # True is an integer in Python, and no setting of a knob.
         if isinstance(setting, bool) or not isinstance(setting, Integral):
-            raise InputError(f"is no whole number; give one {span}")
+            raise InputError(f"is not a whole number; give one {span}")
         value = int(setting)
         if value < low or (high is not None and value > high):
             raise InputError(f"is out of range; give a whole number {span}")
@@ -174,11 +174,11 @@ def number(low: float, high: float | None = None) -> Kind:
         try:
             return check(float(text))
         except ValueError:
-            raise InputError(f"is no number; give one {span}") from None
+            raise InputError(f"is not a number; give one {span}") from None
 
     def check(setting: Any) -> float:
         if isinstance(setting, bool) or not isinstance(setting, Real):
-            raise InputError(f"is no number; give one {span}")
+            raise InputError(f"is not a number; give one {span}")
         value = float(setting)
         if not math.isfinite(value) or value < low or (high is not None and value > high):
             raise InputError(f"is out of range; give a number {span}")
@@ -194,7 +194,7 @@ def _positive(value: float) -> float:
 
 
 above_zero = Kind(lambda text: _positive(number(0.0).parse(text)), lambda value: _positive(number(0.0).check(value)))
-"""The kind of finite numbers above 0."""
+"""Kind of a finite number above 0."""
 
 
 def choice(names: Sequence[str]) -> Kind:
@@ -226,12 +226,12 @@ def optional(kind: Callable[[str], Any]) -> Kind:
 def _flag(text: str) -> bool:
     answers = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
     if text.lower() not in answers:
-        raise InputError("is neither yes nor no; give one of them")
+        raise InputError("is neither yes nor no; give yes or no")
     return answers[text.lower()]
 
 
 flag = Kind(_flag, lambda value: value if isinstance(value, bool) else _flag(str(value)))
-"""The kind of yes or no.
+"""Kind of a yes-or-no value.
 
 Examples
 --------
@@ -428,7 +428,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         except InputError as error:
             raise InputError(f"--set {text}: {value!r} {error}") from error
         except (ValueError, TypeError) as error:
-            raise InputError(f"--set {text}: {value!r} is no value of this knob ({error})") from error
+            raise InputError(f"--set {text}: {value!r} is not a valid value of this knob ({error})") from error
         if isinstance(parsed, float) and not math.isfinite(parsed):
             raise InputError(f"--set {text}: {value!r} is not a finite number")
         settings[name][knob] = parsed
@@ -499,13 +499,15 @@ def _registered() -> tuple[dict[str, EntryPoint], list[Note]]:
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
         details = {"technique": point.name, "value": point.value}
         if not NAME.fullmatch(point.name):
-            message = f"{point.value}: {point.name!r} is no name for a technique; use a-z, 0-9, '-', '_' and '.'"
+            message = (
+                f"{point.value}: {point.name!r} is not a valid name for a technique; use a-z, 0-9, '-', '_' and '.'"
+            )
             notes.append(Note("technique-name", "warning", message, details))
         elif point.name not in BUILT_IN and point.name not in usable:
             usable[point.name] = point
         # The same entry point twice is one package that is found in two places.
         elif point.name in BUILT_IN or usable[point.name].value != point.value:
-            message = f"{point.value}: another technique is called {point.name!r} already; this one is left out"
+            message = f"{point.value}: another technique is already called {point.name!r}; this one is left out"
             notes.append(Note("technique-name-taken", "warning", message, details))
     return usable, notes
 
@@ -522,10 +524,10 @@ def _load(point: EntryPoint) -> Technique:
             f"technique {point.name}: {point.value} cannot be loaded ({reason}); repair or remove that package"
         ) from error
     if missing is not None:
-        raise UnavailableError(f"technique {point.name}: {point.value} {missing}; it is no technique")
+        raise UnavailableError(f"technique {point.name}: {point.value} {missing}, so it is not a technique")
     if technique.name != point.name:
         raise UnavailableError(
-            f"technique {point.name}: {point.value} calls itself {technique.name!r}; register it under that name"
+            f"technique {point.name}: {point.value} has the name {technique.name!r}; register it under that name"
         )
     return technique
 

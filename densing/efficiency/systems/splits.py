@@ -58,7 +58,7 @@ def split_over(
     stages = pp or 1
     for name, size in (("tp", tp), ("dp", dp), ("pp", pp)):
         if size is not None and size < 1:
-            raise InputError(f"{name} {size} is no number of devices; give 1 or more")
+            raise InputError(f"{name} {size} is not a number of devices; give 1 or more")
     room = cluster.n // (stages * workload.split.cp)
     width = tp or _width(workload, cluster.per_node, room // max(dp or 2, 1))
     split = replace(workload.split, dp=dp or max(room // width, 1), tp=width, pp=stages)
@@ -92,7 +92,7 @@ def _width(workload: Workload, per_node: int, limit: int) -> int:
 
 
 TIMES = (1, 2, 4, 8, 16, 32, 64)
-"""As many devices as the cluster has, and so many times as many."""
+"""Multiples of the cluster's devices to try."""
 WIDTHS = (1, 2, 4, 8)
 STAGES = (1, 2, 4, 8, 16)
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SIMULATED: tuple[Grade, ...] = ("predicted", "calibrated on other rows")
-"""Grades whose answers must come from the simulator: their checks run again under every mutation."""
+"""Grades whose answers must come from the simulator, so their checks are repeated under every mutation."""
 
 VERDICTS = ("reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run")
 NEARER = 0.001
-"""By how much an error must be smaller than the null model's to come closer."""
+"""Margin by which an error must be smaller than the null model's to count as closer."""
 HELD, MISSED = ("reproduced", "agrees"), ("not reproduced", "differs")
 
 
@@ -219,7 +219,7 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
     claims = {technique.name: claims_of(technique, remarks) for technique in chosen}
     for name in claims:
         if names and not claims[name]:
-            message = f"{name}: no published figure is listed for it, so there is nothing to check"
+            message = f"{name}: lists no published figures, so there is nothing to check"
             remarks.append(Note("no-claims", "info", message, {"technique": name}))
     pairs = [(name, claim) for name, own in claims.items() for claim in own]
     findings = []
@@ -269,8 +269,9 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
     noticed = tuple(key for key, other in mutated.items() if notices(claim, answer, other))
     if claim.grade == "predicted" and not noticed:
         message = (
-            f"{claim.id} is graded predicted and comes out the same under {', '.join(MUTATIONS)}: it is counted as "
-            "algebraic; hand the check's physics on to what it simulates, or grade it by what it does"
+            f"{claim.id} is graded predicted but does not change under {', '.join(MUTATIONS)}: it "
+            "is counted as algebraic; pass the check's physics to what it simulates, or correct "
+            "the grade"
         )
         remarks.append(Note("insensitive-claim", "warning", message, {"technique": name, "claim": claim.id}))
         claim = replace(claim, grade="algebraic")

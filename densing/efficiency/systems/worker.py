@@ -9,7 +9,7 @@ from densing.core import InputError
 from densing.efficiency.parallel import Part, RunSpec, run_rank
 
 DELAYED = ("dp", "server")
-"""What ranks must be for delays to be injected; see :class:`~densing.efficiency.systems.registry.Technique`."""
+"""Parallel axes whose ranks can have injected delays; see :class:`~densing.efficiency.systems.registry.Technique`."""
 PROBE = "probe"
 """Not a technique: measures the link and the processor, for ``densing calibrate``."""
 
@@ -32,11 +32,11 @@ def find(spec: RunSpec) -> Part:
 
     technique = get_technique(spec.technique)
     if not isinstance(technique, Runnable):
-        raise InputError(f"{spec.technique}: can be simulated (densing techniques compare), but not run for real")
+        raise InputError(f"{spec.technique}: can only be simulated (densing techniques compare), not run")
     if spec.delay and axis_of(technique) not in DELAYED:
         raise InputError(
-            f"{spec.technique}: delays are injected into the ranks of data-parallel runs and into a server's workers; "
-            "leave --delay out"
+            f"{spec.technique}: delays can only be injected into data-parallel ranks and a "
+            "server's workers; leave --delay out"
         )
     if (check := getattr(technique, "check_run", None)) is not None:
         check(spec)

@@ -1,4 +1,4 @@
-"""Throughput: what a training step takes on devices that one does not have, held to published measurements."""
+"""Throughput: time of a training step on devices that you do not have, calibrated on published measurements."""
 
 import lazy_loader as lazy
 
@@ -7,5 +7,5 @@ from densing.core import renamed
 _resolve, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
 
 RENAMED = {"Measured": "MeasuredRuns"}
-"""Names of the last version that go with the next one, and what they are called now."""
+"""Deprecated names, to be removed in the next version, and their replacements."""
 __getattr__ = renamed(__name__, _resolve, RENAMED)

@@ -24,8 +24,8 @@ from densing.efficiency.throughput.step import step_seconds
 from densing.efficiency.throughput.table import MeasuredRuns, Runs, read_runs
 
 FEATURES = ("layers", "hidden", "sequence", "micro_batch", "parts", "dp", "tp", "pp", "cp")
-"""What makes configurations similar: distances of logarithms; another device, recomputation, stage of ZeRO or width of
-numbers counts as a factor of e each."""
+"""Columns whose logarithms give the distance between configurations; a different device, recomputation, ZeRO stage or
+precision counts as a factor of e each."""
 KINDS = ("recompute", "zero", "eight_bits", "split_sequence", "hidden_sums", "fused", "flops")
 BRIM = 2**30 / 1e9
 """What sheets call GB are GiB (80 GB: 81,559 MiB), and runs fill them to the brim; a plan leaves the difference, 7 %,
@@ -37,7 +37,7 @@ MUTATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType({
     "launches x 3": {"launch_s": 3.0},
     "products at half": {"products": 0.5},
 })  # fmt: skip
-"""Laws broken one at a time: by how much constants change."""
+"""Laws that are broken one at a time: factors on the constants."""
 
 
 class Row(Record, frozen=True):
@@ -183,7 +183,7 @@ class Throughput(Readable, Record, frozen=True):
             "expressible": f"{predicted} of {len(self.rows)}",
             "constants": self.constants_sha256[:12],
         }
-        title = f"{sum(source.n for source in self.sources)} measured training speeds beside ours"
+        title = f"{sum(source.n for source in self.sources)} measured training speeds and our predictions"
         return Card(title, facts, self.frame(self.sources), self.notes)
 
 
@@ -439,8 +439,8 @@ def _notes(measured: MeasuredRuns, rows: tuple[Row, ...], whose: pd.Series) -> t
             Note(
                 "carried-over",
                 "warning",
-                f"{count} rows on {generation}: no run of it was ever fitted; its data sheet with another generation's "
-                "shares",
+                f"{count} rows on {generation}: no run of it was fitted; predicted from its data "
+                "sheet with another generation's shares",
                 {"generation": str(generation), "rows": int(count)},
             )
         )

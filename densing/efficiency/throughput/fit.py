@@ -26,28 +26,28 @@ from densing.efficiency.throughput.table import EAGER, FOLDER, KINDS, MeasuredRu
 
 FILE = FOLDER / "constants.json"
 GENERATIONS = ("V100", "A100", "H100")
-"""From old to new: the newest one's shares stand in for generations that were never fitted."""
+"""Generations from old to new; the shares of the newest replace those of generations that were never fitted."""
 PRIOR = 0.5
-"""Of .15, .5, 1, 3 and 8 the one with the least errors (their geometric mean) over sources that were left out."""
+"""Chosen from .15, .5, 1, 3 and 8: the smallest geometric mean of errors on left-out sources."""
 GIBIBYTE = 2**30
 LEAST_PEAK = 5 * GIBIBYTE
-"""Peaks below it are mostly what the runtime takes."""
+"""Memory peaks below this are mostly the runtime's."""
 SCALE = 0.1
-"""Log errors above it count less and less."""
+"""Log errors above this are down-weighted."""
 
 RANGES: Mapping[str, tuple[float, float, float]] = MappingProxyType({
     "products": (0.75, 0.3, 0.9), "memory": (0.85, 0.5, 0.95), "attention": (0.35, 0.1, 0.58), "link": (0.7, 0.2, 0.85),
     "nic": (0.6, 0.1, 0.95), "hop_s": (1e-5, 1e-6, 1e-4), "far_hop_s": (3e-5, 5e-6, 3e-4),
     "launch_s": (5e-4, 1e-5, 5e-3), "step_s": (0.02, 1e-3, 0.05), "crossing_s": (1e-4, 1e-6, 5e-3),
 })  # fmt: skip
-"""Of each constant: what is assumed before any row is seen, and the least and the most that it can be."""
+"""Prior value, lower bound and upper bound of each constant."""
 NAMES = tuple(RANGES)
 SHARE = 0.8
 """Share of runs of a source that constants had not seen which a range is to hold."""
 FEWEST_SOURCES = 2
 """A kind of runs that fewer sources measured has no range: how far sources differ is not known."""
 SPANS = ("devices", "parameters", "sequence", "tp", "pp", "micro_batch", "virtual", "cp", "experts")
-"""What of a configuration is held against what was ever measured."""
+"""Quantities of a configuration that are compared with the measured range."""
 
 
 def fit_constants(measured: MeasuredRuns, without: str = "") -> dict[str, Constants]:
@@ -299,7 +299,7 @@ class Frozen:
             }
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise InputError(
-                f"{path}: no file of constants ({error!r}); write it with `benchmarks/throughput.py`"
+                f"{path}: not a file of constants ({error!r}); write it with `benchmarks/throughput.py`"
             ) from error
         self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -352,7 +352,7 @@ class Frozen:
         notes = []
         if generation not in self.constants:
             newest = _newest(self.constants)
-            message = f"{device}: no run of it was ever fitted; its figures with the shares of {newest}"
+            message = f"{device}: no run of it was fitted; its figures are used with the shares of {newest}"
             notes.append(Note("carried-over", "warning", message, {"device": device}))
         spans = self.spans.get(generation) or self.spans[_newest(self.spans)]
         beyond = [
@@ -362,10 +362,10 @@ class Frozen:
         ]
         evidence, source = evidence_of(device)
         if evidence in ("recalled", "second-hand"):
-            message = f"figures of {device} are {evidence}, not compared with their source: {source}"
+            message = f"figures of {device} are {evidence}, not checked against their source: {source}"
             notes.append(Note("data-sheet", "info", message, {"device": device, "evidence": evidence}))
         if beyond:
-            message = f"outside everything that was measured: {'; '.join(beyond)}"
+            message = f"outside the measured range: {'; '.join(beyond)}"
             notes.append(Note("never-measured", "warning", message, {"beyond": beyond}))
         return tuple(notes)
 

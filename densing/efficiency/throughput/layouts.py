@@ -31,12 +31,12 @@ LEAST_PIECE = 4096
 ZERO = (0, 1, 2, 3)
 MOST_MICRO_BATCH = 64
 SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute", "ep", "cp")
-"""What a candidate gives, in this order."""
+"""Columns of a candidate, in this order."""
 REASONS = {
-    "compute": "its computing and what stands in its way",
+    "compute": "compute and what blocks it",
     "head": "its head",
-    "fill": "the pipeline's filling and draining",
-    "exchange": "what replicas exchange",
+    "fill": "the pipeline bubble",
+    "exchange": "communication between replicas",
     "optimizer": "the optimizer",
 }
 
@@ -173,7 +173,8 @@ def plan_layout(
         raise InputError(f"gpus {devices}, sequence {sequence}, batch {batch}: give whole numbers from 1 up")
     if cluster.wide is not None or cluster.speed:
         raise InputError(
-            f"cluster {cluster.name}: sites or devices that differ are not planned; name one of equal devices, or "
+            f"cluster {cluster.name}: clusters with several sites or unequal devices cannot be "
+            "planned; name one of equal devices, or "
             "compare techniques on it (`densing techniques compare`)"
         )
     known = constants or frozen()
@@ -182,7 +183,7 @@ def plan_layout(
     if not candidates:
         raise InputError(
             f"gpus: no split of {devices} devices divides {model.heads} heads, {model.layers} layers and a batch of "
-            f"{batch}; give another number of devices or --batch"
+            f"{batch}; change the number of devices or --batch"
         )
     candidates = _chosen(candidates, only or {})
     runs = _runs(model, cluster, sequence, candidates, precision, schedule)

@@ -64,13 +64,13 @@ class Constants(Record, frozen=True):
 
 TILE = 128
 VENDOR_ATTENTION = 2.0
-"""How much faster attention of the vendor's library is than the first fused kernels."""
+"""Speed-up of the vendor library's attention over the first fused kernels."""
 MOST_ATTENTION = 0.58
 """Share of the peak that fused attention has reached, forward and backward together: some .6 of
 FlashAttention-2 on A100 and of FlashAttention-3 on H100 (recalled: arXiv 2307.08691, figure 5, and 2407.08608,
 figures 5 and 6)."""
 HALF_SEQUENCE = 1024
-"""Tokens at which fused attention reaches half of what it does on long sequences."""
+"""Sequence length at which fused attention reaches half of its speed on long sequences."""
 CAST_BYTES, VENDOR_CAST_BYTES = 3, 2
 """Bytes moved per number that is rounded to 8 bits: read and written, its largest found on the way; the vendor's
 library rounds most of them where they are made."""
@@ -78,9 +78,9 @@ FUSED = 0.6
 """Share of element-wise traffic that is left where operations are fused, and as much of the launches less a bit."""
 FUSED_LAUNCHES = 0.5
 OPTIMIZER_BYTES, EAGER_OPTIMIZER_BYTES = 36, 240
-"""Bytes moved per parameter by a fused Adam, and by one of single operations: some twenty of them on 32 bits."""
+"""Bytes moved per parameter by a fused Adam, and by an unfused one: some twenty operations on 32 bits."""
 EXPOSED_SUMS, EXPOSED_RING = 0.3, 0.3
-"""Share of sums and of keys on their way round that stays exposed where they are hidden."""
+"""Share of all-reduces, and of keys passed round a ring, that stays exposed when they are overlapped."""
 BEHIND_BACKWARD, BEHIND_LAYERS, LEAST_EXPOSED = 0.8, 0.9, 0.05
 SCORE_PASSES, SCORE_PASSES_BACK = 6, 8
 WEIGHT_BYTES = LOW_BYTES = 2

@@ -32,11 +32,11 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "measured": ("status", "tokens_per_s", "tokens_per_s_per_gpu_from_tflops", "mem_gb_said"),
 }  # fmt: skip
-"""Columns of a table, by what becomes of them; others are ignored."""
+"""Columns of a table by their use; others are ignored."""
 NUMBERS = ("layers", "hidden", "seq", "gpus", "heads", "kv_heads", "ffn_hidden", "vocab", "gpu_mem_gb", "gpus_per_node",
            "tp", "pp", "vpp", "dp", "cp", "ep", "mbs", "gbs", "grad_acc", "tokens_per_s",
            "tokens_per_s_per_gpu_from_tflops", "mem_gb_said")  # fmt: skip
-"""Those that hold numbers."""
+"""Columns that hold numbers."""
 _DECLARED = tuple(
     Column(name, "number" if name in NUMBERS else "text", group) for group, names in COLUMNS.items() for name in names
 )
@@ -365,7 +365,7 @@ class _Reader:
         given = cells != ""
         bad = given & ~(values.between(low, MOST) & ((values % 1 == 0) | (not whole)))
         self.refuse(
-            bad, column + ": " + cells.str.slice(0, 40) + f" is no {'whole ' if whole else ''}number from {low:g} up"
+            bad, column + ": " + cells.str.slice(0, 40) + f" is not a {'whole ' if whole else ''}number from {low:g} up"
         )
         return np.where(given & ~bad, values, default)
 
@@ -397,15 +397,15 @@ class _Reader:
                    "gbs": (self.cells.gbs == "") & (self.cells.grad_acc == "")}  # fmt: skip
         names = pd.DataFrame(missing, index=self.cells.index)
         listed = names.apply(lambda row: ", ".join(row.index[row]), axis=1) if len(names) else ""
-        self.refuse(names.any(axis=1), listed + ": not said")
-        self.refuse(self.text("model").str.contains("bert|t5|vit"), "model: no decoder")
+        self.refuse(names.any(axis=1), listed + ": not stated")
+        self.refuse(self.text("model").str.contains("bert|t5|vit"), "model: not a decoder")
         self.refuse(~self.text("workload").isin(["", "pretrain", "sft"]), "workload: " + self.cells.workload)
         self.refuse(self.text("dp_shard").str.contains("offload"), "dp_shard: states in the host's memory")
         moe = self.text("moe")
         experts = moe.str.extract(_EXPERTS).astype(float).fillna(0.0)
-        self.refuse(~moe.isin(["", "0", "dense", "none"]) & (experts[0] == 0), "moe: the experts' shape is not said")
+        self.refuse(~moe.isin(["", "0", "dense", "none"]) & (experts[0] == 0), "moe: the experts' shape is not stated")
         device, stack = self.lookup("devices.csv", "gpu"), self.lookup("stacks.csv", "framework")
-        self.refuse(device.device.isna(), "gpu: no data sheet of " + self.cells.gpu + " is known")
+        self.refuse(device.device.isna(), "gpu: no data sheet for " + self.cells.gpu + " is known")
         runs = Runs(
             **self.model(layers, hidden),
             experts=experts[0].to_numpy(), top=np.maximum(experts[1].to_numpy(), 1), expert_ffn=experts[2].to_numpy(),

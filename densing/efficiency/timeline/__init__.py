@@ -1,11 +1,11 @@
-"""Who computed what, when, and which bytes crossed which link: one rank's facts and metrics.
+"""One rank's timeline and metrics: what was computed when, and which bytes crossed which link.
 
 ``timeline`` holds the spans of ranks, ``classifier`` says what a span is, ``intervals`` counts nanoseconds. ``overlap``
 cuts a window and splits it, ``steps`` does so step by step; ``host`` joins device work with the calls that launched it,
-and ``idle``, ``critical`` and ``traffic`` say why a device stood still, what bound it and what it moved. Two formulas
+and ``idle``, ``critical`` and ``traffic`` say why a device was idle, what limited it and what it moved. Two formulas
 need no spans: ``utilisation`` and ``scaling_efficiency``.
 
-Names are imported on first use: a command that reads one trace loads no more than that takes.
+Names are imported on first use, so a command that reads one trace loads only what it needs.
 """
 
 import lazy_loader as lazy

@@ -89,7 +89,7 @@ def _table() -> tuple[Rule, ...]:
 
 
 _BY_ARGUMENTS = Rule(COLLECTIVE_ARGUMENTS, "kernel", "", Kind.COMM, "", "arguments of the event: Collective name")
-_BY_DEFAULT = Rule(KERNEL_DEFAULT, "kernel", "", Kind.COMPUTE, "", "no rule knows the name; counted as compute")
+_BY_DEFAULT = Rule(KERNEL_DEFAULT, "kernel", "", Kind.COMPUTE, "", "no rule matches the name; counted as compute")
 
 
 class Match(Record, frozen=True):
@@ -173,10 +173,10 @@ class Classifier:
                 pattern = re.compile(text, re.IGNORECASE)
             except (re.error, OverflowError, RecursionError) as error:
                 raise InputError(
-                    f"--comm-pattern {text!r}: no regular expression ({error}); correct or quote it"
+                    f"--comm-pattern {text!r}: not a regular expression ({error}); correct or quote it"
                 ) from error
             if pattern.search(""):
-                raise InputError(f"--comm-pattern {text!r}: matches every name; give a part of the name")
+                raise InputError(f"--comm-pattern {text!r}: matches every name; give part of a name")
             patterns.append(pattern)
         self._extra = tuple(patterns)
 

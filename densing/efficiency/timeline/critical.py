@@ -237,12 +237,12 @@ def _unrecorded(rank: RankTimeline, edges: Graph) -> tuple[Note, ...]:
         message = "a run without a device records no waits; they are inferred from pauses"
         return (Note("waits-inferred", "info", message),)
     if len(edges.nodes) and not np.any(rank.host.kind == Kind.LAUNCH):
-        message = "the trace records no launches: what the host held up counts as idle"
+        message = "the trace records no launches, so delays by the host count as idle"
         return (Note("no-launch-records", "info", message),)
     if len(edges.nodes) and not edges.syncs:
         message = (
-            "the trace records no synchronisation call: if there were any, time in which the host waited for the "
-            "device counts as host"
+            "the trace records no synchronisation calls; if there were any, the host's waits for "
+            "the device count as host time"
         )
         return (Note("no-synchronisation-records", "info", message),)
     return ()

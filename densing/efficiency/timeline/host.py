@@ -23,7 +23,7 @@ SYNC_CALLS = any_case(
     "synchronize|synchronise|^urqueuefinish|^ureventwait|^ureventswait|^piqueuefinish|^pieventwait|^pieventswait"
     "|^clfinish|^cudafree$|^hipfree$|^musafree$"
 )
-"""Runtime calls that return when the device has reached a point (freeing memory waits for the whole device)."""
+"""Runtime calls that block until the device reaches a point (freeing memory waits for the whole device)."""
 
 SHORT_KERNEL_NS = 10_000
 SLOW_CALL_NS = 50_000

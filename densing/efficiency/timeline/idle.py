@@ -112,11 +112,11 @@ class _Gaps(msgspec.Struct, frozen=True, eq=False):
     next: Index
     launch: Index
     ready: Int
-    """Until when the host held the gap: [start, ready) is the host's part."""
+    """End of the host's part of the gap, [start, ready)."""
     after: Index
     """Lane of a communication that ended when the gap began; -1 if none did."""
     waiting: Int
-    """How much of the host's part its launching thread waited for communication."""
+    """Part of the host's part in which the launching thread waited for communication."""
 
     def rows(self, index: Any) -> _Gaps:
         """Select gaps."""

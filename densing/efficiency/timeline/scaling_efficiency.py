@@ -131,10 +131,12 @@ def _check(runs: Sequence[Run], kind: ScalingKind) -> None:
         raise InputError("scaling needs runs of at least two sizes; add a run on another number of devices")
     repeated = sorted({size for size in sizes if sizes.count(size) > 1})
     if repeated:
-        raise InputError(f"two runs on {repeated[0]} devices; keep one of them, or the median of both")
+        raise InputError(f"two runs on {repeated[0]} devices; keep one of them, or their median")
     definitions = sorted({run.definition for run in runs})
     if len(definitions) > 1:
-        raise InputError(f"step times of different definitions ({'; '.join(definitions)}); measure all runs alike")
+        raise InputError(
+            f"step times of different definitions ({'; '.join(definitions)}); measure all runs in the same way"
+        )
     # Strong and weak scaling say what must stay the same; known work is held to it.
     known = [run for run in runs if run.work is not None]
     if kind == "throughput":
@@ -145,6 +147,7 @@ def _check(runs: Sequence[Run], kind: ScalingKind) -> None:
     if shares and max(shares) - min(shares) > SAME_WORK * max(shares):
         quantity = "work per step" if kind == "strong" else "work per device and step"
         raise InputError(
-            f"{kind} scaling keeps the {quantity}, but it goes from {min(shares):g} to {max(shares):g}; "
+            f"{kind} scaling needs constant {quantity}, but it ranges from {min(shares):g} to "
+            f"{max(shares):g}; "
             "ask for throughput"
         )

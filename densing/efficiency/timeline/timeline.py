@@ -43,7 +43,7 @@ class Kind(IntEnum):
 
 
 BUSY = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET)
-"""Kinds that keep a device busy."""
+"""Kinds of span that keep a device busy."""
 
 
 class Lane(NamedTuple):
@@ -263,13 +263,13 @@ def totals(work: Spans) -> list[NameTotal]:
 
 
 RECORDER = "densing_recorder"
-"""Key of a trace's header that :func:`densing.timeline.record` writes: its version."""
+"""Key of the version that :func:`densing.timeline.record` writes into a trace's header."""
 
 MARK = "densing::wait"
-"""Name of the annotation that :func:`densing.timeline.record` puts around a wait which leaves no event of its own."""
+"""Name of the annotation that :func:`densing.timeline.record` puts around a wait that has no event of its own."""
 
 NO_DEVICE_WORK = "no-device-work"
-"""Code of the note on a trace of a device that holds none of its kernels."""
+"""Code of the note on a device's trace without kernels."""
 
 
 class Step(NamedTuple):

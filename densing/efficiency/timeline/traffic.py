@@ -452,7 +452,7 @@ def summary(collectives: Collectives) -> tuple[CollectiveSummary, ...]:
 # Bytes and bandwidth.
 
 MOST_BYTES = 1 << 44
-"""A communication or copy of more is taken for a damaged figure: no device holds so much, and sums stay exact."""
+"""Most bytes of a communication or copy; more is a damaged figure, as no device holds that much. Sums stay exact."""
 
 _SIZES: dict[int, str] = {
     1: "bool byte char schar uchar int8 int8_t uint8 uint8_t s8 u8 qint8 quint8 signedchar unsignedchar float8_e4m3fn"

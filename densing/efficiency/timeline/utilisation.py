@@ -236,7 +236,7 @@ def formula_inputs(formula: str) -> dict[str, bool]:
 def _checked(**inputs: float) -> dict[str, float]:
     for name, value in inputs.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-            raise InputError(f"{name}: {value!r} is not a positive number; give the model's own figure")
+            raise InputError(f"{name}: {value!r} is not a positive number; give the value of your model")
     return {name: float(value) for name, value in inputs.items()}
 
 
@@ -344,10 +344,10 @@ def find_peak(device: str, dtype: str) -> Lookup:
         raise UnknownNameError("data type", dtype, types)
     name = " ".join(device[:200].split())
     if _OTHER.search(name):
-        return _unknown(name, short, "a slice or a variant of a device has another peak")
+        return _unknown(name, short, "a slice or variant of a device has a different peak")
     family = [row for row in _table() if row.family.search(name)]
     if not family:
-        return _unknown(name, short, "no row of the table names it")
+        return _unknown(name, short, "the table has no row for it")
     exact = [row for row in family if row.variant.pattern and row.variant.search(name)]
     rows = [row.peak for row in exact or family if row.peak.dtype == short]
     if not rows:
@@ -441,7 +441,7 @@ def hfu(flops: Flops, *, rate: float, devices: int, peak: Peak) -> Utilisation:
         Above 100 %, or where the formula defines no hardware FLOPs.
     """
     if flops.hardware is None:
-        raise InputError(f"formula {flops.formula} defines no hardware FLOPs; ask for mfu")
+        raise InputError(f"formula {flops.formula} defines no hardware FLOPs; use mfu")
     return _utilisation("hfu", flops, flops.hardware, rate, devices, peak)
 
 

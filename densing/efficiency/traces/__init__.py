@@ -1,7 +1,7 @@
-"""A trace file becomes spans: formats, recording, Perfetto.
+"""Trace files are read into spans: formats, recording, Perfetto.
 
 ``run`` finds the traces of a run and knows which format reads which, ``source`` inflates them; a format is a folder of
-its own (``kineto``). The way back: ``recording`` makes traces, ``perfetto`` writes them with rows laid over them.
+its own (``kineto``). In the other direction, ``recording`` records traces and ``perfetto`` writes them with added rows.
 """
 
 import lazy_loader as lazy

@@ -42,7 +42,7 @@ from densing.efficiency.timeline import (
 from densing.efficiency.traces.source import Limits, Source, TraceFile, gzip_module
 
 PID = 1_999_000_000
-"""Process of the rows: no system gives such a number to a process, and Kineto to no device."""
+"""Process id of the added rows, which neither a system nor Kineto uses."""
 _DAY_NS = 86_400 * 10**9
 _BATCH = 4096
 
@@ -107,7 +107,7 @@ def write_overlay(source: TraceFile | Path, out: str | Path, tracks: Sequence[Tr
     trace = TraceFile(source) if isinstance(source, Path) else source
     target = Path(out)
     if target.resolve() == trace.path.resolve():
-        raise InputError(f"{target}: is the trace itself; choose another file for --perfetto")
+        raise InputError(f"{target}: is the trace itself; choose another output file for --perfetto")
     try:
         if rank.skipped or rank.repaired:
             raise NoOutline("the reader had to repair it")
@@ -134,7 +134,7 @@ def write_timelines(ranks: Iterable[RankTracks], out: str | Path) -> int:
     source = iter(ranks)
     first = next(source, None)
     if first is None:
-        raise InputError(f"{out}: no rank to draw; name at least one trace")
+        raise InputError(f"{out}: there is no rank to draw; name at least one trace")
     # Whole days, so that moments are short enough for a viewer that reads them as floating point.
     base = max(0, (first_moment(first.rank) + first.shift_ns) // _DAY_NS - 1) * _DAY_NS
     count = 0
@@ -208,7 +208,7 @@ def _writing(path: Path) -> Iterator[IO[bytes]]:
 # Ranks and rows as events.
 
 PIDS = 1_000_000
-"""Numbers of processes set aside for each rank."""
+"""Process ids reserved per rank."""
 CATEGORY = {
     Kind.COMPUTE: "kernel",
     Kind.COMM: "kernel",
@@ -222,7 +222,7 @@ CATEGORY = {
     Kind.OP: "cpu_op",
     Kind.FRAME: "python_function",
 }
-"""Categories of Kineto, so that what is written can be read as a trace again."""
+"""Kineto's categories, so that the output can be read as a trace again."""
 _ON_HOST = {Kind.COMPUTE: "cpu_op", Kind.COMM: "user_annotation"}
 _ROWS = 1 << 16
 
@@ -439,7 +439,7 @@ def _arguments(size: int, correlation: int, comm: Comm | None) -> str:
 
 CHUNK = 1 << 20
 HEADER_BYTES = 16 << 20
-"""Text of one value beside the events that is still read; a longer one is taken for damage."""
+"""Longest text of a value outside the events; a longer one counts as damaged."""
 HEADER_KEYS = 10_000
 
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
@@ -509,7 +509,7 @@ def _object(reader: _Reader) -> Outline:
         key = reader.value()
         keys += 1
         if keys > HEADER_KEYS:
-            raise NoOutline(f"more than {HEADER_KEYS} keys beside the events")
+            raise NoOutline(f"more than {HEADER_KEYS} keys outside the events")
         if not isinstance(key, str) or reader.next_byte() != b":":
             raise NoOutline(f"no key at byte {reader.offset}")
         reader.take(1)
@@ -527,7 +527,7 @@ def _object(reader: _Reader) -> Outline:
         if reader.next_byte() == b",":
             reader.take(1)
             if reader.next_byte() == b"}":
-                raise NoOutline(f"a comma too many at byte {reader.offset}")
+                raise NoOutline(f"an extra comma at byte {reader.offset}")
     reader.take(1)
     reader.expect_end()
     if begin < 0:

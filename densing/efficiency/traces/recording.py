@@ -37,7 +37,7 @@ from densing.efficiency.traces.source import gzip_module
 
 _Method = Callable[..., Any]
 SETTLE_S = 30.0
-"""Longest wait for what is under way at the end of a recording; a peer may need a later step of ours to answer."""
+"""Longest wait for operations in flight at the end of a recording; a peer may need a later step of ours to answer."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Schedule:
         for name, lowest in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
-                raise InputError(f"record({name}={value!r}): a whole number from {lowest} up is needed")
+                raise InputError(f"record({name}={value!r}): must be a whole number from {lowest} up")
 
     @property
     def needed(self) -> int:
@@ -178,12 +178,12 @@ class Recorder:
     def start(self) -> Recorder:
         """Check the folder and start; what ``with`` does first."""
         if self._profiler is not None:
-            raise InputError(f"record({str(self.out)!r}): has begun already; make a second one for a second loop")
+            raise InputError(f"record({str(self.out)!r}): has already begun; create a new one for a second loop")
         other = None if Recorder._running is None else Recorder._running()
         if other is not None and other._profiler is not None:
             # torch has one profiler per process: a second one fails in the middle of the training, and ends both.
             raise InputError(
-                f"record({str(self.out)!r}): this process is being recorded into {str(other.out)!r}; end that first"
+                f"record({str(self.out)!r}): this process is already recorded into {str(other.out)!r}; end that first"
             )
         try:
             import torch
@@ -250,12 +250,13 @@ class Recorder:
         if self._cycles > before:
             message = (
                 f"{self.out}: the loop ended before {self.schedule.active} steps were recorded; the last ProfilerStep "
-                "of this trace is no whole step"
+                "of this trace is not a whole step"
             )
             self._remark("recording-cut", "warning", message, quiet=failed)
         elif not self._cycles:
             message = (
-                f"{self.out}: no trace, the loop called step() {self._calls} time(s) and the first trace needs "
+                f"{self.out}: no trace: the loop called step() {self._calls} time(s), but the "
+                "first trace needs "
                 f"{self.schedule.needed} (wait {self.schedule.wait} + warmup {self.schedule.warmup} + active "
                 f"{self.schedule.active}); choose smaller numbers"
             )
@@ -299,8 +300,9 @@ class Recorder:
         self._under_way.clear()
         if late:
             message = (
-                f"{self.out}: {len(late)} operation(s) of gloo were under way when the recording ended, which crashes "
-                "some versions of torch; wait for them before the step() that ends the recorded steps"
+                f"{self.out}: {len(late)} operation(s) of gloo were in flight when the recording "
+                "ended, which crashes some versions of torch; wait for them before the last "
+                "recorded step()"
             )
             self._remark("outlives-recording", "warning", message)
 
@@ -311,11 +313,11 @@ class Recorder:
         try:
             file = save(self._destination, self._cycles, profiler.export_chrome_trace)
         except (InputError, OSError, RuntimeError) as error:
-            self._remark("trace-not-written", "error", f"{self.out}: trace of this rank is lost: {error}")
+            self._remark("trace-not-written", "error", f"{self.out}: the trace of this rank is lost: {error}")
         else:
             self.files += (file,)
             seconds, size = time.perf_counter() - began, file.stat().st_size
-            message = f"{file}: {size / 1e6:.1f} MB in {seconds:.1f} s, during which the training stood still"
+            message = f"{file}: {size / 1e6:.1f} MB in {seconds:.1f} s, during which training was paused"
             self.notes += (Note("trace-written", "info", message, {"bytes": size, "seconds": seconds}),)
         self._cycles += 1
 
@@ -393,7 +395,7 @@ COLLECTIVES = (
     *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single"),
     *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
 )
-"""Methods of torch's process group that begin a collective; messages say that they are done only when waited for."""
+"""Methods of torch's process group that begin a collective; messages report completion only when waited for."""
 
 
 @contextmanager
@@ -474,12 +476,12 @@ def find_destination(out: Path, rank: int | None, *, numbered: bool = False) -> 
         When the rank is contradicted, or the folder cannot be written or holds traces of an earlier run.
     """
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int)):
-        raise InputError(f"record(rank={rank!r}): a whole number from 0 up is needed")
+        raise InputError(f"record(rank={rank!r}): must be a whole number from 0 up")
     known_rank, world, source = _identity()
     if rank is not None:
         if rank < 0 or (source == "torch.distributed" and rank != known_rank):
             known = f"; torch.distributed says {known_rank}" if source == "torch.distributed" else ""
-            raise InputError(f"record(rank={rank}): no rank of this run{known}; leave the option out")
+            raise InputError(f"record(rank={rank}): not a rank of this run{known}; leave the option out")
         if source != "torch.distributed":
             known_rank, source = rank, "option"
     restart = _count(os.environ.get("TORCHELASTIC_RESTART_COUNT", "")) or 0
@@ -489,7 +491,7 @@ def find_destination(out: Path, rank: int | None, *, numbered: bool = False) -> 
     for file in sorted([*folder.glob("rank*.json*"), *folder.glob("cycle*/rank*.json*")]):
         match = _OURS.match(file.name)
         if match and (int(match[1]) == known_rank or int(match[1]) >= world > 0):
-            raise InputError(f"{file}: a trace of an earlier run; choose another folder, or move that one away")
+            raise InputError(f"{file}: is a trace of an earlier run; choose another folder or move it away")
     # One that takes no files is refused now, not after the training has run.
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -497,7 +499,7 @@ def find_destination(out: Path, rank: int | None, *, numbered: bool = False) -> 
             pass
     except OSError as error:
         reason = error.strerror or error
-        raise InputError(f"{folder}: traces cannot be written there ({reason}); choose another folder") from error
+        raise InputError(f"{folder}: cannot write traces there ({reason}); choose another folder") from error
     return destination
 
 

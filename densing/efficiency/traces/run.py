@@ -25,7 +25,7 @@ class Format(Protocol):
     """What the face of a format's folder offers."""
 
     SUFFIXES: tuple[str, ...]
-    """How the names of such files end, before they are packed (``.gz``, ``.zip``)."""
+    """Suffixes of such files, before packing (``.gz``, ``.zip``)."""
 
     def recognise(self, head: bytes) -> bool:
         """Return whether a file whose content, inflated, begins so is of this format; at most 64 KiB are shown."""
@@ -86,7 +86,7 @@ def read_rank(
 
 
 SUFFIXES = (*(suffix for kind in FORMATS for suffix in kind.SUFFIXES), ".gz", ".zip")
-"""How the names of traces in a folder end."""
+"""Suffixes of the traces in a folder."""
 # Every rank that is read opens its archive anew.
 _MAX_MEMBERS = 4096
 
@@ -129,16 +129,17 @@ def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = N
         traces.extend(in_path)
     if not traces:
         label = ", ".join(map(str, paths)) or "no path"
-        raise InputError(f"{label}: no trace there; files *.json, *.json.gz or *.zip of torch.profiler are expected")
+        raise InputError(f"{label}: contains no trace; expected *.json, *.json.gz or *.zip files of torch.profiler")
     if ignored:
         names = ", ".join(path.name for path in ignored[:5]) + (", ..." if len(ignored) > 5 else "")
-        message = f"{len(ignored)} files are no traces and were passed over: {names}"
+        message = f"{len(ignored)} files are not traces and were skipped: {names}"
         traces.notes = (Note("files-ignored", "info", message, {"files": [str(path) for path in ignored[:100]]}),)
     below = [path for path in below if path not in {trace.path for trace in traces}]
     if below:
         message = (
-            f"{below[0]}: a trace in a subfolder of a folder that has traces itself was passed over"
-            f"{f', and {len(below) - 1} more' if len(below) > 1 else ''}; name the subfolder too if it is of the run"
+            f"{below[0]}: a trace in a subfolder was skipped because the folder itself has traces"
+            f"{f', and {len(below) - 1} more' if len(below) > 1 else ''}; name the subfolder too "
+            "if it belongs to the run"
         )
         traces.notes += (Note("folders-ignored", "warning", message, {"files": [str(path) for path in below[:100]]}),)
     return _with_ranks(traces, ranks or {})
@@ -158,10 +159,10 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
             )
         raise InputError(f"{path}: no such file or folder; check the path")
     if not path.is_file():
-        raise InputError(f"{path}: is no regular file; write the trace to a file first")
+        raise InputError(f"{path}: is not a regular file; write the trace to a file first")
     if _head(path, len(ZIP)) != ZIP:
         if path.name.endswith((".tar", ".tar.gz", ".tgz")):
-            raise InputError(f"{path}: is a tar archive; unpack it and give the folder, or pack the traces as .zip")
+            raise InputError(f"{path}: is a tar archive; unpack it and give the folder, or zip the traces")
         return [TraceFile(path)]
     others = list[Path]()
     members = _members(path, others)
@@ -169,8 +170,8 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
     if not members:
         inside = [other.name.rpartition(":")[2] for other in others if other.suffix == ".zip"]
         if inside:
-            raise InputError(f"{path}: holds {inside[0]}, an archive inside another; unpack it and give that")
-        raise InputError(f"{path}: holds no .json or .json.gz that is a trace; pack the traces themselves")
+            raise InputError(f"{path}: contains {inside[0]}, an archive inside an archive; unpack it and give that")
+        raise InputError(f"{path}: contains no trace (.json or .json.gz); pack the traces themselves")
     return members
 
 
@@ -232,10 +233,10 @@ def _members(path: Path, ignored: list[Path]) -> list[TraceFile]:
                 elif not info.is_dir():
                     ignored.append(Path(trace.label))
     except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise InputError(f"{path}: no readable zip archive ({error}); pack it again") from error
+        raise InputError(f"{path}: not a readable zip archive ({error}); pack it again") from error
     twice = next((trace.member for trace, after in pairwise(chosen) if trace == after), None)
     if twice:
-        raise InputError(f"{path}: holds {twice} more than once, of which only one could be read; pack it again")
+        raise InputError(f"{path}: holds {twice} more than once, but only one can be read; pack it again")
     if len(chosen) > _MAX_MEMBERS:
         raise InputError(f"{path}: holds {len(chosen)} traces, more than {_MAX_MEMBERS}; unpack it and give the folder")
     return chosen
@@ -265,7 +266,9 @@ def _with_ranks(traces: Traces, ranks: Mapping[str, int]) -> Traces:
             traces[i] = replace(trace, rank=ranks[key])
     unknown = [key for key in ranks if key not in used]
     if unknown:
-        raise InputError(f"no trace is named {unknown[0]!r}, for which a rank is given; known: {traces[0].label}, ...")
+        raise InputError(
+            f"a rank is given for {unknown[0]!r}, but no trace has that name; known: {traces[0].label}, ..."
+        )
     return traces
 
 
@@ -334,7 +337,6 @@ def check_ranks(claims: Iterable[tuple[int, str]]) -> None:
     for rank, source in claims:
         if rank in owners:
             raise InputError(
-                f"{owners[rank]} and {source} both claim rank {rank}; "
-                f"give one of them, or say which rank each is (ranks=)"
+                f"{owners[rank]} and {source} both claim rank {rank}; leave one out, or state the rank of each (ranks=)"
             )
         owners[rank] = source

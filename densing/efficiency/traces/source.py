@@ -16,7 +16,7 @@ from densing.core import InputError
 Detail = Literal["auto", "device", "host"]
 Progress = Callable[[int], None]
 HEAD_BYTES = 1 << 16
-"""By so much of its content a file is recognised."""
+"""Bytes of a file's content by which its format is recognised."""
 
 _RANK = re.compile(r"(?i)([a-z]*)([-_.]?)(rank)[-_=. ]?(0*\d{1,6})(?!\d)")
 _WORKER = re.compile(r"(?i)(?<![a-z])(?:worker|trainer)[-_=. ]?(0*\d{1,6})(?!\d)")
@@ -211,7 +211,7 @@ class Source(io.RawIOBase):
         inflates = self._gunzip is not None or self._packed
         if inflates and self.produced > _SMALL and self.produced > limits.ratio * max(read, 1):
             raise InputError(
-                f"{self.label}: inflates to more than {limits.ratio:g} times its size, as no trace does; "
+                f"{self.label}: inflates to more than {limits.ratio:g} times its size, unlike any trace; "
                 f"if it is one, unpack it first, or raise Limits(ratio=...)"
             )
         if self.produced > limits.inflated_bytes:
@@ -306,7 +306,7 @@ class Gunzip:
                 target[: len(data)] = data
                 return len(data)
             if not block and not self._inflater.eof:
-                return self._end("the compressed data break off")
+                return self._end("the compressed data end early")
 
     def _end(self, damage: str) -> int:
         self.damage = self.damage or damage
@@ -323,11 +323,11 @@ class Gunzip:
             if length is None:
                 block = self._read() if len(self._held) < _LONGEST_HEADER else b""
                 if not block:
-                    self._end("the compressed data break off" if self._held else "")
+                    self._end("the compressed data end early" if self._held else "")
                     return False
                 self._held += block
         if length == 0:
-            self._end("bytes after the compressed data are no gzip")
+            self._end("bytes after the compressed data are not gzip")
             return False
         self._held = self._held[length:]
         self._inflater, self._crc = self._raw(-15), 0

@@ -21,9 +21,9 @@ FRAMES = ("models", "scores", "benchmarks", "evaluators", "sources")
 Day: TypeAlias = "str | pd.Timestamp | None"
 HEADLINE = "headline"
 MAKERS_OWN = "maker's own figures"
-"""Stratum of densities that rest on what a maker measured of its own model alone."""
+"""Stratum of densities that use only scores that a maker measured of its own model."""
 WIDENINGS = ("continued", "compressed", "instruct", "moe", "domain", "unverified", "vendors")
-"""What a selection may be widened by, beyond the headline."""
+"""What a selection can include beyond the headline."""
 
 # A size in a name: its digits, and whether they count billions or millions.
 _IN_NAME = re.compile(r"(?<![\d.])(\d+(?:\.(\d+))?)([BM])(?![a-z])", re.IGNORECASE)

@@ -9,8 +9,8 @@ from densing.scores.catalog.catalog import Catalog
 
 NO_TOKENS = "no known number of training tokens"
 NO_ACTIVE = "no known number of parameters per token"
-NOT_WHOLE = "made from other weights, whose training is not counted"
-TEACHER = "the student's passes only, the teacher's are not counted"
+NOT_WHOLE = "made from other weights, so their training is not counted"
+TEACHER = "only the student's passes are counted, not the teacher's"
 
 
 def training_compute(catalog: Catalog) -> pd.DataFrame:
@@ -47,7 +47,7 @@ def training_compute(catalog: Catalog) -> pd.DataFrame:
     >>> rows.loc["Llama-2-7B", ["n_active", "tokens"]].tolist()
     [6738400000.0, 2000000000000.0]
     >>> f"{rows.loc['Llama-2-7B', 'flops']:.3g}", rows.loc["Yi-1.5-9B", "missing"]
-    ('8.09e+22', 'made from other weights, whose training is not counted')
+    ('8.09e+22', 'made from other weights, so their training is not counted')
     """
     models = catalog.models
     active, total = (models[f"params_{name}_b"].astype(float) for name in ("active", "total"))

@@ -366,11 +366,13 @@ def write_flags(catalog: Catalog, path: Path | str) -> int:
     missing = [name for name in ("model", "benchmark", "evaluator", "flags") if name not in header]
     if missing:
         raise InputError(
-            f"{path}: column {missing[0]} is missing; a table of scores has model, benchmark, evaluator, flags"
+            f"{path}: column {missing[0]} is missing; a table of scores needs model, benchmark, evaluator, flags"
         )
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
-            raise InputError(f"{path}: row {number} has {len(row)} cells, the header {len(header)}; mend the row")
+            raise InputError(
+                f"{path}: row {number} has {len(row)} cells, but the header has {len(header)}; correct the row"
+            )
     at = {name: header.index(name) for name in header}
     flags = dict(zip(_keys(catalog.scores, ["evaluator", "model", "benchmark"]), erratic_flags(catalog), strict=True))
     changed = 0

@@ -33,7 +33,7 @@ from densing.scores.catalog.catalog import DATA
 from densing.scores.catalog.schema import ARCHITECTURES, size_column
 
 TIERS = ("T1", "T2", "T3", "T4", "T5", "T6", "T7")
-"""From what nearly every model knows to what hardly any does."""
+"""Tiers from facts that nearly every model knows to facts that hardly any knows."""
 PARTS = ("common", "researcher", "block")
 DATE_DOUBTS = ("doubtful", "conflict", "sibling")
 VERDICTS = ("right", "wrong", "refused", "blank")
@@ -42,32 +42,32 @@ RECALL_MODELS = Table(
     "recall_models",
     (
         Column("model", "text", "name of the model in IKP", required=True),
-        Column("family", "text", "family in IKP; clusters of the error bars", required=True),
+        Column("family", "text", "family in IKP; the clusters of standard errors", required=True),
         Column("organisation", "text", "vendor in IKP"),
         Column(
             "released",
             "date",
-            "release date in IKP; variants of one model carry the date of the first",
+            "release date in IKP; variants of a model have the date of the first",
             low="2018-01-01",
             remedy="give the day of the release as 2024-02-29, from 2018-01-01 on",
         ),
         Column(
             "date_doubt",
             "text",
-            "doubtful: contradicts general knowledge; conflict: the id that was served is of a later version; "
-            "sibling: the date of an earlier release of the line",
+            "doubtful: contradicts general knowledge; conflict: the served id belongs to a later "
+            "version; sibling: the date belongs to an earlier release of the line",
             choices=DATE_DOUBTS,
         ),
-        Column("released_by_id", "date", "first day of the month that the served id names, where it conflicts"),
-        size_column("params_total_b", "all parameters, billions"),
-        size_column("params_active_b", "parameters used per token, billions"),
-        Column("architecture", "text", "as IKP has it", choices=ARCHITECTURES),
-        Column("open_weights", "flag", "whether IKP counts it as a model with open weights", default="false"),
-        Column("thinking", "flag", "whether it reasoned before it answered", default="false"),
-        Column("cohort", "flag", "whether IKP's curve of effective size is fitted to it", default="false"),
-        Column("twin_of", "text", "the same weights with reasoning switched the other way"),
-        Column("base_model", "text", "the model whose weights it started from, or that taught it"),
-        Column("source", "text", "source of the date, id#place; sizes and verdicts are of the same source"),
+        Column("released_by_id", "date", "first day of the month named by the served id, if it conflicts"),
+        size_column("params_total_b", "total parameters, billions"),
+        size_column("params_active_b", "active parameters per token, billions"),
+        Column("architecture", "text", "as in IKP", choices=ARCHITECTURES),
+        Column("open_weights", "flag", "whether IKP counts it as open-weight", default="false"),
+        Column("thinking", "flag", "whether it reasoned before answering", default="false"),
+        Column("cohort", "flag", "whether IKP fits its curve of effective size to it", default="false"),
+        Column("twin_of", "text", "the same weights with reasoning switched on or off"),
+        Column("base_model", "text", "model whose weights it started from, or its teacher"),
+        Column("source", "text", "source of the date, id#place; sizes and verdicts come from the same source"),
         Column("notes", "text", "anything a reader should know"),
     ),
     key=("model",),
@@ -76,10 +76,16 @@ RECALL = Table(
     "recall",
     (
         Column("model", "text", "a model of recall_models", required=True),
-        Column("tier", "text", "rarity of the facts, T1 well known to T7 hardly known", required=True, choices=TIERS),
-        Column("part", "text", "which of the tier's items", required=True, choices=PARTS),
-        Column("right", "integer", "items answered right", required=True, low=0),
-        Column("wrong", "integer", "items answered wrong", required=True, low=0),
+        Column(
+            "tier",
+            "text",
+            "rarity of the facts, from T1 (well known) to T7 (hardly known)",
+            required=True,
+            choices=TIERS,
+        ),
+        Column("part", "text", "part of the tier's items", required=True, choices=PARTS),
+        Column("right", "integer", "items answered correctly", required=True, low=0),
+        Column("wrong", "integer", "items answered wrongly", required=True, low=0),
         Column("refused", "integer", "items the model declined to answer", required=True, low=0),
         Column("blank", "integer", "items without a recorded answer", default="0", low=0),
     ),
@@ -203,7 +209,7 @@ def load_recall(models: TableLike | None = None, counts: TableLike | None = None
     rows, more, where = _read(counts, RECALL, "recall.csv")
     known = set(facts["model"])
     problems = [
-        f"column model: {name!r} has answers but no row in the table of models; add one"
+        f"column model: {name!r} has answers, but no row in the table of models; add one"
         for name in dict.fromkeys(rows["model"])
         if name not in known
     ]
@@ -215,7 +221,7 @@ def load_recall(models: TableLike | None = None, counts: TableLike | None = None
     items = rows[list(VERDICTS)].sum(axis=1)
     usual = items.groupby([rows["tier"], rows["part"]]).transform(lambda sums: sums.mode().iloc[0])
     problems += [
-        f"model {row.model}, tier {row.tier}, part {row.part}: {items[row.Index]:.0f} items where other models have "
+        f"model {row.model}, tier {row.tier}, part {row.part}: {items[row.Index]:.0f} items, but other models have "
         f"{usual[row.Index]:.0f}; count blank ones as blank"
         for row in rows[items != usual].itertuples()
     ]

@@ -444,14 +444,14 @@ class Families:
         }
         text = [f"families of {formatting.plural(len(self.family), 'model')} are read from names"]
         text += [f"known to the catalog: {listed['catalog']}"] if groups["catalog"] else []
-        text += [f"called like one of its families: {listed['beginning']}"] if groups["beginning"] else []
-        text += [f"by a shared name: {listed['name']}"] if groups["name"] else []
-        text += [f"each a family of its own: {listed['alone']}"] if groups["alone"] else []
+        text += [f"named like one of its families: {listed['beginning']}"] if groups["beginning"] else []
+        text += [f"by a common name: {listed['name']}"] if groups["name"] else []
+        text += [f"each its own family: {listed['alone']}"] if groups["alone"] else []
         unsure = [how for how in ("beginning", "name", "alone") if groups[how]]
-        sure = ". Intervals of a trend take families as independent"
+        sure = ". Intervals of a trend treat families as independent"
         if unsure:
-            sure += "; they are too narrow where two of the last are one maker's generation"
-        return "; ".join(text) + sure + ". A column family says otherwise"
+            sure += "; they are too narrow if two of the last group belong to one generation of one maker"
+        return "; ".join(text) + sure + ". To change this, add a column family"
 
 
 def infer_families(names: Iterable[str], catalog: Catalog) -> Families:
@@ -534,7 +534,7 @@ def _shown(name: str, stem: str) -> str:
 
 _TOLD = ("family", "organisation", "released", "released_precision", "kind", "architecture", "derivation", "domain",
          "layers", "tokens_t", "params_total_b", "params_active_b", "params_non_embedding_b")  # fmt: skip
-"""What a table may leave blank of a model that the catalog knows."""
+"""Columns that may be blank for a model of the catalog."""
 # A pair of models needs no word on what an interval over families takes for granted.
 _FEW = 3
 _SHOWN = 8
@@ -734,14 +734,15 @@ def _merged_cells(
         shown = formatting.listed((f"row {row} (below {value}, row {at})" for row, value, at in blanks), _SHOWN)
         if column != "released" and not repeats:
             problems.append(
-                f"column {title}: blank in {shown}; if the cell above holds for it (merged cells), write it in every "
-                "row; if not, write unknown"
+                f"column {title}: blank in {shown}; if the cell above applies (merged cells), "
+                "write its value in every row; otherwise write unknown"
             )
         else:
-            effect = "has no date and stays out of trends" if column == "released" else "is read from names"
+            effect = "has no date and is left out of trends" if column == "released" else "is read from names"
             message = (
-                f"{where}, column {title}: blank in {shown}; nothing is taken from the cell above (merged cells?), so "
-                f"what is missing {effect}; write it in every row, or unknown"
+                f"{where}, column {title}: blank in {shown}; values of the cell above are not "
+                f"used (merged cells?), so a blank {effect}; write the value in every row, or "
+                "unknown"
             )
             details = {"column": title, "rows": [row for row, _, _ in blanks]}
             notes.append(Note("blank-below", "warning", message, details))
@@ -770,16 +771,17 @@ def identity_notes(identities: Mapping[str, Identity], where: str) -> list[Note]
     if known := {name: found.model for name, found in identities.items() if found.model}:
         shown = formatting.listed((n if n == model else f"{n} (there {model})" for n, model in known.items()), _SHOWN)
         message = (
-            f"{where}: {formatting.plural(len(known), 'model')} of yours that the catalog knows: {shown}; taken as "
-            "your own "
-            f"{'measurement of it' if len(known) == 1 else 'measurements of them'}, what is left blank is the catalog's"
+            f"{where}: {formatting.plural(len(known), 'model')} of yours that the catalog knows: "
+            f"{shown}; treated as your own "
+            f"{'measurement of it' if len(known) == 1 else 'measurements of them'}, with blanks "
+            "filled from the catalog"
         )
         notes.append(Note("known-models", "info", message, {"models": known}))
     if near := {name: found.near for name, found in identities.items() if found.near}:
         shown = formatting.listed((f"{name} ({' or '.join(each[:3])}?)" for name, each in near.items()), _SHOWN)
         message = (
-            f"{where}: taken as models of their own, though the catalog has something near: {shown}; where it is that "
-            "model, write the catalog's name, or it may count twice"
+            f"{where}: treated as new models, although the catalog has similar names: {shown}; if "
+            "a model is the same, write the catalog's name, otherwise it may count twice"
         )
         notes.append(Note("near-names", "warning", message, {"models": {n: list(each) for n, each in near.items()}}))
     return notes
@@ -800,7 +802,10 @@ def _notes(
             spelled.setdefault(key, []).append(name)
     if several := [each for each in spelled.values() if len(each) > 1]:
         shown = formatting.listed((" and ".join(each[:3]) for each in several), _SHOWN)
-        message = f"{where}: names that may be one model: {shown}; where they are, spell it alike, or it counts twice"
+        message = (
+            f"{where}: names that may be the same model: {shown}; if so, spell them alike, "
+            "otherwise the model counts twice"
+        )
         notes.append(Note("near-names", "warning", message, {"models": {each[0]: each[1:] for each in several}}))
     apart = {
         name: told["why"]
@@ -810,8 +815,9 @@ def _notes(
     if apart:
         shown = formatting.listed((f"{name} ({why})" for name, why in apart.items()), _SHOWN)
         message = (
-            f"{where}: by their names no dense base models of general text, so set apart from the headline: {shown}; "
-            "columns kind, architecture and domain say otherwise (base, dense, general)"
+            f"{where}: judged by their names not to be dense base models of general text, so not "
+            f"part of the headline: {shown}; to change this, set the columns kind, architecture "
+            "and domain (base, dense, general)"
         )
         notes.append(Note("kinds-told", "warning", message, {"models": apart}))
     return notes

@@ -51,7 +51,7 @@ def with_sizes(
         if len(matches) != 1:
             problem = f"{len(matches)} models of that name" if matches else "no such model"
             raise InputError(
-                f"--params {name}={size:g}: {problem} in the results; they hold {', '.join(measured[:20])}"
+                f"--params {name}={size:g}: {problem} in the results; they contain {', '.join(measured[:20])}"
             )
         given[matches[0]] = float(size)
     sizes = known.models.set_index("model")
@@ -74,7 +74,7 @@ def with_sizes(
                 origin = f"catalog: {identity.named} ({identity.how})"
                 message = (
                     f"model {name}: its size, {stored['params_total']:.4g}, is that of {identity.named} in the catalog "
-                    f"({identity.how} name); --params '{name}=COUNT' gives another"
+                    f"({identity.how} name); use --params '{name}=COUNT' to give another"
                 )
                 details = {"model": name, "row": identity.named, "how": identity.how}
                 notes.append(Note("size-by-name", "info", message, details))
@@ -99,9 +99,9 @@ def _count(value: object, unit: float = 1.0) -> float | None:
 
 def _unsized(name: str, rows: pd.Index) -> Note:
     near = nearest("-".join(words_of(name)), map(str, rows))
-    hint = f" (its names near this one: {', '.join(near)})" if near else ""
+    hint = f" (similar names there: {', '.join(near)})" if near else ""
     message = (
-        f"model {name}: the results state no size and no name in the catalog is this one{hint}; "
-        f"give it: --params '{name}=13e9' for 13 billion"
+        f"model {name}: the results state no size and the catalog has no such name{hint}; give it "
+        f"with --params '{name}=13e9' for 13 billion"
     )
     return Note("size-unknown", "warning", message, {"model": name, "near": near})

@@ -96,7 +96,7 @@ class Protocol:
         """
         names = {field.name for field in fields(cls)}
         if stray := sorted(set(data) - names):
-            raise InputError(f"protocol: no part {stray[0]!r}; the parts are {', '.join(sorted(names))}")
+            raise InputError(f"protocol: {stray[0]!r} is not a part; the parts are {', '.join(sorted(names))}")
         parts = {name: value for name, value in data.items() if value != UNKNOWN and _known(value)}
         for name, value in parts.items():
             if name == "shots" and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):

@@ -46,7 +46,7 @@ ALSO: dict[str, tuple[str, ...]] = {
     "tokens": ("n tokens", "num tokens", "training tokens", "train tokens"),
     "loss": ("val loss", "valid loss", "validation loss", "eval loss", "test loss", "cross entropy"),
 }  # fmt: skip
-"""What people call a column of the user's tables, whatever the case and the signs between the words."""
+"""Other names of columns in the user's tables; case and separators do not matter."""
 BENCHMARKS_ALSO: dict[str, tuple[str, ...]] = {
     "arc_challenge": ("arc c",),
     "arc_easy": ("arc e",),
@@ -56,7 +56,7 @@ BENCHMARKS_ALSO: dict[str, tuple[str, ...]] = {
     "truthfulqa": ("truthfulqa mc2",),
     "winogrande": ("wino",),
 }
-"""What people call a benchmark besides its id and its name."""
+"""Other names of benchmarks, besides id and name."""
 
 
 def size_column(name: str, meaning: str) -> Column:
@@ -71,7 +71,7 @@ def _text(name: str, meaning: str, **options: object) -> Column:
 _RELEASED = Column(
     "released",
     "date",
-    "date on which the weights (or else the paper) came out",
+    "date on which the weights (otherwise the paper) were released",
     low="2018-01-01",
     remedy="give the day of the release as 2024-02-29 (or its month as 2024-02), between 2018-01-01 and today",
 )
@@ -79,18 +79,20 @@ MODELS = Table(
     "models",
     (
         _text("model", "canonical name of the model", required=True),
-        _text("family", "one generation of one vendor; clusters of the error bars"),
+        _text("family", "one generation of one vendor; the clusters of standard errors"),
         _text("organisation", "who trained it"),
         _RELEASED,
-        _text("released_basis", "what the date rests on", choices=DATE_BASES),
+        _text("released_basis", "basis of the date", choices=DATE_BASES),
         _text("released_source", "source of the date, id#place"),
-        size_column("params_label_b", "size in the name, billions"),
-        size_column("params_total_b", "all parameters with embeddings, billions"),
-        size_column("params_active_b", "parameters used per token, billions"),
+        size_column("params_label_b", "size according to the name, billions"),
+        size_column("params_total_b", "total parameters including embeddings, billions"),
+        size_column("params_active_b", "active parameters per token, billions"),
         size_column("params_non_embedding_b", "parameters without embeddings, billions"),
         _text("params_source", "source of total and active size, id#place"),
         _text(
-            "params_basis", "a published count, a quoted one, the label in the name, or recalled", choices=SIZE_BASES
+            "params_basis",
+            "basis of the size: published count, quoted count (second-hand), label in the name, or recalled",
+            choices=SIZE_BASES,
         ),
         _text("non_embedding_source", "source of the size without embeddings, id#place"),
         Column(
@@ -106,21 +108,21 @@ MODELS = Table(
         _text("architecture", "dense or mixture of experts", choices=ARCHITECTURES, default="dense"),
         _text(
             "kind",
-            "base: own random initialisation; continued: from other weights; compressed; instruct; "
-            "closed: size not published",
+            "base: trained from random initialisation; continued: trained from other weights; "
+            "compressed; instruct; closed: size not published",
             choices=KINDS,
             default="base",
         ),
-        _text("derivation", "how the weights came about", choices=DERIVATIONS),
+        _text("derivation", "how the weights were made", choices=DERIVATIONS),
         _text("derived_from", "parent model in this catalog"),
-        _text("domain", "what the training text was about", choices=DOMAINS, default="general"),
+        _text("domain", "domain of the training text", choices=DOMAINS, default="general"),
         _text("licence", "licence tag of the weights, where known"),
-        _text("in_paper", "where arXiv 2412.04315 names it: fig1, fig4, journal"),
+        _text("in_paper", "where arXiv 2412.04315 mentions it: fig1, fig4, journal"),
         _text("notes", "anything a reader should know"),
-        _text("layers", "what mixes the tokens; blank where unknown, mostly attention", choices=LAYERS),
+        _text("layers", "token-mixing layers; blank if unknown, which is mostly attention", choices=LAYERS),
         _text(
             "released_precision",
-            "whether the date names a day, or a month whose middle stands for it",
+            "whether the date is exact to the day, or the middle of a known month",
             choices=PRECISIONS,
             default="day",
         ),
@@ -130,8 +132,8 @@ MODELS = Table(
 SCORES = Table(
     "scores",
     (
-        _text("model", "a model of the catalog", required=True),
-        _text("benchmark", "a benchmark id of the catalog", required=True),
+        _text("model", "name of a model in the catalog", required=True),
+        _text("benchmark", "id of a benchmark in the catalog", required=True),
         Column(
             "score",
             "number",
@@ -142,22 +144,22 @@ SCORES = Table(
             remedy="write 0.45 for 45 %",
             unit="share",
         ),
-        _text("metric", "what was counted"),
+        _text("metric", "metric"),
         Column("shots", "integer", "examples in the prompt", low=0, high=1000),
-        Column("items", "integer", "number of test items where it differs from the benchmark's", low=1),
+        Column("items", "integer", "number of test items, if it differs from the benchmark's", low=1),
         _text("evaluator", "who measured", default="user"),
-        _text("series", "values of one series may be compared; others never"),
-        _text("source", "where the value stands, id#place"),
+        _text("series", "values are comparable only within a series"),
+        _text("source", "source of the value, id#place"),
         Column("measured", "date", "date of the measurement"),
-        _text("flags", "known trouble, separated by ;"),
+        _text("flags", "known problems, separated by ;"),
         _text("form", "cloze (text of an option), letters or generate", choices=FORMS),
         Column(
             "stated_se",
             "number",
-            "standard error that the evaluator states, in the unit of the score",
+            "standard error stated by the evaluator, in the unit of the score",
             low=1e-6,
             high=1.0,
-            remedy="a standard error is above 0: write 0.012, or half the width of a 95 % interval over 1.96",
+            remedy="must be above 0: write 0.012, or half the width of a 95 % interval divided by 1.96",
         ),
     ),
     key=("model", "benchmark", "evaluator"),
@@ -165,24 +167,24 @@ SCORES = Table(
 BENCHMARKS = Table(
     "benchmarks",
     (
-        _text("id", "short name used everywhere", required=True),
+        _text("id", "short name used throughout", required=True),
         _text("name", "full name"),
         Column(
             "chance",
             "number",
-            "score of guessing: the floor of the laws",
+            "chance score, the floor of the laws",
             required=True,
             low=0.0,
             high=1.0,
-            remedy="write 0.25 for one of four options",
+            remedy="write 0.25 for four options",
         ),
         _text("chance_source", "source of the floor, id#place"),
         Column("items", "integer", "size of the test set, for binomial noise", required=True, low=1),
         _text("items_source", "source of the size, id#place"),
-        _text("skill", "what it measures", choices=SKILLS, default="other"),
-        Column("scale", "flag", "whether it is a capability scale for base models", default="true"),
+        _text("skill", "skill that it measures", choices=SKILLS, default="other"),
+        Column("scale", "flag", "whether it measures the capability of base models", default="true"),
         _text("protocol", "usual shots and metric"),
-        _text("default_series", "series taken when none is asked for"),
+        _text("default_series", "default series"),
         _text("notes", "anything a reader should know"),
         _text("language", "ISO 639-1 code of the items' language, mul for a mixture", default="en"),
     ),
@@ -191,13 +193,15 @@ BENCHMARKS = Table(
 EVALUATORS = Table(
     "evaluators",
     (
-        _text("id", "short name used everywhere", required=True),
+        _text("id", "short name used throughout", required=True),
         _text("role", "own harness, vendor, collected from papers, or user", choices=ROLES, default="user"),
         _text("who", "who measured"),
-        _text("harness", "with which software"),
-        Column("preference", "integer", "lower is taken first where a series has several", low=0, default="1000"),
+        _text("harness", "software used"),
+        Column(
+            "preference", "integer", "priority; the lowest comes first if a series has several", low=0, default="1000"
+        ),
         _text("notes", "anything a reader should know"),
-        _text("organisation", "who runs it, spelled as the organisation of models"),
+        _text("organisation", "organisation that runs it, spelled as for models"),
     ),
     key=("id",),
 )
@@ -210,7 +214,7 @@ SOURCES = Table(
         _text("commit", "git commit read"),
         _text("licence", "licence of the data"),
         _text("attribution", "who, title, licence, link, changes: as CC BY 4.0 asks"),
-        _text("facts", "which facts came from it"),
+        _text("facts", "facts taken from it"),
         _text("paper", "paper to cite"),
     ),
     key=("id",),
@@ -218,14 +222,14 @@ SOURCES = Table(
 PROTOCOLS = Table(
     "protocols",
     (
-        _text("evaluator", "an evaluator of the catalog, a ladder or a harness", required=True),
-        _text("benchmark", "benchmark or task; * stands for anything", required=True),
-        Column("shots", "integer", "examples in the prompt, where no score states them", low=0, high=1000),
+        _text("evaluator", "an evaluator in the catalog, a ladder or a harness", required=True),
+        _text("benchmark", "benchmark or task; * matches anything", required=True),
+        Column("shots", "integer", "examples in the prompt, if the score does not state them", low=0, high=1000),
         _text("form", "cloze: text of an option; letters: its letter; generate", choices=FORMS),
-        _text("metric", "what was counted, where no score states it"),
-        _text("normalisation", "what the log-likelihood of an answer is divided by"),
-        _text("cot", "whether reasoning comes before the answer", choices=("yes", "no")),
-        _text("source", "document that says so", required=True),
+        _text("metric", "metric, if the score does not state it"),
+        _text("normalisation", "divisor of an answer's log-likelihood"),
+        _text("cot", "whether the answer follows a chain of thought", choices=("yes", "no")),
+        _text("source", "document that states this", required=True),
     ),
     key=("evaluator", "benchmark"),
 )
@@ -233,9 +237,9 @@ GROUPS = Table(
     "groups",
     (
         _text("group", "name of the group, in the plural", required=True),
-        _text("family", "a family of the catalog", required=True),
-        _text("reason", "why its members differ from the rest", required=True),
-        _text("source", "where that is said", required=True),
+        _text("family", "name of a family in the catalog", required=True),
+        _text("reason", "how its members differ from the rest", required=True),
+        _text("source", "source of that statement", required=True),
     ),
     key=("group", "family"),
 )

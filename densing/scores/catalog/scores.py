@@ -382,7 +382,7 @@ def mean_table(
     """
     names = list(benchmarks)
     if not names or len(set(names)) < len(names):
-        raise InputError(f"mean of benchmarks {names}: name at least one, each once")
+        raise InputError(f"mean of benchmarks {names}: give at least one, and each only once")
     parts = [
         score_table(catalog, name, evaluator=evaluator, include_flagged=include_flagged, combine=combine)
         for name in sorted(names)

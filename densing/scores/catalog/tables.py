@@ -66,7 +66,7 @@ from densing.scores.catalog.scores import measurements
 
 LOG = logging.getLogger(__name__)
 IN_MEMORY = "the table"
-"""Name of a table that is no file, in messages."""
+"""Name of a table without a file, in messages."""
 _TABLES: dict[str, Table] = {t.name: t for t in (MODELS, SCORES, BENCHMARKS, EVALUATORS, SOURCES)}
 # A second value of one of these is a contradiction; other columns keep what is there.
 _FACTS: dict[str, tuple[str, ...]] = {
@@ -132,7 +132,7 @@ _SIZES = Table(
 )
 _SCORE = next(column for column in SCORES.columns if column.name == "score")
 _STATED = {column.name: column for table in (SCORES, MODELS, _SIZES) for column in table.columns}
-"""Columns of the tables that people bring, each once."""
+"""Columns of user tables, each once."""
 _FORMS = (
     "a table of models (model, released, params_b, ...), of scores (model, benchmark, score, ...) "
     "or both in one (model, params, released, benchmark, score)"
@@ -243,7 +243,7 @@ def _spread_notes(catalog: Catalog) -> list[Note]:
             values = measured[(measured["model"] == row.model) & (measured["evaluator"] != row.evaluator)]["score"]
             if len(values) and abs(row.score - values.median()) > WIDE_SPREAD:
                 message = (
-                    f"{row.model} {benchmark}: {row.score:g} is more than {WIDE_SPREAD:g} from the median "
+                    f"{row.model} {benchmark}: {row.score:g} differs by more than {WIDE_SPREAD:g} from the median "
                     f"{values.median():.3f} of {len(values)} other measurements; check protocol and unit"
                 )
                 notes.append(Note("wide-spread", "warning", message, {"model": row.model, "benchmark": benchmark}))
@@ -257,7 +257,7 @@ def _parent_notes(catalog: Catalog) -> list[Note]:
         Note(
             "no-parent",
             "warning",
-            f"{row.model}: is {row.kind} but names no parent; fill in derived_from or notes",
+            f"{row.model}: is {row.kind}, but has no parent; fill in derived_from or notes",
         )
         for row in silent.itertuples()
     ]
@@ -351,8 +351,8 @@ def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str],
         sheet = read_sheet(file)
         if otherwise := as_declared(sheet, _STATED.values(), ALSO).notes:
             raise InputError(
-                "a row is added only to a table with commas and declared spellings, because it is written anew: "
-                + otherwise[0].message
+                "rows can only be added to a table with commas and declared spellings, because it "
+                "is rewritten: " + otherwise[0].message
             )
         cells = {str(column): sheet.cells[column].tolist() for column in sheet.cells.columns}
     for column in row:
@@ -418,7 +418,7 @@ def read_extra(source: TableLike) -> dict[str, Part]:
                 raise InputError(f"{file}: {files[name].name} holds {name} too; keep one")
             files[name] = file
     if not files:
-        raise InputError(f"{path}: holds neither models.csv nor scores.csv; put {_FORMS} there")
+        raise InputError(f"{path}: contains neither models.csv nor scores.csv; put {_FORMS} there")
     parts: dict[str, Part] = {}
     # Benchmarks that the folder declares may be columns of its scores.
     for name in sorted(files, key=("sources", "evaluators", "benchmarks", "models", "scores").index):
@@ -432,7 +432,7 @@ def read_extra(source: TableLike) -> dict[str, Part]:
             known = pd.concat([known, rows[["id", "name"]]]) if name == "benchmarks" else known
         if set(of_file) & set(parts) or (name == "models" and "scores" in of_file):
             raise InputError(
-                f"{sheet.name}: repeats what another file of the folder holds; keep models and scores apart"
+                f"{sheet.name}: repeats the content of another file in the folder; keep models and scores apart"
             )
         parts |= of_file
     return parts
@@ -444,8 +444,8 @@ def _understood(sheet: Sheet, benchmarks: pd.DataFrame) -> Sheet:
     cells, notes = sheet.cells, list(sheet.notes)
     if "model" in cells and (count := cells["model"].nunique()) > MAX_MODELS:
         raise InputError(
-            f"{sheet.name}: {count} models are more than the {MAX_MODELS} that one table may hold; split the table, or "
-            "leave out those that are not wanted"
+            f"{sheet.name}: {count} models exceed the limit of {MAX_MODELS} per table; split the "
+            "table or leave some out"
         )
     ids = dict.fromkeys(benchmarks["id"])
     also: dict[str, list[str]] = {name: list(BENCHMARKS_ALSO.get(name, ())) for name in ids}
@@ -457,7 +457,7 @@ def _understood(sheet: Sheet, benchmarks: pd.DataFrame) -> Sheet:
         distinct = [text for text in pd.unique(given) if text not in ids]
         if changed := {text: spelled[plain_name(text)] for text in distinct if plain_name(text) in spelled}:
             renamed = formatting.listed(f"{text} as {name}" for text, name in changed.items())
-            notes.append(Note("benchmarks-matched", "info", f"{sheet.name}: benchmarks read by their ids: {renamed}"))
+            notes.append(Note("benchmarks-matched", "info", f"{sheet.name}: benchmarks recognised: {renamed}"))
             cells = cells.assign(benchmark=each_once(given, lambda text: changed.get(text, text)))
         sheet = dataclasses.replace(sheet, cells=cells)
     elif "model" in cells:
@@ -488,7 +488,7 @@ def _not_read(sheet: Sheet, benchmarks: Mapping[str, Sequence[str]]) -> list[Not
         near = nearest(header, _STATED, most=1, likeness=SLIP)
         begins = [name for name in names if len(name) > 2 and plain_name(header).startswith(name)]
         if plain_name(header) == "date" and "released" not in sheet.cells:
-            hints[header] = "name it released if models came out then"
+            hints[header] = "name it released if it is the models' release date"
         elif near:
             hints[header] = f"did you mean {near[0]}?"
         elif begins and "score" not in sheet.titles and sheet.cells[header].str.contains(r"\d").any():
@@ -496,7 +496,7 @@ def _not_read(sheet: Sheet, benchmarks: Mapping[str, Sequence[str]]) -> list[Not
     if not unread:
         return []
     shown = formatting.listed((f"{name!r} ({hints[name]})" if name in hints else repr(name) for name in unread), 20)
-    message = f"{sheet.name}: columns that are not read: {shown}"
+    message = f"{sheet.name}: columns that are not used: {shown}"
     return [Note("columns-not-read", "warning" if hints else "info", message, {"columns": unread, "hints": hints})]
 
 
@@ -551,7 +551,7 @@ def _long(wide: Sheet, scores: Table, shots: Mapping[str, str | None]) -> Sheet:
         long["shots"] = own.where(own.ne(""), stated)
     wide = dataclasses.replace(wide, problems=problems)
     shown = formatting.listed(wide.titles.get(name, name) for name in names)
-    message = f"{wide.name}: one column per benchmark ({shown}) is read as one row per score, {len(long)} in all"
+    message = f"{wide.name}: one column per benchmark ({shown}) was read as one row per score, {len(long)} in all"
     note = Note("wide-table", "info", message, {"benchmarks": names, "scores": len(long)})
     return dataclasses.replace(wide, cells=long, notes=(*wide.notes, note))
 
@@ -587,7 +587,7 @@ def parts_of(sheet: Sheet) -> dict[str, Part]:
         return {"models": _models_part(sheet, repeated=False)}
     shown = ", ".join(map(str, cells.columns))
     hint = "; separate cells by commas, semicolons or tabs" if len(columns) == 1 else ""
-    raise InputError(f"{sheet.name}: columns {shown} fit no known form{hint}; give {_FORMS}")
+    raise InputError(f"{sheet.name}: columns {shown} match no known form{hint}; give {_FORMS}")
 
 
 def _models_part(sheet: Sheet, repeated: bool) -> Part:
@@ -617,7 +617,7 @@ def _with_total(raw: pd.DataFrame, sheet: Sheet) -> pd.DataFrame:
     stated = [column for column in _SIZE_COLUMNS if column in raw.columns]
     if len(stated) > 1:
         shown = " and ".join(sheet.titles.get(column, column) for column in stated)
-        raise TableError(sheet.name, [f"columns {shown} both give the size; keep one"])
+        raise TableError(sheet.name, [f"columns {shown} both state the size; keep one"])
     if stated in ([], ["params_total_b"]):
         return raw
     sizes = check_sheet(_about(sheet, stated), _SIZES, raw[stated])[stated[0]]
@@ -753,8 +753,8 @@ def _by_known_names(parts: dict[str, Part], catalog: Catalog) -> tuple[dict[str,
             before = first.loc[tuple(row[key]) if len(key) > 1 else row["model"]]
             one, two = part.rows.loc[number, "model"], part.rows.loc[before, "model"]
             problems.append(
-                f"row {number}, column model: {one!r} is {row['model']}, which stands in row {before} "
-                f"as {two!r} already; delete one"
+                f"row {number}, column model: {one!r} is {row['model']}, which row {before} already has "
+                f"as {two!r}; delete one"
             )
         result[name] = dataclasses.replace(part, rows=rows)
     if problems:
@@ -763,7 +763,7 @@ def _by_known_names(parts: dict[str, Part], catalog: Catalog) -> tuple[dict[str,
     if new := {name: known for name, known in renamed.items() if name not in said}:
         title = next(part.title for part in result.values() if part.title)
         shown = formatting.listed((f"{name} as {known}" for name, known in new.items()), 8)
-        return result, [Note("names-matched", "info", f"{title}: models read by known names: {shown}", {"models": new})]
+        return result, [Note("names-matched", "info", f"{title}: models recognised by name: {shown}", {"models": new})]
     return result, []
 
 
@@ -782,7 +782,7 @@ def _register(catalog: Catalog, parts: dict[str, Part]) -> Catalog:
         for name in sorted(set(part.rows["evaluator"]) - set(catalog.evaluators["id"])):
             new_evaluators.append({"id": name, "role": "user", "who": user_source(part.title), "preference": 1000.0})
             if name != "user":
-                message = f"{part.title}: evaluator {name!r} is new; its scores are a series of their own"
+                message = f"{part.title}: evaluator {name!r} is new; its scores form their own series"
                 notes.append(Note("new-evaluator", "info", message, {"evaluator": name}))
     return dataclasses.replace(
         catalog,
@@ -869,8 +869,8 @@ def _rounded(before: pd.DataFrame, mine: pd.DataFrame, part: Part) -> list[Note]
     pairs = zip(mine.loc[both, "model"], mine.loc[both, size], before.loc[both, size], strict=True)
     shown = formatting.listed((f"{model} ({own:g} B, there {listed:g} B)" for model, own, listed in pairs), 8)
     message = (
-        f"{part.title}, column {part.titles.get(size, size)}: sizes that are the catalog's, rounded, as labels are or "
-        f"counted otherwise: {shown}; the catalog's stand"
+        f"{part.title}, column {part.titles.get(size, size)}: sizes that match the catalog's up "
+        f"to rounding, label or way of counting: {shown}; the catalog's are used"
     )
     return [Note("sizes-agree", "info", message, {"models": mine.loc[both, "model"].tolist()})]
 
@@ -896,7 +896,7 @@ def _refusal(
     source = str(old.get("source") or old.get("params_source") or "")
     origin = source_id(source).removeprefix("user:") if source.startswith("user:") else "the embedded catalog"
     remedies = {
-        "scores": "name who measured yours in a column evaluator",
+        "scores": "state who measured yours in a column evaluator",
         "models": "leave the cell blank or rename it",
     }
     remedy = remedies.get(name, "drop the row or rename it")
@@ -997,7 +997,7 @@ def check_models(rows: pd.DataFrame, catalog: Catalog, title: str) -> None:
             rows,
             "derived_from",
             catalog.models["model"],
-            "leave it blank and name the parent in notes, or add the parent",
+            "leave it blank and name the parent in notes, or add the parent to the table",
         ),
     ]
     for column in (name for name in rows.columns if name.endswith("_source")):
@@ -1054,7 +1054,7 @@ def _above(rows: pd.DataFrame, column: str, factor: float) -> list[str]:
     wrong = rows[rows[column] > rows["params_total_b"] * factor]
     return [
         f"row {number}, column {column}: {row[column]:g} is above the total of {row['params_total_b']:g}; "
-        "the total counts everything, in billions"
+        "the total includes everything, in billions"
         for number, row in wrong.iterrows()
     ]
 
@@ -1074,8 +1074,8 @@ def _unknown_sources(rows: pd.DataFrame, column: str, catalog: Catalog) -> list[
     names = set(catalog.sources["id"])
     cells = rows[column].dropna()
     return [
-        f"row {number}, column {column}: {value!r} names no known source{hint}; "
-        "declare it in sources.csv beside the table"
+        f"row {number}, column {column}: {value!r} is not a known source{hint}; declare it in "
+        "sources.csv beside the table"
         for number, value, hint in _strangers(
             cells[~cells.map({cell: source_id(cell) for cell in cells.unique()}).isin(names)], names
         )

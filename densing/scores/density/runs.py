@@ -264,7 +264,8 @@ def _readable(
         Note(
             "share-outside",
             "error",
-            f"{row['model']}, {row['task']}, {row['metric']}: {row['value']:g} is no share between 0 and 1; left out",
+            f"{row['model']}, {row['task']}, {row['metric']}: {row['value']:g} is not a share "
+            "between 0 and 1; left out",
             {name: row[name] for name in ("model", "task", "metric", "value")},
         )
         for row in rows[outside].to_dict("records")

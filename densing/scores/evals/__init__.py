@@ -1,4 +1,4 @@
-"""The other source of scores: benchmarks run on real models by lm-eval, stored, read back and turned into losses."""
+"""Our own evaluations: benchmarks run on real models by lm-eval, stored, read back and converted to losses."""
 
 import lazy_loader as lazy
 

@@ -51,7 +51,7 @@ def check_results(content: Any, where: str) -> Mapping[str, Any]:
         raise InputError(f"{where}: no object 'results'; expected a results file of lm-eval")
     wrong = [str(task) for task, row in content["results"].items() if not isinstance(row, Mapping)]
     if wrong:
-        raise InputError(f"{where}: results of {wrong[0][:60]!r} are no object of metrics; the file is damaged")
+        raise InputError(f"{where}: results of {wrong[0][:60]!r} are not an object of metrics; the file is damaged")
     return content
 
 
@@ -129,7 +129,7 @@ def _number(value: Any, where: str) -> float:
     if value == "N/A":
         return math.nan
     if not is_number(value):
-        raise InputError(f"{where}: {str(value)[:60]!r} is no number; the file is damaged")
+        raise InputError(f"{where}: {str(value)[:60]!r} is not a number; the file is damaged")
     return math.copysign(math.inf, value) if abs(value) > 1e300 else float(value)
 
 

@@ -274,7 +274,7 @@ def gold_index(sample: Sample, config: Mapping[str, Any] | None = None) -> int:
     if by_text is not None and by_index is not None and by_text != by_index:
         return _settled(sample, by_text, by_index, config or {})
     if by_text is None and by_index is None:
-        raise InputError(f"document {sample.doc_id}: target {text[:40]!r} is no choice and no index")
+        raise InputError(f"document {sample.doc_id}: target {text[:40]!r} is neither a choice nor an index")
     return by_text if by_text is not None else _checked(by_index or 0, len(pairs), sample)
 
 
@@ -456,7 +456,7 @@ def to_number(value: Any, where: str) -> float:
             raise ValueError
         return float(value)
     except ValueError:
-        raise InputError(f"{where}: log-likelihood {str(value)[:40]!r} is no number") from None
+        raise InputError(f"{where}: log-likelihood {str(value)[:40]!r} is not a number") from None
 
 
 def read_samples(path: Path) -> Iterator[dict[str, Any]]:

@@ -161,7 +161,7 @@ def checked_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
     --------
     >>> row = {"file": "r.json", "model": "m", "task": "toy", "metric": "acc", "value": 5.7, "stderr": 0.1}
     >>> checked_rows([{**row, "unit": "share"}])[1][0].message
-    'r.json: toy, acc is 5.7, no share between 0 and 1; left out'
+    'r.json: toy, acc is 5.7, not a share between 0 and 1; left out'
     """
     usable, notes = [], []
     for row in rows:
@@ -174,11 +174,11 @@ def checked_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
         if math.isnan(value):
             notes.append(Note("value-missing", "warning", f"{cell} is not a number", about))
         elif row["unit"] == "share" and not 0.0 <= value <= 1.0:
-            message = f"{cell} is {value:g}, no share between 0 and 1; left out"
+            message = f"{cell} is {value:g}, not a share between 0 and 1; left out"
             notes.append(Note("share-outside", "error", message, {**about, "value": value}))
             continue
         if math.isinf(stderr) or stderr < 0:
-            message = f"{cell}: {stderr:g} is no standard error; left out"
+            message = f"{cell}: {stderr:g} is not a standard error; left out"
             notes.append(Note("stderr-left-out", "warning", message, about))
             stderr = math.nan
         usable.append({**row, "value": value, "stderr": stderr})

@@ -587,13 +587,13 @@ def plan_of(data: Mapping[str, Any], where: str, **flags: bool) -> Plan:
 
 # What is said of a value, by the kind that was expected of it.
 _REFUSALS = {
-    "int": "is no whole number",
-    "float": "is no number",
+    "int": "is not a whole number",
+    "float": "is not a number",
     "bool": "is neither true nor false",
-    "str": "is no text; put it in quotes",
-    "bool | str": "is no text; put it in quotes",
-    "object": "is no table; write { key = value }",
-    "str | object": "is no table; write { key = value }",
+    "str": "is not text; put it in quotes",
+    "bool | str": "is not text; put it in quotes",
+    "object": "is not a table; write { key = value }",
+    "str | object": "is not a table; write { key = value }",
 }
 
 
@@ -626,5 +626,5 @@ def _misfit(message: str, data: Any, where: str) -> str:
     expected = message.split("`")[1].removesuffix(" | null")
     if expected == "array":
         return f"{path} must be a list; write {key} = [...] or [[{key}]]"
-    refusal = _REFUSALS.get(expected, f"is no {expected}")
+    refusal = _REFUSALS.get(expected, f"is not of type {expected}")
     return f"{path}: {str(value)[:60]!r} {refusal}"

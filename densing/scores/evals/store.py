@@ -147,7 +147,7 @@ class Unit:
         for name, facts in manifest["files"].items():
             path = self.folder / name
             if name != Path(name).name or not isinstance(facts, Mapping):
-                problems.append(f"{self.folder / MANIFEST}: names {name[:80]!r}, which is no file of the folder")
+                problems.append(f"{self.folder / MANIFEST}: names {name[:80]!r}, which is not in the folder")
             elif not path.is_file():
                 problems.append(f"{path}: missing")
             elif (size := path.stat().st_size) != facts.get("bytes"):
@@ -549,7 +549,7 @@ def read_run(run: RunStore | Path) -> Measurements:
     """
     store = run if isinstance(run, RunStore) else RunStore(run)
     if not isinstance(run, RunStore) and not is_run(store.folder):
-        raise InputError(f"{store.folder}: no folder of units there; give a run written by densing eval")
+        raise InputError(f"{store.folder}: has no folder of units; give a run written by densing eval")
     states = store.all_units()
     done = [(unit, UnitKey.from_dict(unit.manifest["key"])) for unit, status in states if status == "done"]
     models: dict[str, set[str]] = {}

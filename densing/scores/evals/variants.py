@@ -239,7 +239,7 @@ def _read_targets(source: Path) -> list[dict[str, str]]:
         row = {column: str(raw.get(column, "")) for column in ("id", "prompt", "target")}
         row["benchmark"] = str(raw.get("benchmark") or "").strip()
         if missing:
-            problems.append(f"row {number}: {', '.join(missing)} missing or no text")
+            problems.append(f"row {number}: {', '.join(missing)} missing or not text")
         elif not row["target"].strip():
             problems.append(f"row {number}, column target: empty; it needs the text to measure")
         elif row["id"] in ids:

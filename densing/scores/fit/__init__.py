@@ -1,4 +1,4 @@
-"""Laws to data: start, solve, bootstrap, diagnose."""
+"""Fitting laws to data: starting values, solver, bootstrap, diagnostics."""
 
 import lazy_loader as lazy
 

@@ -1,4 +1,4 @@
-"""One scale for every model: all cells of the catalog in one model, whoever measured them, with draws of everything."""
+"""The joint scale: one statistical model of all scores of the catalog, whoever measured them, with posterior draws."""
 
 import lazy_loader as lazy
 

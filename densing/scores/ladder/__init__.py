@@ -1,4 +1,4 @@
-"""Our own reference models: small ones, trained here on a world whose every fact is known."""
+"""Our own reference models: small models, trained here on a generated world whose facts are all known."""
 
 import lazy_loader as lazy
 

@@ -128,7 +128,7 @@ def pair_table(losses: pd.DataFrame, arm: str, baseline: str = PLAIN) -> tuple[p
     for name in (baseline, arm):
         rows = losses.loc[losses["arm"].eq(name), columns]
         good = np.isfinite(rows["loss"].to_numpy(float)) & (rows["loss"].to_numpy(float) > 0)
-        bad.append(rows.loc[~good, list(PAIR)].assign(arm=name, reason="loss is no positive number"))
+        bad.append(rows.loc[~good, list(PAIR)].assign(arm=name, reason="loss is not a positive number"))
         if rows.duplicated(list(PAIR)).any():
             cell = rows.loc[rows.duplicated(list(PAIR)), list(PAIR)].iloc[0]
             raise InputError(

@@ -83,7 +83,7 @@ class Teacher:
         self.model = model.to(device).eval().requires_grad_(requires_grad=False)
         for part, tensor in self.model.state_dict().items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                raise InputError(f"teacher {name}: {part} holds values that are no numbers; train or fetch it again")
+                raise InputError(f"teacher {name}: {part} contains NaN or infinity; train or fetch it again")
         body = self.model.base_model
         body = getattr(body, "encoder", body)
         stack = next((part for part in _LAYERS if isinstance(getattr(body, part, None), nn.ModuleList)), None)

@@ -229,7 +229,7 @@ class LessonTrainer(Trainer):
             task, total = self._losses(batch)
             if not math.isfinite(float(total.detach())):
                 raise DivergedError(
-                    f"run {run.name}: the loss is no number at step {self.step}; lower the weights of the lesson"
+                    f"run {run.name}: the loss is NaN or infinite at step {self.step}; lower the weights of the lesson"
                 )
             total.backward()
             # The student's gradients are clipped as they are without a teacher.

@@ -162,7 +162,8 @@ class Trainer:
             if self.step % every == 0 or self.step == until:
                 if not math.isfinite(float(self.loss)):
                     raise DivergedError(
-                        f"run {self.run.name}: the loss is no number at step {self.step}; lower the learning rate or "
+                        f"run {self.run.name}: the loss is NaN or infinite at step {self.step}; "
+                        "lower the learning rate or "
                         f"drop the size"
                     )
                 save_checkpoint(self.state(), path)

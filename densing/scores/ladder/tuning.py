@@ -234,7 +234,7 @@ def train(
         optimiser.zero_grad()
         losses.append(loss.item())
         if not np.isfinite(losses[-1]):
-            raise DivergedError(f"the loss is no number at step {step}; lower the learning rate (--rate)")
+            raise DivergedError(f"the loss is NaN or infinite at step {step}; lower the learning rate (--rate)")
         progress("tuning", step + 1, len(batches))
     model.eval()
     return losses

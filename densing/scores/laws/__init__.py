@@ -1,4 +1,4 @@
-"""The mathematics of scaling laws: predict, differentiate, invert. numpy only."""
+"""Scaling laws: prediction, derivatives, inverse. Needs only numpy."""
 
 import lazy_loader as lazy
 

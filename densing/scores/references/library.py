@@ -154,7 +154,7 @@ def _user_reference(path: Path, benchmark: str) -> Reference:
         raise InputError(f"{path}: has no bootstrap draws, so no interval; fit again with --bootstrap 1000")
     low, high = fit.domain["params"]
     if not 0 < low <= high:
-        raise ArtefactError(f"{path}: $.domain.params: [{low:g}, {high:g}] is no range of sizes; fit again")
+        raise ArtefactError(f"{path}: $.domain.params: [{low:g}, {high:g}] is not a range of sizes; fit again")
     if "reference" not in fit.meta:
         return from_table_fit(fit, path.stem, benchmark)
     try:

@@ -131,9 +131,9 @@ def _origin(origin: Any) -> pd.Timestamp:
     try:
         stamp = to_date(origin) if isinstance(origin, str) else pd.Timestamp(origin)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"{origin!r} is no date to freeze at; write 2025-11-14") from error
+        raise InputError(f"{origin!r} is not a date to freeze the catalog at; write 2025-11-14") from error
     if pd.isna(stamp) or not 1970 <= stamp.year <= 2200:
-        raise InputError(f"{origin!r} is no date to freeze at; write 2025-11-14")
+        raise InputError(f"{origin!r} is not a date to freeze the catalog at; write 2025-11-14")
     return stamp.normalize()
 
 

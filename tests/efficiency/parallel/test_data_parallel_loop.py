@@ -95,7 +95,7 @@ def test_fewer_steps_than_were_taken_are_refused(tmp_path: Path) -> None:
 
 def test_another_runs_checkpoint_and_a_damaged_one_are_refused(tmp_path: Path) -> None:
     run(environment(tmp_path, checkpoint_every=5), lambda clock: Toy())
-    with pytest.raises(DensingError, match="written with seed=0, this run has 3; resume with the same"):
+    with pytest.raises(DensingError, match="written with seed=0, but this run has 3; resume with the same"):
         run(environment(tmp_path, seed=3), lambda clock: Toy())
     (file,) = (tmp_path / "out" / "checkpoints").rglob("*.pt")
     file.write_bytes(file.read_bytes()[:100])
@@ -185,7 +185,7 @@ def test_refused_texts(tmp_path: Path, name: str, size: int | None, says: str) -
 
 
 def test_sequences_longer_than_the_text_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DensingError, match="sequence=19999: the text has 19000 bytes"):
+    with pytest.raises(DensingError, match="sequence=19999: the text has only 19000 bytes"):
         run(environment(tmp_path, sequence=19_999), lambda clock: Toy())
 
 

@@ -118,7 +118,7 @@ def test_a_run_leaves_one_record_and_is_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--resume"):
         toy(spec_of(out, steps=5))
     kept = (out / folder.RUN).read_text()
-    with pytest.raises(InputError, match="seed was 0, now it is 3; resume with the same options"):
+    with pytest.raises(InputError, match="seed was 0 and is now 3; resume with the same options"):
         toy(replace(spec, seed=3), resume=True)
     assert (out / folder.RUN).read_text() == kept and toy(spec).to_dict() == run.to_dict()
 

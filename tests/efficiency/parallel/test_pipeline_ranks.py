@@ -195,7 +195,7 @@ def test_waits_are_on_the_clock(runs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "word"),
     [
-        ("stages", "leave a stage without a layer"),
+        ("stages", "leave a stage without layers"),
         ("batch", "batch: 8 cannot be divided by micro_batches 3"),
         ("codec", "unknown codec 'zip'"),
         ("share", "share 1.5"),

@@ -113,7 +113,7 @@ def test_figures_of_the_sums(runs: dict[str, list[RunRecord]]) -> None:
 
 
 def test_the_stand_in_says_so(runs: dict[str, list[RunRecord]]) -> None:
-    assert runs["t3"][0].stand_in == "tile-wise software decomposition, not T3"
+    assert runs["t3"][0].stand_in == "tile-wise decomposition in software, not T3"
     assert runs["iso"][0].stand_in == ""
 
 

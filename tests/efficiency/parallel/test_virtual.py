@@ -174,7 +174,7 @@ def test_who_fails_ends_all_and_is_named() -> None:
 
 def test_a_rank_that_stays_away_is_no_deadlock() -> None:
     ranks = VirtualRanks(2)
-    with pytest.raises(InputError, match="wait for one that has finished"):
+    with pytest.raises(InputError, match="wait for one that has already finished"):
         ranks.run(lambda rank: ranks.links[rank].mean(torch.zeros(1)) if rank else None)
     ranks = VirtualRanks(2)
     with pytest.raises(InputError, match="same operations"):

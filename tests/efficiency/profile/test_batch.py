@@ -191,7 +191,7 @@ def test_identity_sees_both_ends(tmp_path: Path) -> None:
 def test_nonsense_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--jobs 0"):
         list(profile_ranks([], work, jobs=0))
-    with pytest.raises(InputError, match="--executor local: its results need a store"):
+    with pytest.raises(InputError, match="--executor local: needs a store for its results"):
         list(profile_ranks([], work, executor=get_executor("local")))
     assert list(profile_ranks([], work)) == [] and processors() >= 1
 

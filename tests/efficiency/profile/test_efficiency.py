@@ -18,7 +18,7 @@ def test_utilisation_of_a_run_uses_its_own_device_and_says_what_it_lacks() -> No
     assert used.model.percent == pytest.approx(100 * 6e6 * 1e6 / (3 * 312e12))
     with pytest.raises(InputError, match="tokens"):
         run_utilisation(run, parse_spec("params=1e6"))
-    with pytest.raises(InputError, match="no key=value"):
+    with pytest.raises(InputError, match="not key=value"):
         parse_spec("params")
 
 
@@ -38,7 +38,7 @@ def test_utilisation_of_a_run_uses_its_own_device_and_says_what_it_lacks() -> No
         ("devices=inf", "devices=inf is not a whole number"),
         ("devices=2.5", "devices=2.5 is not a whole number"),
         ("attention=2", "attention=2 is not 0 or 1"),
-        ("params=1,parameters=2", "repeats one"),
+        ("params=1,parameters=2", "repeats a key"),
     ],
 )
 def test_what_utilisation_cannot_read_is_named_by_the_users_keys(spec: str, message: str) -> None:

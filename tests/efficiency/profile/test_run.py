@@ -185,7 +185,11 @@ def test_alike_ranks_need_no_word() -> None:
         ({"on_host": (False, False, True)}, "mixed-work", "accelerator (2 rank(s), rank0.json); processor (1 rank(s)"),
         ({"steps": (profiles()[0].steps, (), ())}, "mixed-steps", "2 of 3 ranks have no step marks (rank1.json)"),
         ({"world_size": (3, 3, 8)}, "mixed-world-sizes", "3 (2 rank(s), rank0.json); 8 (1 rank(s)"),
-        ({"world_size": (3, 3, 2)}, "rank-beyond-world", "rank2.json: is rank 2 of a run that has 2 ranks"),
+        (
+            {"world_size": (3, 3, 2)},
+            "rank-beyond-world",
+            "rank2.json: is rank 2, but its header says that the run has 2 ranks",
+        ),
     ],
 )
 def test_unlike_ranks_are_named(fields: dict[str, tuple[object, ...]], code: str, words: str) -> None:

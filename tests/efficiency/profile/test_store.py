@@ -97,7 +97,7 @@ def test_reading_stops_where_the_reader_does(tmp_path: Path) -> None:
 def test_one_rank_twice_is_an_error_with_both_names(tmp_path: Path) -> None:
     fill(tmp_path / "a", range(3))
     fill(tmp_path / "b", range(2, 3))
-    with pytest.raises(InputError, match=r"b/r2\.parquet: holds rank 2, as does .*a/r2\.parquet"):
+    with pytest.raises(InputError, match=r"b/r2\.parquet: contains rank 2, as does .*a/r2\.parquet"):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all.parquet")
     assert not (tmp_path / "all.parquet").exists()
 
@@ -116,10 +116,10 @@ def test_different_options_do_not_merge(tmp_path: Path) -> None:
         ({"rank": 0, "overlap_pct": math.inf}, "overlap_pct = inf is not finite"),
         ({"rank": 0, "steps": {"a": [1.0, math.nan]}}, "Out of range float values"),
         ({"rank": 0, "comm_ns": 2**63}, "comm_ns = 9223372036854775808 is beyond 64 bits"),
-        ({"rank": 0, "comm_ns": 1.5}, "comm_ns = 1.5 is no integer"),
-        ({"rank": 0, "comm_ns": True}, "comm_ns = True is no integer"),
-        ({"rank": 0, "overlap_pct": "5"}, "overlap_pct = '5' is no number"),
-        ({"rank": 0, "source": 5}, "source = 5 is no text"),
+        ({"rank": 0, "comm_ns": 1.5}, "comm_ns = 1.5 is not a valid integer"),
+        ({"rank": 0, "comm_ns": True}, "comm_ns = True is not a valid integer"),
+        ({"rank": 0, "overlap_pct": "5"}, "overlap_pct = '5' is not a valid number"),
+        ({"rank": 0, "source": 5}, "source = 5 is not text"),
         ({"rank": 0, "steps": {1, 2}}, "set is not JSON serializable"),
         ({"comm_ns": 1}, "a row without a rank"),
     ],
@@ -167,9 +167,9 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match="format 99, this densing reads 1"):
         store_info(foreign)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no profile"):
+    with pytest.raises(InputError, match="contains no profile"):
         list(read_profiles(tmp_path / "empty"))
-    with pytest.raises(InputError, match="no files to merge"):
+    with pytest.raises(InputError, match="there are no files to merge"):
         merge([], tmp_path / "all.parquet")
 
 

@@ -95,7 +95,7 @@ def test_too_little_or_too_much_to_replay_says_why(monkeypatch: pytest.MonkeyPat
     found = what_if(alone, align_clocks(alone), None)
     assert found.slowdown is None and found.waste is None and "one rank" in found.notes[0].message
     monkeypatch.setattr("densing.efficiency.profile.whatif_run.MAX_ENTRIES", 3)
-    assert "too many" in recorded(np.ones((5, 2), int)).notes[0].message
+    assert "exceed the limit" in recorded(np.ones((5, 2), int)).notes[0].message
 
 
 def test_a_public_run_is_replayed_to_its_resolution() -> None:

@@ -151,7 +151,7 @@ def test_nothing_measured_and_unknown_algorithms() -> None:
         calibrate(measured(1e-4, 1e-8), algorithm="star")
     with pytest.raises(InputError, match="no link wide"):
         calibrated(load_cluster("cpu2"), calibrate(measured(1e-4, 1e-8)), "wide", "a test")
-    with pytest.raises(InputError, match="no link can be written"):
+    with pytest.raises(InputError, match="cannot write a link"):
         calibrated(load_cluster("cpu2"), calibrate([], [Computation("a", 1.0)]), "inter", "a test")
 
 

@@ -85,7 +85,7 @@ def test_unknown_names_and_files(tmp_path: Path) -> None:
         load_cluster(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("name = [")
-    with pytest.raises(InputError, match=r"broken\.toml: no readable TOML"):
+    with pytest.raises(InputError, match=r"broken\.toml: not readable TOML"):
         load_cluster(broken)
     broken.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="UTF-8"):
@@ -116,7 +116,7 @@ def test_own_file_may_name_a_preset_device(tmp_path: Path) -> None:
         ({"speed": [1.0, "fast"]}, "speed"),
         ({"name": "  "}, "name: empty"),
         ({"nmae": "x"}, "did you mean 'name'"),
-        ({"intra": 3}, "intra: 3 is no table"),
+        ({"intra": 3}, "intra: 3 is not a table"),
         ({"intra": {"alpha_s": 1.0}}, "bandwidth once"),
         ({"intra": {"alpha_s": 1.0, "gbit_per_s": 1, "beta_s_per_byte": 1.0}}, "bandwidth once"),
         ({"intra": {"alpha_s": -1.0, "gbit_per_s": 1}}, "intra: alpha_s: -1"),
@@ -129,14 +129,14 @@ def test_own_file_may_name_a_preset_device(tmp_path: Path) -> None:
         ({"device": {"name": "toy", "flops": 1e12, "mem_bw": 1e11, "measured": [[1e9, 1e6, -1.0]]}}, "measured: -1"),
         ({"device": {"name": "toy", "flops": 1e12, "mem_bw": 1e11, "measured": [[1e9, 1e6]]}}, "measured"),
         ({"wide": LINK}, "per_site and wide"),
-        ({"wide": LINK, "per_node": 2, "per_site": 3}, "no multiple"),
-        ({"pairs": {"0-1": 2.0}}, "pairs: '0-1' is no pair of its 0 sites"),
+        ({"wide": LINK, "per_node": 2, "per_site": 3}, "not a multiple"),
+        ({"pairs": {"0-1": 2.0}}, "pairs: '0-1' is not a pair of its 0 sites"),
         ({"wide": LINK, "per_site": 1, "pairs": {"1-0": 2.0}}, "the lower one first"),
-        ({"wide": LINK, "per_site": 1, "pairs": {"0-2": 2.0}}, "is no pair of its 2 sites"),
+        ({"wide": LINK, "per_site": 1, "pairs": {"0-2": 2.0}}, "is not a pair of its 2 sites"),
         ({"wide": LINK, "per_site": 1, "pairs": {"0-1": 0.0}}, "pairs.0-1: 0.0 is out of range"),
         ({"wide": LINK, "per_site": 1, "pairs": {"0-1": "fast"}}, "pairs"),
         ({"sources": {"n": {"source": "x", "evidence": "rumour"}}}, "rumour"),
-        ({"sources": 1}, "sources: 1 is no table"),
+        ({"sources": 1}, "sources: 1 is not a table"),
     ],
 )
 def test_errors_name_file_and_field(change: dict[str, object], told: str) -> None:

@@ -164,7 +164,7 @@ def test_too_little_and_no_spread_are_said() -> None:
     assert "too few" in few.sentence
     flat = fit_delays(np.full((4, 9), 0.5))
     assert (flat.status, flat.delay) == ("no spread", None) and "no delay" in flat.sentence
-    with pytest.raises(InputError, match="no delay can be written"):
+    with pytest.raises(InputError, match="cannot write a delay"):
         delayed(load_cluster("cpu2"), flat, "a test")
 
 

@@ -75,10 +75,10 @@ def test_texts_are_read(tmp_path: Path) -> None:
         ("shifted-exp:mu=0", "out of range"),
         ("shifted-exp:mu=-1", "out of range"),
         ("shifted-exp:mu=nan", "out of range"),
-        ("shifted-exp:mu=ten", "no number"),
+        ("shifted-exp:mu=ten", "not a number"),
         ("shifted-exp:mu=1,mu=2", "twice"),
         ("shifted-exp:mu=1,iid,persistent", "twice"),
-        ("shifted-exp:mu=1,a=-1", "no delay"),
+        ("shifted-exp:mu=1,a=-1", "not a delay"),
         ("shifted-exp:mu=1,shape=2", "none of a, mu"),
         ("pareto:scale=1", "shape: missing"),
         ("shifted-exp:mu=1,lasts=week", "lasts"),
@@ -119,7 +119,7 @@ def test_a_cluster_keeps_its_delay_through_its_file(delay: Delay) -> None:
         ({"kind": "shifted-exp", "rate": 1.0}, r"delay: .*rate"),
         ({"kind": "shifted-exp", "mu": "ten"}, r"delay: "),
         ({"mu": 1.0}, r"delay: .*kind"),
-        ("soon", r"delay: 'soon' is no table"),
+        ("soon", r"delay: 'soon' is not a table"),
     ],
 )
 def test_a_cluster_file_with_an_impossible_delay_names_the_field(table: object, words: str) -> None:

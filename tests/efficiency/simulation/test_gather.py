@@ -36,7 +36,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"mine.toml: .*correct the field"):
         load_gather(file)
     file.write_text("table_rows = \n")
-    with pytest.raises(InputError, match="no readable TOML"):
+    with pytest.raises(InputError, match="not readable TOML"):
         load_gather(file)
     with pytest.raises(UnknownNameError, match="sage-redit"):
         load_gather("sage-redit")
@@ -46,11 +46,11 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     ("field", "value", "words"),
     [
         ("width", 0, "width: 0 is out of range; give a whole number from 1"),
-        ("rows", 101, "101 distinct rows of a table of 100; give at most as many"),
+        ("rows", 101, "101 distinct rows of a table of 100; give at most that many"),
         ("table_rows", -1, "table_rows: -1 is out of range"),
         ("train_s", float("nan"), "train_s: nan is out of range; give seconds"),
         ("sample_s", -1.0, "sample_s: -1.0 is out of range"),
-        ("dtype_bytes", 3, "3 is no size of a number"),
+        ("dtype_bytes", 3, "3 is not a valid number of bytes"),
     ],
 )
 def test_numbers_that_do_not_go_together_are_refused(field: str, value: float, words: str) -> None:

@@ -82,7 +82,7 @@ def test_missing_fields_are_named(field: str) -> None:
         ({"hidden_size": 65}, "65 columns cannot be divided by 4 heads"),
         ({"vocab_size": 1e300}, "vocab_size"),
         ({"num_local_experts": 8}, "mixture of experts"),
-        ({"tie_word_embeddings": "yes"}, "neither true nor false"),
+        ({"tie_word_embeddings": "yes"}, "must be true or false"),
     ],
 )
 def test_wrong_fields_are_named(change: dict[str, Any], told: str) -> None:

@@ -143,7 +143,7 @@ def test_agrees_about_who_comes_late(graph: Graph, kappa: float, kappa_comm: flo
     slow = Slow(graph, kappa, kappa_comm, speed)
     found = slow.run()
     if found is None:
-        with pytest.raises(InputError, match="need fewer"):
+        with pytest.raises(InputError, match="set a smaller need"):
             simulate(graph, RANKS, kappa=kappa, kappa_comm=kappa_comm, speed=speed)
         return
     run = simulate(graph, RANKS, kappa=kappa, kappa_comm=kappa_comm, speed=speed)

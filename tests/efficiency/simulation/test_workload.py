@@ -123,9 +123,9 @@ def test_the_memory_of_an_uneven_split_is_that_of_its_fullest_stage() -> None:
         (Split(pp=3, cuts=(1,)), "2 in all"),
         (Split(cuts=(1,)), "0 in all"),
         (Split(pp=3, cuts=(2, 1)), "give increasing whole numbers from 1 to 3"),
-        (Split(pp=3, cuts=(1, 1)), "leave a stage without a layer"),
-        (Split(pp=2, cuts=(0,)), "leave a stage without a layer"),
-        (Split(pp=2, cuts=(4,)), "leave a stage without a layer"),
+        (Split(pp=3, cuts=(1, 1)), "leave a stage without layers"),
+        (Split(pp=2, cuts=(0,)), "leave a stage without layers"),
+        (Split(pp=2, cuts=(4,)), "leave a stage without layers"),
         (Split(pp=2, cuts=(1.0,)), "whole numbers"),  # type: ignore[arg-type]
         (Split(pp=3, order=(0, 1)), "each block from 0 to 2 once"),
         (Split(pp=2, order=(0, 0)), "each block from 0 to 1 once"),
@@ -300,7 +300,7 @@ def test_errors_name_the_numbers(change: dict[str, object], told: str) -> None:
 def test_impossible_heads() -> None:
     with pytest.raises(InputError, match="heads: 6 cannot be divided by kv_heads 4"):
         modules(Workload(Transformer("odd", 1, 48, 6, 4, 8, 64, 10)))
-    with pytest.raises(InputError, match="neither divides the other"):
+    with pytest.raises(InputError, match="one must divide the other"):
         modules(Workload(Transformer("odd", 1, 96, 12, 6, 8, 64, 10), split=Split(tp=4)))
     with pytest.raises(InputError, match="zero: 4"):
         memory(Workload(gpt()), zero=4)

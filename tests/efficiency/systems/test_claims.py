@@ -303,7 +303,7 @@ def test_only_a_prediction_can_be_reproduced(grade: str) -> None:
 def test_a_calibrated_claim_needs_a_null_model_and_a_grade_must_exist() -> None:
     with pytest.raises(InputError, match="no null model"):
         Claim("X", "", "", 1.0, "", "derived", "", lambda _: Answer(1.0), grade="calibrated on other rows")
-    with pytest.raises(InputError, match="'guessed' does not exist; give one of predicted"):
+    with pytest.raises(InputError, match="'guessed' is unknown; give one of predicted"):
         Claim("X", "", "", 1.0, "", "derived", "", lambda _: Answer(1.0), grade="guessed")  # type: ignore[arg-type]
 
 
@@ -360,7 +360,7 @@ def test_isos_saving_on_the_a800_names_the_assumptions_that_decide_it() -> None:
     assert set(answers) == set(iso.CHANGES)
     plain = claim.check(PHYSICS).value
     assert all(isinstance(value, float) for value in (plain, *answers.values()))
-    slow, quick = answers["link at half its data sheet's rate"], answers["half the bytes on the wire (int8)"]
+    slow, quick = answers["link at half its data-sheet rate"], answers["half the bytes on the wire (int8)"]
     assert slow > plain > quick  # type: ignore[operator]
     assert answers["products at 0.8 of the peak"] > answers["products at 0.4 of the peak, not 0.6"]  # type: ignore[operator]
     turning = [

@@ -203,7 +203,7 @@ def test_the_fastest_that_does_not_fit_is_an_error_and_ranks_last() -> None:
         ("ddp", "simulated"), ("sequential", "simulated"), ("co2", "does not fit"),
     ]  # fmt: skip
     assert found.rows[-1].speedup > 1
-    assert found.title == "Nothing that fits is faster than ddp; co2 does not fit in memory"
+    assert found.title == "No technique that fits is faster than ddp; co2 does not fit in memory"
     [note] = [note for note in found.notes if note.code == "memory"]
     assert note.severity == "error"
     assert "co2" in note.message and "at batch 2" in note.message and "ddp" not in note.message

@@ -253,7 +253,7 @@ def test_mixtures_have_the_parameters_that_their_makers_say(
         ({"batch": 8, "micro_batches": 8}, {"pp": 8, "virtual": 4}, "8 x 4 stages for 16 layers"),
         ({"sequence": 130}, {"cp": 4}, "sequence: 130 cannot be divided by cp 4"),
         ({"mode": "prefill"}, {"cp": 2}, "cp: 2 parts of a sequence with mode prefill"),
-        ({"gradient_bytes": 3}, {}, "gradient_bytes: 3 is no size"),
+        ({"gradient_bytes": 3}, {}, "gradient_bytes: 3 is not a valid number of bytes"),
         ({}, {"dp": 2, "ep": 2}, "ep: 2: layers has no experts"),
         ({"model": MIXTURE}, {"dp": 8, "ep": 3}, "experts: 8 cannot be divided by ep 3"),
         ({"model": MIXTURE}, {"dp": 6, "ep": 4}, "dp x cp: 6 cannot be divided by ep 4"),

@@ -199,14 +199,14 @@ def test_collectives_can_come_from_another_provider() -> None:
         ("t3", workload(dp=8), "tp >= 2"),
         ("tensor-parallel", workload(dp=8), "tp >= 2"),
         ("parallel-attention", workload(dp=8), "tp >= 2"),
-        ("co2", workload(tp=8), "replicas that exchange: dp >= 2"),
+        ("co2", workload(tp=8), "replicas that communicate: dp >= 2"),
         ("ddp", workload(tp=8), "dp >= 2"),
         ("zero1", workload(), "dp >= 2"),
         ("pipeline", workload(dp=4), "pp >= 2"),
         ("ddp", workload("decode", dp=8), "mode is decode; it works in train only"),
         ("co2", workload("prefill", dp=8), "mode is prefill"),
         ("iso", workload("decode", tp=8), "mode is decode; it works in train, prefill only"),
-        ("ddp", workload(dp=16), "needs 16 devices and cluster toy has 8"),
+        ("ddp", workload(dp=16), "needs 16 devices, but cluster toy has 8"),
         ("ddp", workload(dp=0), "dp = 0"),
         ("ddp", workload(dp=8, batch=3, micro_batches=2), "3"),
     ],
@@ -220,8 +220,8 @@ def test_what_cannot_work_is_refused_in_words(name: str, work: Workload, words: 
     ("name", "knobs", "words"),
     [
         ("co2", {"tau": 0}, "co2: tau = 0 is out of range; give a whole number from 1 up"),
-        ("co2", {"tau": 2.5}, "is no whole number"),
-        ("co2", {"tau": "many"}, "'many' is no whole number"),
+        ("co2", {"tau": 2.5}, "is not a whole number"),
+        ("co2", {"tau": "many"}, "'many' is not a whole number"),
         ("co2", {"inner": 3}, "does not divide the 4 data-parallel ranks"),
         ("co2", {"outer_momentum": 1}, "out of range"),
         ("co2", {"clip": float("nan")}, "out of range"),
@@ -273,7 +273,7 @@ def test_what_plans_transformers_refuses_a_sparse_classifier_in_words(name: str)
 def test_three_are_run_as_something_else() -> None:
     told = {name: getattr(get_technique(name), "stand_in", "") for name in NAMES}
     assert {name for name, words in told.items() if words} == {"t3", "lcc", "host-gather"}
-    assert told["t3"] == "tile-wise software decomposition, not T3"
+    assert told["t3"] == "tile-wise decomposition in software, not T3"
 
 
 CLIENTS = ("fedavg", "fedprox", "topk-delta", "int8-delta", "fedft")

@@ -310,7 +310,7 @@ def test_cuts_as_a_knob_are_the_splits() -> None:
     deep = Workload(toy, split=Split(pp=2), sequence=32, batch=2, micro_batches=2)
     cut = Workload(toy, split=Split(pp=2, cuts=(3,)), sequence=32, batch=2, micro_batches=2)
     assert plan("pipeline", deep, on, cuts="3").graph.tasks == plan("pipeline", cut, on).graph.tasks
-    with pytest.raises(InputError, match="without a layer"):
+    with pytest.raises(InputError, match="without layers"):
         plan("pipeline", deep, on, cuts="4")
     with pytest.raises(InputError, match="none of dense"):
         plan("pipeline", deep, on, codec="zip")

@@ -134,7 +134,7 @@ def test_knobs_of_the_run_alone_do_not_reach_the_plan() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(InputError, match="4 ranks and cluster measured has 2"):
+    with pytest.raises(InputError, match="4 ranks, but cluster measured has 2"):
         predict(RunSpec("ddp", nproc=4), cluster())
     with pytest.raises(UnknownNameError, match="did you mean 'ladder'"):
         predict(RunSpec("laddr"), cluster())

@@ -184,8 +184,8 @@ def test_a_technique_of_another_package(naps: Path) -> None:
     ("name", "told"),
     [
         ("gone", "densing_naps_missing"),
-        ("wrong", "has no role; it is no technique"),
-        ("renamed", "calls itself 'something-else'"),
+        ("wrong", "has no role, so it is not a technique"),
+        ("renamed", "has the name 'something-else'"),
     ],
 )
 def test_a_broken_one_says_what_is_wrong(naps: Path, name: str, told: str) -> None:

@@ -167,7 +167,7 @@ def test_constants_are_frozen_with_what_they_were_fitted_to(tmp_path: Path, samp
     freeze(read_runs(sample), file, file_hash="0" * 64)
     assert set(Frozen(file).without) == {row["source"] for row in Frozen(file).fitted["rows"]}
     file.write_text(json.dumps({"version": 1}))
-    with pytest.raises(InputError, match="no file of constants"):
+    with pytest.raises(InputError, match="not a file of constants"):
         Frozen(file)
 
 

@@ -124,7 +124,7 @@ def test_what_cannot_be_planned_says_why() -> None:
         plan_layout(load_workload("llama3-70b").model, load_cluster("rtx4090x4-pcie"), 4)
     with pytest.raises(InputError, match="no split of 37 devices divides"):
         plan_layout(SMALL, load_cluster("a100x8-rdma", n=37), 37, batch=5)
-    with pytest.raises(InputError, match="devices that differ are not planned"):
+    with pytest.raises(InputError, match="unequal devices cannot be planned"):
         plan_layout(SMALL, load_cluster("geo48"), 48)
     with pytest.raises(InputError, match="whole numbers from 1 up"):
         plan_layout(SMALL, load_cluster("a100x8-rdma"), 8, batch=0)

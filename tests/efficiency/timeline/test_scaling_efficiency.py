@@ -42,8 +42,8 @@ BASE = Run(1, 5.0, SAME, 16)
     [
         (Run(2, 3.0, "mean step time", 16), "strong", "different definitions"),
         (Run(1, 3.0, SAME, 16), "strong", "two sizes"),
-        (Run(2, 3.0, SAME, 32), "strong", "keeps the work per step"),
-        (Run(2, 3.0, SAME, 16), "weak", "keeps the work per device"),
+        (Run(2, 3.0, SAME, 32), "strong", "needs constant work per step"),
+        (Run(2, 3.0, SAME, 16), "weak", "needs constant work per device"),
         (Run(2, 3.0, SAME), "throughput", "work per step of every run"),
         (Run(2, 0.0, SAME), "strong", "not a positive"),
         (Run(2, float("nan"), SAME), "strong", "not a positive"),

@@ -203,7 +203,7 @@ def test_a_failure_before_the_recording_stays_itself(tmp_path: Path) -> None:
 
 
 def test_a_loop_too_short_is_told(tmp_path: Path) -> None:
-    with pytest.warns(RuntimeWarning, match=r"called step\(\) 1 time\(s\) and the first trace needs 5"):
+    with pytest.warns(RuntimeWarning, match=r"called step\(\) 1 time\(s\) but the first trace needs 5"):
         assert loop(tmp_path / "a", 1).files == ()
     with pytest.warns(RuntimeWarning, match="ended before 3 steps were recorded"):
         assert len(loop(tmp_path / "b", 3).files) == 1
@@ -305,7 +305,7 @@ def test_nonsense_is_refused(tmp_path: Path) -> None:
             record(tmp_path, **{option: value})
     assert Schedule(0, 0, 1).needed == 1
     recorder = record(tmp_path).start()
-    with pytest.raises(InputError, match="has begun already"):
+    with pytest.raises(InputError, match="has already begun"):
         recorder.start()
     with pytest.warns(RuntimeWarning, match="no trace"):
         recorder.stop()

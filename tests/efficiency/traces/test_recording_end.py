@@ -69,7 +69,10 @@ def test_a_recording_ends_after_what_was_begun_in_it(tmp_path: Path) -> None:
     assert given_up["done"] is False and given_up["as it was"] and given_up["sum"] == [2.0] * 8
     assert given_up["notes"] == ["outlives-recording", "trace-written"]
     (message,) = given_up["told"]
-    assert "1 operation(s) of gloo were under way" in message and "wait for them before the step()" in message
+    assert (
+        "1 operation(s) of gloo were in flight" in message
+        and "wait for them before the last recorded step()" in message
+    )
 
 
 if __name__ == "__main__":

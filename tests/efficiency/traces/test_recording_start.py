@@ -29,7 +29,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_training(tmp_path: P
     file = tmp_path / "notes.txt"
     file.write_text("mine")
     for out in (file, file / "traces"):
-        with pytest.raises(InputError, match=r"notes\.txt.*cannot be written there .*choose another folder"):
+        with pytest.raises(InputError, match=r"notes\.txt.*cannot write traces there .*choose another folder"):
             record(out).start()
     assert file.read_text() == "mine"
 
@@ -43,7 +43,7 @@ def test_a_rank_is_a_whole_number(tmp_path: Path, rank: Any) -> None:
 def test_a_second_recording_of_one_process_is_refused(tmp_path: Path) -> None:
     first = record(tmp_path / "a")
     with first as step:
-        with pytest.raises(InputError, match=r"b'\): this process is being recorded into '.*a'; end that first"):
+        with pytest.raises(InputError, match=r"b'\): this process is already recorded into '.*a'; end that first"):
             record(tmp_path / "b").start()
         for _ in range(5):
             step()

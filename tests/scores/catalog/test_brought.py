@@ -140,11 +140,11 @@ def test_notes_say_what_was_read_as_what(
         "decimal commas are read as points (row 2: '0,62' is 0.62)",
         "dates begin with the day (row 2: '01.06.2024' is 2024-06-01)",
         "MMLU as mmlu",
-        "columns that are not read: 'Modell-Nr'",
+        "columns that are not used: 'Modell-Nr'",
     ):
         assert words in err
     _, err = command(monkeypatch, capsys, "density", "-b", "mmlu", "--scores", str(text(tmp_path, WIDE)))
-    assert "one column per benchmark (MMLU (%), GSM8K) is read as one row per score, 3 in all" in err
+    assert "one column per benchmark (MMLU (%), GSM8K) was read as one row per score, 3 in all" in err
 
 
 @pytest.mark.parametrize(
@@ -154,13 +154,13 @@ def test_notes_say_what_was_read_as_what(
         ("Model,Params,MMLU\na,7B,62\n", "row 2, column MMLU: 62 is above 1.0; write 0.62 for 62 %"),
         ("Model,Params,MMLU\na,7B,-0.62\n", "row 2, column MMLU: -0.62 is below 0.0; a score is a share"),
         ("Model,Params,MMLU\na,7,0.5\n", "row 2, column Params: 7 is below"),
-        ("Model,Params,Params (B),MMLU\na,7e9,7,0.5\n", "columns Params and Params (B) both give the size"),
-        ("model,params,mmlu\na,7e9,high\n", "fit no known form"),
+        ("Model,Params,Params (B),MMLU\na,7e9,7,0.5\n", "columns Params and Params (B) both state the size"),
+        ("model,params,mmlu\na,7e9,high\n", "match no known form"),
     ],
 )
 def test_what_is_wrong_in_a_wide_table_is_told_by_its_own_headers(tmp_path: Path, content: str, words: str) -> None:
     with pytest.raises((TableError, InputError)) as caught:
-        if "fit no" in words:
+        if "match no" in words:
             content = content.replace("params,", "odd,")
         load_catalog(text(tmp_path, content))
     assert words in str(caught.value) and "mine.csv" in str(caught.value)
@@ -183,7 +183,7 @@ def test_rows_are_added_only_to_tables_as_declared(tmp_path: Path) -> None:
 
 def test_more_models_than_one_table_may_hold_are_refused_with_the_limit(tmp_path: Path) -> None:
     rows = pd.DataFrame({"model": [f"m{at}" for at in range(MAX_MODELS + 1)], "params": 1e9, "score": 0.5})
-    with pytest.raises(InputError, match=f"{MAX_MODELS + 1} models are more than the {MAX_MODELS}"):
+    with pytest.raises(InputError, match=f"{MAX_MODELS + 1} models exceed the limit of {MAX_MODELS}"):
         densing.load_catalog(rows.assign(benchmark="mmlu"))
 
 
@@ -227,7 +227,7 @@ def test_every_column_that_is_not_read_is_named_and_asked_about_where_it_looks_l
     assert note.severity == "warning" and note.details["columns"] == ["GSM8K pass@1", "Date", *many]
     assert note.details["hints"] == {
         "GSM8K pass@1": "did you mean gsm8k?",
-        "Date": "name it released if models came out then",
+        "Date": "name it released if it is the models' release date",
     }
     assert all(repr(name) in note.message for name in many)
     (note,) = [

@@ -297,7 +297,10 @@ def test_a_table_without_flags_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "column model is missing"), ("model,benchmark,evaluator,flags\na,mmlu\n", "row 2 has 2 cells, the header 4")],
+    [
+        ("", "column model is missing"),
+        ("model,benchmark,evaluator,flags\na,mmlu\n", "row 2 has 2 cells, but the header has 4"),
+    ],
 )
 def test_an_empty_or_ragged_table_is_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "scores.csv"

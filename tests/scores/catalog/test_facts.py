@@ -122,13 +122,13 @@ def count(name: str, right: object = 1, **cells: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("models", "counts", "message"),
     [
-        ([model("a")], [count("b")], "'b' has answers but no row"),
+        ([model("a")], [count("b")], "'b' has answers, but no row"),
         ([model("a"), model("a")], [count("a")], "the same row again for model a"),
         ([model("a")], [count("a"), count("a", 2)], "a second row with other values"),
         (
             [model("a"), model("b"), model("c")],
             [count("a"), count("b"), count("c", 7)],
-            "9 items where other models have 3",
+            "9 items, but other models have 3",
         ),
         ([model("a")], [count("a", -1)], "-1.0 is below 0|-1 is below 0"),
         ([model("a")], [count("a", 1.5)], "'1.5' is not a whole number"),

@@ -166,7 +166,7 @@ def test_the_shipped_leaderboard_joins_the_catalog_without_a_second_row() -> Non
 
 
 def test_two_spellings_of_one_model_in_one_table_are_refused_by_row() -> None:
-    with pytest.raises(TableError, match=r"row 3, column model: 'gemma-7b' is Gemma-7B, which stands in row 2 as"):
+    with pytest.raises(TableError, match=r"row 3, column model: 'gemma-7b' is Gemma-7B, which row 2 already has as"):
         load_catalog(table("Gemma 7B", "gemma-7b", params=8.5e9, released="2024-02-21"))
 
 
@@ -277,7 +277,7 @@ def test_without_its_columns_the_shipped_example_has_its_families_and_says_so() 
     )
     assert notes_of(LEADERBOARD, "families-inferred") == []
     unknown = bare.assign(model=reversed_names(bare["model"]))
-    assert "too narrow where two of the last" in notes_of(unknown, "families-inferred")[0]
+    assert "too narrow if two of the last" in notes_of(unknown, "families-inferred")[0]
 
 
 def test_without_its_columns_the_shipped_example_has_nearly_its_interval() -> None:

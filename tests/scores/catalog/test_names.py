@@ -57,8 +57,8 @@ def test_a_size_is_the_one_given_then_the_stored_one_then_the_catalogs() -> None
     assert table["size_from"].tolist() == ["catalog: Llama-2-13B (alias)", "--params", "results"]
     # In the words of a table's own note.
     assert notes[1:] == [
-        "results: 1 model of yours that the catalog knows: meta-llama/Llama-2-13b-hf (there Llama-2-13B); taken as "
-        "your own measurement of it, what is left blank is the catalog's"
+        "results: 1 model of yours that the catalog knows: meta-llama/Llama-2-13b-hf (there Llama-2-13B); treated as "
+        "your own measurement of it, with blanks filled from the catalog"
     ]
     assert "is that of Llama-2-13B in the catalog (alias name)" in notes[0]
 
@@ -82,7 +82,7 @@ def test_a_name_that_nothing_matches_says_what_is_near_and_what_to_write() -> No
 
 def test_a_size_of_a_model_that_was_not_measured_is_refused() -> None:
     with pytest.raises(
-        InputError, match=r"--params other=1e\+09: no such model in the results; they hold a/mine, b/mine"
+        InputError, match=r"--params other=1e\+09: no such model in the results; they contain a/mine, b/mine"
     ):
         sizes_of([{"model": "a/mine"}, {"model": "b/mine"}], {"other": 1e9})
     with pytest.raises(InputError, match="2 models of that name in the results"):

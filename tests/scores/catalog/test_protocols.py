@@ -366,7 +366,7 @@ def test_a_users_reference_is_unknown_until_its_protocol_is_given(table: Path, t
         ("shots=-1", "shots is -1.0"),
         ("form=essay", "one of cloze, letters, generate"),
         ("cot=maybe", "one of yes, no"),
-        ("examples=5", "no part 'examples'"),
+        ("examples=5", "'examples' is not a part"),
         ("shots", "'shots' has no value"),
     ],
 )

@@ -193,7 +193,7 @@ def test_the_mean_table_holds_models_with_every_benchmark() -> None:
 
 def test_a_mean_of_nothing_or_of_the_same_twice_is_refused() -> None:
     for names in ([], ["mmlu", "mmlu"]):
-        with pytest.raises(InputError, match="name at least one, each once"):
+        with pytest.raises(InputError, match="give at least one, and each only once"):
             mean_table(CATALOG, names)
 
 

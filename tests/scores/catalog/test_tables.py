@@ -129,7 +129,7 @@ def test_a_new_evaluator_is_told(tmp_path: Path) -> None:
             [
                 "row 2, column score",
                 "0.1 for Llama-3-8B mmlu obsscaling",
-                "name who measured yours in a column evaluator",
+                "state who measured yours in a column evaluator",
             ],
         ),
         (
@@ -143,7 +143,7 @@ def test_a_new_evaluator_is_told(tmp_path: Path) -> None:
         ),
         ("model,params_b\nT,7e9\n", ["row 2, column params_b", "7e9 is above", "billions: write 7"]),
         ("model,params_total_b\nT,7000000\n", ["column params_total_b", "billions: write 7"]),
-        ("model,params,params_b\nT,7e9,7\n", ["params and params_b both give the size"]),
+        ("model,params,params_b\nT,7e9,7\n", ["params and params_b both state the size"]),
         ("model,params_b,tokens_t\nT,7,15e12\n", ["column tokens_t", "trillions: write 15"]),
         (
             "model,params_b,params_active_b\nT,7,8\n",
@@ -170,10 +170,10 @@ def test_what_is_wrong_is_refused_with_file_row_column_value_and_remedy(
 
 
 def test_tables_of_no_known_form_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="fit no known form; give a table of models"):
+    with pytest.raises(InputError, match="match no known form; give a table of models"):
         load_catalog(put(tmp_path, "a,b\n1,2\n"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"holds neither models\.csv nor scores\.csv"):
+    with pytest.raises(InputError, match=r"contains neither models\.csv nor scores\.csv"):
         load_catalog(tmp_path / "empty")
 
 

@@ -90,7 +90,7 @@ def test_a_share_outside_its_range_is_refused_and_the_others_stay(tmp_path: Path
     read = read_results(mmlu(tmp_path, "me/toy", 5.7, **{"acc_norm,none": 0.5}))
     assert read.measurements["metric"].tolist() == ["acc_norm"]
     assert [(note.code, note.severity) for note in read.notes] == [("share-outside", "error")]
-    assert "mmlu, acc is 5.7, no share between 0 and 1" in read.notes[0].message
+    assert "mmlu, acc is 5.7, not a share between 0 and 1" in read.notes[0].message
 
 
 def test_a_share_outside_its_range_never_becomes_a_density(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_share_outside_its_range_never_becomes_a_density(tmp_path: Path) -> No
     result = run_densities(rows, models, "qwen1.5")
     assert result.table["benchmark"].tolist() == ["winogrande"]
     assert [note.code for note in result.notes if note.severity == "error"] == ["share-outside"]
-    with pytest.raises(InputError, match=r"none of its benchmarks .* 5\.7 is no share"):
+    with pytest.raises(InputError, match=r"none of its benchmarks .* 5\.7 is not a share"):
         run_densities(rows.head(1), models, "qwen1.5")
 
 
@@ -129,7 +129,7 @@ def test_an_error_note_of_a_reader_gives_exit_code_three(tmp_path: Path) -> None
     mmlu(tmp_path, "Llama-2-13B", **{"acc_norm,none": 45.0})
     done = densing("density", "--results", str(tmp_path), "--reference", "qwen1.5")
     assert done.returncode == 3
-    assert "45, no share between 0 and 1" in done.stderr
+    assert "45, not a share between 0 and 1" in done.stderr
 
 
 TABLE = """dataset,subset,version,metric,mode,opt-125m,remarks,opt-350m
@@ -151,7 +151,7 @@ def test_opencompass_tables_with_more_columns_and_counts_of_parts(tmp_path: Path
     assert [note.details["cell"] for note in by["parts-missing"]] == ["82.00 (7/8)"]
     assert [note.severity for note in by["cell-refused"]] == ["error"]
     assert "piqa of opt-125m, accuracy, is not a number" in by["value-missing"][0].message
-    assert "row 3, column opt-125m: '132.0' is no score" in by["cell-refused"][0].message
+    assert "row 3, column opt-125m: '132.0' is not a score" in by["cell-refused"][0].message
 
 
 # ---- nothing is empty in silence -----------------------------------------------------------------------------

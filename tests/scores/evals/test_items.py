@@ -304,7 +304,7 @@ def test_losses_that_are_not_finite() -> None:
         ({"arguments": [["a", "b"], ["a", {}]], "resps": [[[-1, False]], ["x"]]}, "several kinds"),
         ({"arguments": [["a", 3], ["a", "b"]]}, "several kinds"),
         ({"resps": []}, "do not answer"),
-        ({"resps": [[["abc", "False"]], [["-1", "False"]]]}, "'abc' is no number"),
+        ({"resps": [[["abc", "False"]], [["-1", "False"]]]}, "'abc' is not a number"),
     ],
 )
 def test_rows_that_are_no_samples(change: dict[str, Any], message: str) -> None:

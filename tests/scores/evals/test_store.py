@@ -97,8 +97,8 @@ def _flip(path: Path) -> None:
         (lambda u: (u.folder / "unit.json").write_text('{"schema": 1, "key": {}, "files": {}}'), "needs mappings"),
         (lambda u: (u.folder / "unit.json").write_bytes(b"\xff\xfe"), "not UTF-8"),
         (lambda u: _edit(u, "digest", "0" * 64), "does not belong to this key"),
-        (lambda u: _edit(u, "files", {"../../run.json": {"bytes": 1}}), "no file of the folder"),
-        (lambda u: _edit(u, "files", {"x": 3}), "no file of the folder"),
+        (lambda u: _edit(u, "files", {"../../run.json": {"bytes": 1}}), "not in the folder"),
+        (lambda u: _edit(u, "files", {"x": 3}), "not in the folder"),
     ],
 )
 def test_damage_is_a_status(tmp_path: Path, harm: object, message: str) -> None:

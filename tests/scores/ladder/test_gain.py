@@ -139,7 +139,7 @@ def test_runs_without_a_partner_are_listed() -> None:
     pairs, unmatched = pair_table(losses, "arm")
     assert len(pairs) == 4
     assert sorted(zip(unmatched["reason"], unmatched["seed"], strict=True)) == [
-        ("loss is no positive number", 0), ("loss is no positive number", 0), ("no run of plain", 1),
+        ("loss is not a positive number", 0), ("loss is not a positive number", 0), ("no run of plain", 1),
         ("no run of plain", 1),
     ]  # fmt: skip
     with pytest.raises(InputError, match="occurs twice"):

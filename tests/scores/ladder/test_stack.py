@@ -310,7 +310,7 @@ def test_a_run_that_is_cut_off_ends_with_the_bits_of_an_unbroken_one(
 def test_a_loss_that_is_no_number_names_run_and_step(tmp_path: Path) -> None:
     run = armed("co2:tau=2")
     wild = dataclasses.replace(run, preset=dataclasses.replace(run.preset, peak=1e30))
-    with pytest.raises(DivergedError, match=r"co2-tau-2-d8-s0: .*(NaN|no number)"):
+    with pytest.raises(DivergedError, match=r"co2-tau-2-d8-s0: .*NaN"):
         train_run(wild, tmp_path, maker=virtual_ranks)
 
 

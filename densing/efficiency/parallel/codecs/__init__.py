@@ -1,6 +1,6 @@
-"""What a tensor becomes before it is sent, and what comes back: fewer bits, fewer entries, fewer frequencies.
+"""Codecs that compress a tensor before it is sent: fewer bits, fewer entries, fewer frequencies.
 
-``sizes`` says without torch what packets weigh; plans and runs use the same functions.
+``sizes`` computes packet sizes without torch; plans and runs use the same functions.
 """
 
 import lazy_loader as lazy

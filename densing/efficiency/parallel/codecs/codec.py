@@ -61,7 +61,7 @@ class Reader:
         size = count * dtype.itemsize
         part = self.data[self.at : self.at + size]
         if part.numel() < size:
-            raise InputError(f"a packet ends after {len(self.data)} bytes and {self.at + size} were expected")
+            raise InputError(f"a packet ends after {len(self.data)} bytes, but {self.at + size} were expected")
         self.at += size
         # A copy begins where any type may begin.
         return part.clone().view(dtype)
@@ -110,7 +110,7 @@ class Codec(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken."""
         if state:
-            raise InputError(f"the state of another codec ({', '.join(state)}); this one is stateless")
+            raise InputError(f"the state belongs to another codec ({', '.join(state)}); this one is stateless")
 
 
 class Dense(Codec):

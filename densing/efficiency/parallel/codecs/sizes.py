@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from densing.core import InputError
 
 INDEX_BYTES = 4
-"""Of an index; tensors of 2**31 elements and more are refused."""
+"""Bytes of an index; tensors of 2**31 elements and more are refused."""
 COUNT_BYTES = 4
-"""Of the number of entries that a sparse packet begins with."""
+"""Bytes of the number of entries at the start of a sparse packet."""
 VALUE_BYTES = 4
 LENGTH_BYTES = 8
-"""Of the message that tells how long a packet is, where its codec does not: it goes ahead."""
+"""Bytes of the message that announces a packet's length, for codecs whose packets vary."""
 DENSE_BELOW = 256
 """Elements below which a tensor is sent whole. Source: the one third-party implementation of arXiv 2010.08899."""
 WORTH = 2.0

@@ -42,7 +42,9 @@ class Sparse(Codec):
         flat = tensor.detach().reshape(-1)
         count = flat.numel()
         if count > MOST_ELEMENTS:
-            raise InputError(f"a tensor of {count:,} elements: 32-bit indices end at {MOST_ELEMENTS:,}; split it")
+            raise InputError(
+                f"a tensor of {count:,} elements: 32-bit indices allow at most {MOST_ELEMENTS:,}; split it"
+            )
         size = flat.abs()
         mask = self.choose(size) & (size > 0) if count else torch.zeros(0, dtype=torch.bool)
         return self.packet(flat, mask)
@@ -78,7 +80,7 @@ def read_places(reader: Reader, count: int) -> torch.Tensor:
     entries = int(reader.take(1, torch.int32))
     if not 0 <= entries <= count:
         raise InputError(
-            f"a packet has {entries} entries for a tensor of {count}; all ranks must send tensors of equal shape"
+            f"a packet has {entries} entries for a tensor of {count}; all ranks must send tensors of the same shape"
         )
     if not _as_bits(count, entries):
         return reader.take(entries, torch.int32).long()

@@ -20,7 +20,7 @@ from densing.efficiency.parallel.data_parallel.virtual import VirtualMethods
 CLIENTS, ROUNDS, TAU, BATCH, HIDDEN = 10, 30, 10, 32, 32
 RATE = 0.2
 TESTED, LEAST = 5, 25
-"""Of a client's images, one in so many is for testing; the fewest a client has."""
+"""One in this many of a client's images is for testing; and the fewest images of a client."""
 
 
 class Digits(NamedTuple):

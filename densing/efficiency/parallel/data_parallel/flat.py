@@ -11,7 +11,7 @@ from torch import nn
 from densing.core import InputError
 
 FINE = -1
-"""What is said in place of a tensor's number where all are finite."""
+"""Stands for a tensor's number if all are finite."""
 
 
 class Flat:
@@ -42,7 +42,7 @@ class Flat:
         self._shapes = [(tuple(p.shape), p.dtype, p.device) for p in self.parameters]
         self.numel = sum(p.numel() for p in self.parameters)
         if not self.numel:
-            raise InputError("the model has no parameters with requires_grad=True; there is nothing to average")
+            raise InputError("the model has no parameters with requires_grad=True, so there is nothing to average")
         devices = {p.device for p in self.parameters}
         if len(devices) > 1:
             raise InputError(f"the model lies on {len(devices)} devices; use one device per process")
@@ -121,8 +121,8 @@ class Flat:
         same = len(now) == len(self.parameters) and all(a is b for a, b in zip(now, self.parameters, strict=True))
         if not same or self._shapes != [(tuple(p.shape), p.dtype, p.device) for p in now]:
             raise InputError(
-                "the model's trainable parameters are not those of the start (added, removed, replaced, frozen, moved "
-                "or cast since); change the model first, then wrap it"
+                "the model's trainable parameters have changed since the start (added, removed, "
+                "replaced, frozen, moved or cast); change the model before wrapping it"
             )
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

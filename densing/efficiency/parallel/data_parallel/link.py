@@ -12,10 +12,10 @@ from densing.core import InputError
 from densing.efficiency.parallel.distributed import comm
 
 Waiting = Callable[[], AbstractContextManager[None]]
-"""Put around every wait; see :class:`densing.efficiency.parallel.distributed.loop.Clock`."""
+"""Context manager around every wait; see :class:`densing.efficiency.parallel.distributed.loop.Clock`."""
 
 Combine = Callable[[Sequence[torch.Tensor]], torch.Tensor]
-"""Makes one tensor of every rank's row of bytes."""
+"""Gathers every rank's row of bytes into one tensor."""
 
 
 class Link:
@@ -41,7 +41,7 @@ class Link:
             raise InputError("a process group was given, but torch.distributed is not initialised in this process")
         self.size: int = dist.get_world_size(group) if grouped else 1
         if self.size < 1:
-            raise InputError("this rank is no member of the process group it was given")
+            raise InputError("this rank is not in the process group it was given")
         self.rank = dist.get_rank(group) if grouped else 0
 
     @property

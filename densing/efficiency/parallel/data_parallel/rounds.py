@@ -67,7 +67,7 @@ class Rounds(ABC):
     ) -> None:
         self.tau = whole("tau", tau, 1)
         if inner_group is not None and group is None:
-            raise InputError("inner_group also needs group: this rank's peers in the other inner groups")
+            raise InputError("inner_group also needs group, this rank's peers in the other inner groups")
         self.model, self.optimizer = model, optimizer
         self.flat = Flat(model)
         self.flat.check_optimizer(optimizer)
@@ -156,7 +156,7 @@ class Rounds(ABC):
             When the state is another method's, or of another tau or model.
         """
         if state.get("tau") != self.tau:
-            raise InputError(f"the state was saved with tau={state.get('tau')!r}, this run has tau={self.tau}")
+            raise InputError(f"the state was saved with tau={state.get('tau')!r}, but this run has tau={self.tau}")
         self.round, self.count = int(state["round"]), int(state["count"])
         self.seconds = list(state["seconds"])
 
@@ -178,9 +178,9 @@ class Rounds(ABC):
         if share != float(steps):
             stopped = round((1 - share) * self.inner.size)
             raise InputError(
-                f"round {self.round}: {stopped} of the {self.inner.size} ranks of an inner group ran out of batches "
-                "before the others; their gradients are averaged in every step, so give all the same number (drop the "
-                "rest)"
+                f"round {self.round}: {stopped} of the {self.inner.size} ranks of an inner group "
+                "ran out of batches before the others; gradients of an inner group are averaged "
+                "in every step, so give all its ranks the same number of batches (drop the rest)"
             )
 
     def _turn(self) -> None:
@@ -231,7 +231,7 @@ class Rounds(ABC):
         stored = state.get(name)
         if not isinstance(stored, torch.Tensor) or stored.shape != into.shape:
             shape = tuple(stored.shape) if isinstance(stored, torch.Tensor) else None
-            raise InputError(f"{name} of the state has shape {shape}, this model needs {tuple(into.shape)}")
+            raise InputError(f"{name} of the state has shape {shape}, but this model needs {tuple(into.shape)}")
         into.copy_(stored)
 
 
@@ -248,7 +248,7 @@ def whole(name: str, value: Any, minimum: int) -> int:
     8
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise InputError(f"{name}={value!r}: a whole number from {minimum} up is needed")
+        raise InputError(f"{name}={value!r}: must be a whole number from {minimum} up")
     return value
 
 
@@ -268,5 +268,5 @@ def number(name: str, value: Any, minimum: float, below: float = float("inf"), *
     if not good or not minimum <= value < below or (strict and value == minimum):
         above = "above" if strict else "from"
         limit = "" if below == float("inf") else f" and below {below:g}"
-        raise InputError(f"{name}={value!r}: a number {above} {minimum:g}{limit} is needed")
+        raise InputError(f"{name}={value!r}: must be a number {above} {minimum:g}{limit}")
     return float(value)

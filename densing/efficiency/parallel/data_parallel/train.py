@@ -26,7 +26,7 @@ from densing.efficiency.parallel.distributed import (
 from densing.efficiency.simulation import parse_delay
 
 WARMUP_STEPS = 20
-"""Steps over which the learning rate rises to ``spec.lr``; afterwards it falls as the inverse square root."""
+"""Warm-up steps, over which the learning rate rises to ``spec.lr``; then it decays as the inverse square root."""
 
 
 class Method(Protocol):
@@ -99,7 +99,7 @@ class Replica:
 
 
 MethodMaker = Callable[..., Method]
-"""Makes a method from a :class:`Replica` and the knobs of a run; all ranks call it."""
+"""Makes a method from a :class:`Replica` and a run's knobs; called on all ranks."""
 
 
 class DataParallel:

@@ -95,7 +95,7 @@ class VirtualLink(Link):
     def start(self, tensor: torch.Tensor, op: comm.Op = "mean") -> comm.Handle:
         """Start to replace ``tensor`` by its mean or sum over the ranks, taken in the ranks' order."""
         if op not in ("sum", "mean"):
-            raise InputError(f"op={op!r}: sum or mean")
+            raise InputError(f"op={op!r}: must be sum or mean")
         if self.size == 1:
             return comm.Handle(None)
         self.sent += ring_terms("all_reduce", self.size).volume * tensor.numel() * tensor.element_size()
@@ -203,8 +203,9 @@ class VirtualRanks:
         alike = other.shape == tensor.shape or op == "gather"
         if kind != op or not alike or other.dtype != tensor.dtype:
             raise InputError(
-                f"rank {link.rank} starts {op} of {tuple(tensor.shape)}, another one {kind} of {tuple(other.shape)}; "
-                "all ranks must start the same operations in the same order"
+                f"rank {link.rank} starts {op} of {tuple(tensor.shape)}, but another one {kind} "
+                f"of {tuple(other.shape)}; all ranks must start the same operations in the same "
+                "order"
             )
         tensors[link.rank] = tensor
         if len(tensors) == self.size:
@@ -244,7 +245,7 @@ class VirtualRanks:
 
     def _check(self) -> None:
         if self._idle == self.size:
-            raise InputError("virtual ranks wait for one that has finished; all must take the same steps")
+            raise InputError("virtual ranks wait for one that has already finished; all must take the same steps")
 
     def _combine(self, op: str, tensors: Mapping[int, torch.Tensor]) -> None:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Start ranks, join them by a real or emulated link, watch them, and gather what they leave."""
+"""Start ranks, connect them by a real or emulated link, monitor them, and collect their records."""
 
 import lazy_loader as lazy
 

@@ -26,7 +26,7 @@ from densing.efficiency.simulation import ring_terms
 
 Op = Literal["sum", "mean"]
 AT_ONCE = 2
-"""Operations under way at once; ``threads`` of torch's gloo process group."""
+"""Operations in flight at once; ``threads`` of torch's gloo process group."""
 
 _carrier: Carrier | None = None
 
@@ -223,7 +223,7 @@ def _start(
 
 def _division(tensor: torch.Tensor, op: Op, group: dist.ProcessGroup | None) -> Callable[[], None] | None:
     if op not in ("sum", "mean"):
-        raise InputError(f"op={op!r}: sum or mean")
+        raise InputError(f"op={op!r}: must be sum or mean")
     n = dist.get_world_size(group)
 
     def divide() -> None:

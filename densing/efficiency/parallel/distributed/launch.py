@@ -33,7 +33,7 @@ from densing.efficiency.simulation import parse_delay
 
 WORKER = "densing.efficiency.systems.worker"
 LAUNCHER = "DENSING_LAUNCHER"
-"""Environment variable: process id of who started the agents."""
+"""Environment variable: id of the process that started the agents."""
 
 _PORT = 29500
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -115,7 +115,7 @@ def check(spec: RunSpec) -> tuple[Rate, ...]:
     if find_spec("torch") is None:
         raise UnavailableError(f"real runs need PyTorch; {install_command('train')}")
     if not spec.out:
-        raise InputError("a run needs a folder; give one with --out")
+        raise InputError("a run needs an output folder; give one with --out")
     for name, value, minimum in (
         ("nproc", spec.nproc, 1),
         ("steps", spec.steps, 1),
@@ -125,16 +125,16 @@ def check(spec: RunSpec) -> tuple[Rate, ...]:
         ("checkpoint_every", spec.checkpoint_every, 0),
     ):
         if value < minimum:
-            raise InputError(f"{name}={value}: a whole number from {minimum} up is needed")
+            raise InputError(f"{name}={value}: must be a whole number from {minimum} up")
     for name, number in (("timeout_s", spec.timeout_s), ("lr", spec.lr)):
         if not 0 < number < float("inf"):
-            raise InputError(f"{name}={number}: a positive number is needed")
+            raise InputError(f"{name}={number}: must be a positive number")
     if spec.delay:
         parse_delay(spec.delay)
     rates = parse_rates(spec.link, spec.nproc)
     if rates[0].kind == "shaped" and spec.nproc < 2:
         raise InputError(
-            f"link {spec.link}: a link needs several ranks, and nproc is 1; add ranks or leave the link out"
+            f"link {spec.link}: a link needs several ranks, but nproc is 1; add ranks or leave the link out"
         )
     return rates
 
@@ -168,9 +168,9 @@ def _prepare(spec: RunSpec, resume: bool) -> None:
     entries = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock")
     if entries and not resume:
         content = "an unfinished or other run" if folder.SPEC in entries else f"other files ({', '.join(entries[:3])})"
-        raise InputError(f"{out}: holds {content}; choose another --out, or continue with --resume")
+        raise InputError(f"{out}: contains {content}; choose another --out, or continue with --resume")
     if entries and folder.SPEC not in entries:
-        raise InputError(f"{out}: holds no run to resume; choose another --out")
+        raise InputError(f"{out}: contains no run to resume; choose another --out")
     if entries:
         # Another run is refused before anything of the one that lies here is lost.
         path = out / folder.SPEC
@@ -178,7 +178,7 @@ def _prepare(spec: RunSpec, resume: bool) -> None:
         field = first_difference(before, now)
         if field is not None:
             raise InputError(
-                f"{path}: {field} was {before[field]!r}, now it is {now[field]!r}; resume with the same options, or "
+                f"{path}: {field} was {before[field]!r} and is now {now[field]!r}; resume with the same options, or "
                 "choose another --out"
             )
     shutil.rmtree(out / "ranks", ignore_errors=True)

@@ -30,7 +30,7 @@ SUFFIXES = (".txt", ".md", ".text", ".rst")
 MAX_BYTES = 256 * 1024 * 1024
 LEAST_BYTES = 10_000
 HELD_OUT = 20
-"""One byte in so many, at the end of the text, is held out."""
+"""Inverse of the share of bytes, at the end of the text, that is held out."""
 
 Wiring = Literal["standard", "ladder", "parallel-attention"]
 Edge = Callable[[Tensor], Tensor]
@@ -103,8 +103,9 @@ class Parts(NamedTuple):
         least = min(len(self.of(text, client)[1]) for client in range(self.clients))
         if least <= sequence:
             raise InputError(
-                f"clients={self.clients}: of a text of {len(text):,} bytes a client's held-out end has {least}, but "
-                f"sequence={sequence} needs more; use fewer clients, shorter sequences or a longer text"
+                f"clients={self.clients}: of a text of {len(text):,} bytes, a client's held-out "
+                f"part has {least}, but sequence={sequence} needs more; use fewer clients, "
+                "shorter sequences or a longer text"
             )
 
 
@@ -142,7 +143,9 @@ def batches(train: Bytes, batch: int, sequence: int, seed: int, rank: int, step:
     """
     starts = len(train) - sequence
     if starts < 1:
-        raise InputError(f"sequence={sequence}: the text has {len(train)} bytes to train on; choose shorter sequences")
+        raise InputError(
+            f"sequence={sequence}: the text has only {len(train)} bytes to train on; choose shorter sequences"
+        )
     begin = np.random.default_rng([seed, rank, step]).integers(0, starts, size=batch)
     return train[begin[:, None] + np.arange(sequence + 1)].astype(np.int64)
 
@@ -157,7 +160,9 @@ def held_out_batches(held_out: Bytes, batch: int, sequence: int, passages: int =
     """
     starts = len(held_out) - sequence
     if starts < 1:
-        raise InputError(f"sequence={sequence}: {len(held_out)} bytes are held out; choose shorter sequences")
+        raise InputError(
+            f"sequence={sequence}: {len(held_out)} bytes are held out, which is too few; choose shorter sequences"
+        )
     # Overlapping passages would count the same bytes twice.
     count = max(1, min(passages, len(held_out) // (sequence + 1)))
     begin = np.linspace(0, starts - 1, count).astype(np.int64)
@@ -173,7 +178,7 @@ def _read(source: Path) -> bytes:
             raise InputError(f"corpus {source}: no such file, or a folder without {', '.join(SUFFIXES)} files")
         size = sum(file.stat().st_size for file in files)
         if size > MAX_BYTES:
-            raise InputError(f"corpus {source}: {size} bytes; the limit is {MAX_BYTES}; use a part of it")
+            raise InputError(f"corpus {source}: {size} bytes exceed the limit of {MAX_BYTES}; use a part of it")
         return b"\n".join(file.read_bytes() for file in files)
     except (OSError, ValueError) as error:
         raise InputError(f"corpus {source}: cannot read ({error}); check path and permissions") from error

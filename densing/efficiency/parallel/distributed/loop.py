@@ -270,14 +270,14 @@ class Checkpoints:
             stored, world_size, state = checkpoint["spec"], checkpoint["world_size"], dict(checkpoint["state"])
         except Exception as error:
             raise ArtefactError(
-                f"{path}: damaged checkpoint ({type(error).__name__}); delete {path.parent.name} and start anew"
+                f"{path}: damaged checkpoint ({type(error).__name__}); delete {path.parent.name} and start again"
             ) from error
         stored = {**stored, "world_size": world_size}
         own = {**identity(self.env.spec), "world_size": self.env.world_size}
         field = first_difference(stored, own)
         if field is not None:
             raise InputError(
-                f"{path}: written with {field}={stored.get(field)!r}, this run has {own[field]!r}; resume with the "
+                f"{path}: written with {field}={stored.get(field)!r}, but this run has {own[field]!r}; resume with the "
                 "same options, or choose another --out"
             )
         return state
@@ -334,7 +334,7 @@ class _Training:
                 loss = self.trainee.step(torch.from_numpy(rows))
                 if not math.isfinite(loss):
                     raise InputError(
-                        f"step {step}: the loss is {loss}; lower the learning rate (--lr) or the outer one"
+                        f"step {step}: the loss is {loss}; lower the learning rate (--lr) or the outer learning rate"
                     )
                 self.losses.append(loss)
                 self.clock.step()

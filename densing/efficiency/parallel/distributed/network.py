@@ -41,7 +41,7 @@ _LEAST, _MOST = 1e4, 1e12
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
 _SUBNET = "10.213.77"
 INTERFACE = "link0"
-"""Name of a rank's interface inside its namespace."""
+"""Name of a rank's network interface inside its namespace."""
 
 MOST_RANKS = 64
 _PATIENCE_S = 20.0
@@ -115,7 +115,7 @@ def parse_rate(text: str) -> Rate:
         )
     bits = float(number) * _BITS[unit]
     if not _LEAST <= bits <= _MOST:
-        raise InputError(f"link {text[:60]!r}: between 10kbit and 1000gbit is needed")
+        raise InputError(f"link {text[:60]!r}: must lie between 10kbit and 1000gbit")
     if wait is not None and not emulated:
         raise InputError(f"link {text[:60]!r}: only an emulated link has a latency; write emulated:{plain}")
     latency = float(wait) * _SECONDS[wait_unit] if wait else 0.0
@@ -148,7 +148,7 @@ def parse_rates(text: str, n: int) -> tuple[Rate, ...]:
     if len(parts) == 1:
         return (parse_rate(text),) * n
     if len(parts) != n:
-        raise InputError(f"link {text[:60]!r}: {len(parts)} links for {n} ranks; give one for all, or one each")
+        raise InputError(f"link {text[:60]!r}: {len(parts)} links for {n} ranks; give one for all, or one per rank")
     before = "emulated:" if parts[0].startswith("emulated:") else ""
     rates = tuple(parse_rate(before + part.removeprefix(before)) for part in parts)
     if any(rate.kind == "none" for rate in rates):
@@ -227,7 +227,7 @@ class Net:
         """Make them."""
         missing = _missing()
         if missing:
-            raise UnavailableError(f"no shaped link: {missing}")
+            raise UnavailableError(f"cannot shape a link: {missing}")
         try:
             self._hold()
             self._join()
@@ -312,7 +312,7 @@ def _holder(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
     assert holder.stdout is not None
     if holder.stdout.readline() != b"ready\n":
         processes.stop([holder])
-        raise UnavailableError("no shaped link: this user cannot create network namespaces here; run as root")
+        raise UnavailableError("cannot shape a link: this user cannot create network namespaces here; run as root")
     return holder
 
 
@@ -321,7 +321,7 @@ def _run(command: Sequence[str], lines: Sequence[str]) -> None:
     try:
         result = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except subprocess.TimeoutExpired:
-        raise UnavailableError(f"no shaped link: {command[-3]} did not answer within {_PATIENCE_S:g} s") from None
+        raise UnavailableError(f"cannot shape a link: {command[-3]} did not answer within {_PATIENCE_S:g} s") from None
     if result.returncode:
         reasons = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["no reason given"]
-        raise UnavailableError(f"no shaped link: {command[-3]} says {reasons[0]!r}")
+        raise UnavailableError(f"cannot shape a link: {command[-3]} says {reasons[0]!r}")

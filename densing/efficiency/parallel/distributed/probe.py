@@ -20,9 +20,9 @@ from densing.efficiency.simulation import Computation, Observation, modules
 
 SIZES = (1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 MOST_S = 1.0
-"""Once a message takes longer, no larger one is sent."""
+"""Time of a message, seconds, above which no larger one is sent."""
 RUN_S = 0.1
-"""Short messages are repeated for about so long."""
+"""Time, seconds, for which short messages are repeated."""
 
 
 def run(env: RunEnv) -> RunRecord:

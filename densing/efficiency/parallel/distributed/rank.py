@@ -20,7 +20,7 @@ from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord, RunS
 Part = Callable[[RunEnv], RunRecord]
 
 AGENT = "DENSING_AGENT"
-"""Environment variable: process id of the agent of a rank."""
+"""Environment variable: process id of a rank's agent."""
 STORE = "DENSING_STORE"
 """Environment variable: the file through which ranks find each other that were started one by one, of a server and its
 workers. None waits for the others at the end."""

@@ -16,7 +16,7 @@ from densing.efficiency.parallel.distributed.spec import LmShape, RunRecord, Run
 from densing.efficiency.simulation import Computation, Device, Observation
 
 DIED = "died_rank"
-"""How the figure begins that says in which step a rank died without which the run went on."""
+"""Prefix of the figure that says in which step a rank died, if the run went on without it."""
 
 
 class RunLink(Record, frozen=True):
@@ -109,14 +109,17 @@ class Run(Record, frozen=True):
         notes = []
         if self.link.kind == "emulated":
             cause = f" ({self.link.reason})" if self.link.reason else ""
-            message = f"the link is emulated{cause}: delays were added on loopback; no bytes crossed a real network"
+            message = f"the link is emulated{cause}: delays were added on loopback, and no bytes crossed a real network"
             notes.append(Note("emulated-link", "warning", message))
         if self.delay:
-            message = f"injected delays: ranks slept before computing, as drawn from {self.delay}; no other delays"
+            message = (
+                "injected delays: ranks slept before computing for times drawn from "
+                f"{self.delay}; there were no other delays"
+            )
             notes.append(Note("injected-delays", "warning", message))
         died = [name.removeprefix(DIED) for name in self.extra if name.startswith(DIED)]
         if died:
-            message = f"{self.technique}, seed {self.seed}: died and were left out: rank {', '.join(died)}"
+            message = f"{self.technique}, seed {self.seed}: ranks that died and were left out: {', '.join(died)}"
             notes.append(Note("dead-ranks", "warning", message))
         if self.stand_in:
             notes.append(Note("stand-in", "warning", f"{self.technique}: {self.stand_in}"))
@@ -202,7 +205,7 @@ def gather(spec: RunSpec, link: RunLink, *, server: bool = False) -> Run:
         try:
             records.append(RunRecord.from_dict(folder.read_json(path)))
         except msgspec.ValidationError as error:
-            raise ArtefactError(f"{path}: no record of a rank ({error}); run again with another --out") from error
+            raise ArtefactError(f"{path}: not a record of a rank ({error}); run again with another --out") from error
     first = records[0]
     trained = [record for record in records if record.losses] or records
     timed = timed_steps(len(first.step_s), spec.trace_steps, spec.knobs)
@@ -280,7 +283,7 @@ def _mean(rows: Sequence[Sequence[float]]) -> float:
 
 PROBE_FILE = "probe.json"
 UPDATE_BYTES = 24
-"""Moved per parameter by the update as the planner counts it: gradient, weight, and two float32 moments twice."""
+"""Bytes that the update moves per parameter, as the planner counts: gradient, weight, two float32 moments twice."""
 
 
 class Timed(Record, frozen=True):

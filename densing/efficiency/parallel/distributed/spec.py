@@ -136,10 +136,10 @@ class RunSpec(Record, frozen=True):
 
 
 INJECTED = "injected delay"
-"""How a trace names them."""
+"""Name of injected delays in a trace."""
 
 FREE = ("steps", "out", "trace_steps", "checkpoint_every", "timeout_s", "link", "delay")
-"""Fields of a spec that may differ when a run goes on: they change no weight."""
+"""Fields of a spec that may differ when a run is resumed, because they change no weights."""
 
 
 def identity(spec: RunSpec) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Layers in stages, one per rank: turns, what is sent between stages, and the training of one stage.
+"""Pipeline parallelism, one stage per rank: the schedule, what is sent between stages, and the training of a stage.
 
-``turns`` and ``coding`` need no torch; plans and runs use the same.
+``turns`` (the schedule) and ``coding`` need no torch and are shared by plans and runs.
 """

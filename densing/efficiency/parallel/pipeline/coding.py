@@ -11,7 +11,7 @@ from densing.efficiency.parallel.codecs import sizes
 
 CODECS = ("dense", "half", "int8", "topk", "threshold")
 MARK_BYTES = 4
-"""A packet begins with whether all is well."""
+"""Bytes at the start of a packet that say whether all values are finite."""
 SCALE_BYTES = 4
 
 
@@ -112,7 +112,7 @@ def codings(edges: int, codec: str = "dense", shares: Sequence[float] = (1.0,), 
         if isinstance(share, bool) or not (isinstance(share, int | float) and math.isfinite(share) and 0 < share <= 1):
             raise InputError(f"share {share!r}: must be a share of the entries, above 0 and at most 1")
     if len(shares) not in (1, edges):
-        raise InputError(f"{len(shares)} shares for {edges} edges between stages; give one for all, or one each")
+        raise InputError(f"{len(shares)} shares for {edges} edges between stages; give one for all, or one per edge")
     if isinstance(refresh, bool) or not isinstance(refresh, int) or refresh < 1:
         raise InputError(f"refresh={refresh!r}: must be a positive whole number of packets")
     return [Coding(codec, share, refresh) for share in (tuple(shares) * edges if len(shares) == 1 else shares)]

@@ -28,7 +28,7 @@ from densing.efficiency.parallel.pipeline.coding import MARK_BYTES, Coding
 
 Waiting = Callable[[], AbstractContextManager[None]]
 FINE, BAD = 0, 1
-"""What a packet begins with: whether what its sender had was finite."""
+"""Start of a packet: whether the sender's values were finite."""
 
 
 def codec_of(coding: Coding) -> Codec:

@@ -28,11 +28,11 @@ from densing.efficiency.parallel.pipeline.turns import Turn, one_forward_one_bac
 from densing.efficiency.simulation import stages
 
 AHEAD = 2
-"""Turns whose input is expected while another is taken: in the steady state the next of each direction."""
+"""Turns whose input is received ahead: in the steady state the next of each direction."""
 
 FINE = 0.0
 ILLS = ("activations", "loss", "gradients")
-"""What may be the first to hold inf or NaN, in the order in which a pass comes to them."""
+"""What may first hold inf or NaN, in the order of a pass."""
 
 
 def train_pipeline(
@@ -177,7 +177,7 @@ class PipelineTrainee:
 
     def _diagnosis(self, ill: float) -> str:
         bad = next((name for name, weight in self.stage.named_parameters() if not bool(weight.isfinite().all())), None)
-        because = "" if bad is None else f" (its weight {bad} does already)"
+        because = "" if bad is None else f" (its weight {bad} already does)"
         return (
             f"step {self.taken}: stage {self.place}, layers {self.layers[0]} to {self.layers[-1]}: its "
             f"{ILLS[int(ill) - 1]} hold inf or NaN{because}; lower the learning rate (--lr), go on from a checkpoint"

@@ -12,7 +12,7 @@ from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
 from densing.efficiency.parallel.tensor_parallel.tape import Exchange, Residual, Tape
 
 COLUMNS = frozenset({"q", "k", "v", "gate", "up"})
-"""Linears that read the input; the one behind them, that gives the output, is named ``row``."""
+"""Linear layers that read the input; the one that produces the output is named ``row``."""
 
 
 def build_part(

@@ -1,7 +1,7 @@
-"""What the other techniques are held against.
+"""Baselines for the other techniques.
 
-Nothing overlaps (``sequential``, the yardstick); tensor parallelism as in Megatron-LM, with a blocking sum after
-attention and after the MLP, and with one sum per layer where both read the same input.
+No overlap at all (``sequential``); tensor parallelism as in Megatron-LM, with a blocking sum after
+attention and after the MLP, and with one sum per layer when both read the same input.
 """
 
 import lazy_loader as lazy

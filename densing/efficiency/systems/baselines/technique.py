@@ -45,7 +45,7 @@ class TensorParallel(TensorParallelRun, Sliced):
     role = "baseline"
     plain = True
     paper = "Shoeybi et al. 2019, arXiv 1909.08053"
-    summary = "every matrix split over the group; a blocking all-reduce after attention and after the MLP"
+    summary = "every matrix is split over the group, with a blocking all-reduce after attention and after the MLP"
 
     def schedule(self, **knobs: Any) -> Schedule:
         """Return sums that are waited for at once."""
@@ -76,7 +76,7 @@ class ParallelAttention(TensorParallelRun, Sliced):
 
     name = "parallel-attention"
     paper = "Wang and Komatsuzaki, GPT-J-6B, 2021; Chowdhery et al. 2022, arXiv 2204.02311"
-    summary = "attention and MLP read the same input, so that one all-reduce per layer sums both (another architecture)"
+    summary = "attention and MLP read the same input, so one all-reduce per layer suffices (another architecture)"
     changes_loss = "another architecture: attention and MLP read the same input"
 
     def tensor(self, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> TensorSchedule:

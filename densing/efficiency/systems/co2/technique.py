@@ -83,14 +83,14 @@ class Co2(Local):
     role = "exchange"
     paper = "Sun et al., ICLR 2024, arXiv 2401.16265"
     summary = (
-        "tau local steps; the average of their parameters travels under the next tau steps, applied one round late"
+        "tau local steps; parameters are averaged during the next tau steps, and the average is applied one round late"
     )
     knobs: tuple[Knob, ...] = (
         TAU,
-        Knob("inner", 1, "replicas that average gradients at every step (a node's, say)", whole(1)),
+        Knob("inner", 1, "replicas that average gradients at every step (those of a node, for example)", whole(1)),
         Knob("outer_lr", 1.0, "step size of the outer update", above_zero),
         Knob("outer_momentum", 0.5, "momentum of the outer update, below 1", number(0, 0.9999)),
-        Knob("clip", None, "bound of each element of the outer momentum; none: not clipped", optional(above_zero)),
+        Knob("clip", None, "bound on each element of the outer momentum; none: no clipping", optional(above_zero)),
         Knob(
             "gap",
             "aware",
@@ -98,21 +98,22 @@ class Co2(Local):
             choice(("aware", "constant")),
         ),
         Knob("gap_penalty", 1.0, "the constant penalty", above_zero),
-        Knob("warmup_rounds", 0, "rounds at the start that wait for their average; a real run's only", whole(0)),
+        Knob("warmup_rounds", 0, "first rounds, which wait for their average (real runs only)", whole(0)),
         Knob(
             "average_bytes",
             FULL_BYTES,
-            "of a parameter in an average: 4 as in a run; 2: live parameters of two bytes, as the released class sends",
+            "bytes per averaged parameter: 4 as in a run; 2 for two-byte live parameters, as the "
+            "released class sends them",
             whole(1, 8),
         ),
         PIECE,
     )
     plan_only = ("bucket_mb", "inner", "average_bytes")
-    changes_loss = "replicas train apart between averages, which arrive one round late"
+    changes_loss = "replicas drift apart between averages, which arrive one round late"
     asynchronous = True
     not_available = (
         "the staleness-gap penalty's formula (Eq. 3)",
-        "tau of each task in Tables 1 and 2",
+        "tau for each task of Tables 1 and 2",
         "the rows at 800 Gb/s and at 32 and 64 GPUs",
         "the throughput of SlowMo",
         "CO2's own perplexity on TransNormer-LLM 7B",
@@ -155,9 +156,9 @@ ADAMW = {8: 18_444.0, 16: 3_488.0, 128: 22_810.0}
 
 PRESET = "a100x8-tcp"
 SETUP = "TransNormer-LLM 7B, A100, 80 Gb/s TCP"
-REVIEW = "a review that quotes the tables of arXiv 2401.16265"
-FITTED = "compute fitted to AdamW's 18 444 words/s on 8 GPUs, the link to its step on {n} GPUs"
-DATA_SHEET = "rates and bandwidths of data sheets (preset a100x8-tcp); batch of 8 x 2048 tokens per GPU (assumed)"
+REVIEW = "a review quoting the tables of arXiv 2401.16265"
+FITTED = "compute fitted to AdamW's 18 444 words/s on 8 GPUs, the link to AdamW's step on {n} GPUs"
+DATA_SHEET = "rates and bandwidths from data sheets (preset a100x8-tcp); batch of 8 x 2048 tokens per GPU (assumed)"
 SILENT = "the simulator predicts times, not accuracy"
 
 
@@ -197,7 +198,7 @@ def co2(physics: Physics, n: int, tau: int) -> SteadyStep:
 
 def _tau_min(n: int, physics: Physics) -> Answer:
     step = co2(physics, n, 48)
-    return Answer(48 * step.comm_s / step.compute_s, "all-reduce of a round over the compute of a step")
+    return Answer(48 * step.comm_s / step.compute_s, "all-reduce time of a round over compute time of a step")
 
 
 def _hidden(n: int, tau: int, physics: Physics) -> Answer:
@@ -211,7 +212,7 @@ def _marginal(physics: Physics) -> Answer:
     tau_min = 48 * co2(physics, 128, 48).comm_s / co2(physics, 128, 48).compute_s
     exposed = co2(physics, 128, 12).exposed_comm_s / co2(physics, 128, 12).step_s
     verdict = "marginal" if abs(12 / tau_min - 1) <= 0.1 else "not marginal"
-    note = f"the word is ours, for a tau within a tenth of the least, {tau_min:.2f}"
+    note = f"'marginal' is our word for a tau within a tenth of the smallest that hides all, {tau_min:.2f}"
     return Answer(verdict, f"{note}; {100 * exposed:.2g} % of a step exposed at tau = 12")
 
 
@@ -222,20 +223,23 @@ def _throughput(n: int, tau: int, physics: Physics) -> Answer:
 
 
 def _all_hidden(n: int) -> Answer:
-    return Answer(words(n) / constant_share(_step(8), _step(n)), "all communication hidden: so many times one node")
+    return Answer(
+        words(n) / constant_share(_step(8), _step(n)),
+        "all communication hidden: throughput scales with the number of nodes",
+    )
 
 
 def _scaling(tau: int, physics: Physics) -> Answer:
     rates = [words(n) / n / co2(physics, n, tau).step_s for n in (16, 128)]
-    return Answer(rates[1] / rates[0], "the simulator cannot exceed 1: nothing but exposed communication slows a step")
+    return Answer(rates[1] / rates[0], "the simulator cannot exceed 1: only exposed communication slows a step")
 
 
 def _equal_rates() -> Answer:
     rates = [words(n) / n / constant_share(_step(8), _step(n)) for n in (16, 128)]
-    return Answer(rates[1] / rates[0], "all communication hidden: every GPU as fast at 128 as at 16")
+    return Answer(rates[1] / rates[0], "all communication hidden: a GPU is as fast at 128 GPUs as at 16")
 
 
-RING = "a ring over 16 nodes takes 1.9 times as long as over 2; what the published steps leave for it, 1.25 times"
+RING = "a ring over 16 nodes takes 1.9 times as long as over 2; the published step times leave room for 1.25 times"
 
 
 @cache
@@ -244,13 +248,13 @@ def _extrapolated(physics: Physics) -> float:
 
 
 def _as_at_16(unit: float) -> Answer:
-    return Answer(unit * 128 / 16 * ADAMW[16], "a step at 128 takes what it takes at 16")
+    return Answer(unit * 128 / 16 * ADAMW[16], "a step takes as long at 128 GPUs as at 16")
 
 
 def _adamw_alone(physics: Physics, batch: int = 8) -> Answer:
     """Words per second and GPU at 128 over those at 16, nothing fitted."""
     steps = {n: physics.measure(SEQUENTIAL, workload(n, batch), load_cluster(PRESET, n=n)).step_s for n in (16, 128)}
-    return Answer(steps[16] / steps[128], "communication of a step after the backward pass, as in the other rows")
+    return Answer(steps[16] / steps[128], "communication starts after the backward pass, as in the other rows")
 
 
 PER_GPU_16 = ADAMW[16] / 16 * 128
@@ -275,9 +279,11 @@ def _claims() -> tuple[Claim, ...]:
     scaling = "words/s per GPU, 128 over 16"
     return (
         # The published figure is arithmetic on the steps that the link is fitted to.
-        row("CO2-1a", "least tau that hides all, 16 GPUs", 9.57, "steps", arithmetic, partial(_tau_min, 16), 0.05,
+        row("CO2-1a", "smallest tau that hides all communication, 16 GPUs",
+            9.57, "steps", arithmetic, partial(_tau_min, 16), 0.05,
             "fitted"),
-        row("CO2-1b", "least tau that hides all, 128 GPUs", 11.94, "steps", arithmetic, partial(_tau_min, 128), 0.05,
+        row("CO2-1b", "smallest tau that hides all communication, 128 GPUs",
+            11.94, "steps", arithmetic, partial(_tau_min, 128), 0.05,
             "fitted"),
         # 48 and 12 against 11.94.
         row("CO2-1c", "averages at tau = 48, 128 GPUs", "hidden", "", arithmetic, partial(_hidden, 128, 48), None,
@@ -296,7 +302,7 @@ def _claims() -> tuple[Claim, ...]:
             null=_equal_rates),
         row("CO2-3b", f"{scaling}, tau = 12", 0.86, "", hand, partial(_scaling, 12), 0.05, calibrated,
             null=_equal_rates),
-        row("CO2-4", "AdamW on 128 GPUs from 16", ADAMW[128], wps, hand,
+        row("CO2-4", "AdamW on 128 GPUs, predicted from 16", ADAMW[128], wps, hand,
             lambda physics: Answer(_extrapolated(physics), RING), 0.1, calibrated, one, partial(_as_at_16, 1.0)),
         row("CO2-6a", f"{scaling}, AdamW", 0.82, "", hand,
             lambda physics: Answer(_extrapolated(physics) / PER_GPU_16, RING), 0.05, calibrated, one,

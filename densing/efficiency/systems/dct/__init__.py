@@ -1,1 +1,1 @@
-"""DCT: of every gradient what reaches a threshold that is seldom renewed; Top-K, which chooses anew in every step."""
+"""DCT, which sends gradient entries above a seldom renewed threshold; Top-K, which chooses anew in every step."""

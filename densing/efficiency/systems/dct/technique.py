@@ -72,15 +72,15 @@ class Dct(DataParallelRun, Replicated):
 
     name = "dct"
     paper = "Gupta et al., KDD 2021, arXiv 2010.08899"
-    summary = "of every gradient what reaches a threshold that is renewed now and then; the rest waits for later steps"
+    summary = "sends gradient entries above a threshold renewed every few steps; the rest accumulates for later steps"
     knobs: tuple[Knob, ...] = (
-        Knob("eta", 0.99, "share of a gradient held back where the threshold is renewed", number(0, 0.99999)),
-        Knob("refresh", 200, "steps between two renewals of the threshold", whole(1)),
+        Knob("eta", 0.99, "share of the gradient held back each time the threshold is renewed", number(0, 0.99999)),
+        Knob("refresh", 200, "steps between renewals of the threshold", whole(1)),
     )
-    changes_loss = "most of a gradient arrives in later steps"
+    changes_loss = "most of a gradient is applied in later steps"
     not_available: ClassVar[tuple[str, ...]] = (
         "eta, the steps between renewals, and the tables of quality",
-        "the rule by which activations of a sample are chosen between stages",
+        "the rule that chooses activations of a sample between stages",
     )
 
     @property
@@ -109,9 +109,9 @@ class TopK(Dct):
     name = "topk"
     role = "baseline"
     paper = "Lin et al., ICLR 2018, arXiv 1712.01887"
-    summary = "of every gradient the largest entries, chosen anew in every step; the rest waits for later steps"
+    summary = "sends the largest gradient entries, chosen anew in every step; the rest accumulates for later steps"
     knobs: tuple[Knob, ...] = (
-        Knob("share", 0.01, "share of a gradient that is sent", number(1e-6, 1)),
+        Knob("share", 0.01, "share of the gradient that is sent", number(1e-6, 1)),
     )  # fmt: skip
     not_available = ()
 
@@ -134,14 +134,14 @@ class TopK(Dct):
 DCT, TOPK = Dct(), TopK()
 
 ABSTRACT = "abstract of arXiv 2010.08899"
-SETUP = "recommender of a production system"
+SETUP = "a production recommender"
 FOLDS = (0.9, 0.97, 0.99, 0.995, 0.999)
 
 
 def of_ladder(eta: float) -> str:
     """Return what a ladder of ours says of an eta between replicas."""
     found = recorded("less-to-send", f"dct:eta={eta:g}")
-    return f"{found.value} on a ladder of ours ({found.note})" if found.value else found.note
+    return f"{found.value} on our ladder ({found.note})" if found.value else found.note
 
 
 def least_eta(
@@ -152,7 +152,7 @@ def least_eta(
         reached = 1 / share_of(1 - eta)
         if reached >= fold * (1 - 1e-9):
             return Answer(reached, f"counted at eta = {eta:g}; quality there: {quality(eta)}")
-    return Answer(None, f"no eta up to {FOLDS[-1]:g} saves so much")
+    return Answer(None, f"no eta up to {FOLDS[-1]:g} saves as much")
 
 
 def row_share(share: float) -> float:
@@ -161,8 +161,8 @@ def row_share(share: float) -> float:
 
 
 OTHER = (
-    "the recommender and its tables are not ours; compression takes nothing off a step but what it waits for, so at "
-    "least 37 % of theirs was exposed communication"
+    "we have neither the recommender nor its tables; compression only shortens exposed "
+    "communication, so that was at least 37 % of their step"
 )
 
 CLAIMS: tuple[Claim, ...] = (
@@ -170,8 +170,8 @@ CLAIMS: tuple[Claim, ...] = (
           lambda _: least_eta(100, sizes.sparse_share, of_ladder), 0.01, grade="counted"),
     Claim("DCT-2", "fewer bytes between stages", SETUP, 20.0, "times", "first-hand", ABSTRACT,
           lambda _: least_eta(20, row_share), 0.25, grade="counted"),
-    Claim("DCT-3", "renewing the threshold seldom, beside choosing anew in every step", SETUP, "no loss", "",
+    Claim("DCT-3", "renewing the threshold seldom, against choosing anew in every step", SETUP, "no loss", "",
           "first-hand", ABSTRACT, lambda _: recorded("dct-refresh", "dct:eta=0.99"), grade="measured"),
-    Claim("DCT-4", "less time end to end", SETUP, 0.37, "of a run", "first-hand", ABSTRACT,
+    Claim("DCT-4", "end-to-end time saved", SETUP, 0.37, "of a run", "first-hand", ABSTRACT,
           lambda _: Answer(None, OTHER)),
 )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Distributed data parallel: gradients averaged in buckets, from mid-backward on."""
+"""Distributed data parallel: gradients are averaged in buckets, starting during the backward pass."""

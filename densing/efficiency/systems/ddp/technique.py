@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 BUCKETS_MB: tuple[float | None, ...] = (None, 0.5, 1.0, 2.0, 4.0, 8.0, 64.0)
-"""MiB that a small sweep of buckets tries; None is torch's default."""
+"""Bucket sizes of the sweep, MiB; None is torch's default."""
 
 
 class Ddp(DataParallelRun, Replicated):
@@ -24,7 +24,7 @@ class Ddp(DataParallelRun, Replicated):
     role = "baseline"
     plain = True
     paper = "Li et al., VLDB 2020, arXiv 2006.15704"
-    summary = "gradients all-reduced in buckets that leave in mid-backward; the update waits for all of them"
+    summary = "gradients are all-reduced in buckets during the backward pass; the update waits for all of them"
 
     def method(self, replica: Replica, **knobs: Any) -> Method:
         """Return torch's own buckets, their waits on the run's clock."""
@@ -34,7 +34,7 @@ class Ddp(DataParallelRun, Replicated):
 
 
 MOST_BUCKETS = 5000
-"""A size that would cut a rank's gradients into more is not tried."""
+"""Most buckets of a rank; a size that gives more is not tried."""
 
 
 class TunedDdp(DataParallelRun, Replicated):
@@ -44,7 +44,7 @@ class TunedDdp(DataParallelRun, Replicated):
     role = "baseline"
     plain = True
     paper = Ddp.paper
-    summary = "ddp with the fastest of a few sizes of buckets, torch's own among them; a run tries each for some steps"
+    summary = "ddp with the fastest of a few bucket sizes, including torch's default; a run tries each for some steps"
     knobs: tuple[Knob, ...] = ()
 
     def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:

@@ -1,7 +1,7 @@
-"""Clients and a server: FedAvg and what sends less than it, FedFT's cosine coefficients first of all.
+"""Federated learning: FedAvg and methods that send less, mainly FedFT's cosine coefficients.
 
-Claims: directions that FedFT's abstract and outline claim, tried on handwritten digits among ten clients with different
-digits, in the check itself; beside them what we found that it does not claim. Its tables are not available.
+Claims: directions claimed in FedFT's abstract and outline, tested in the check itself on handwritten digits among ten
+clients with different digits; also findings of ours that it does not claim. Its tables are not available.
 
 Source: Palihawadana et al., arXiv 2409.05242.
 """

@@ -58,8 +58,8 @@ def home(rank: int, ranks: int, clients: int) -> range:
     whole("clients", clients, 1)
     if clients % ranks:
         raise InputError(
-            f"clients={clients}: {ranks} of them train per round, one per rank, and ranks hold equal numbers; give a "
-            f"multiple of {ranks}"
+            f"clients={clients}: {ranks} of them train per round, one per rank, and all ranks "
+            f"hold the same number; give a multiple of {ranks}"
         )
     return range(rank, clients, ranks)
 

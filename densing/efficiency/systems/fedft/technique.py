@@ -113,10 +113,11 @@ CLIENTS: tuple[Knob, ...] = (
     Knob(
         "clients",
         None,
-        "in all, a multiple of the ranks: as many as ranks are drawn per round; none: one each. A real run's only",
+        "number of clients, a multiple of the ranks; one per rank is drawn each round (real runs "
+        "only). none: one per rank",
         optional(whole(1)),
     ),
-    Knob("parts", False, "each client reads, and is tested on, a part of the text of its own. A real run's only", flag),
+    Knob("parts", False, "each client trains and is tested on its own part of the text (real runs only)", flag),
 )
 
 
@@ -124,7 +125,7 @@ SHARE = Kind(
     lambda text: number(0, 1).check(above_zero.parse(text)),
     lambda value: number(0, 1).check(above_zero.check(value)),
 )
-"""The kind of shares above 0 and up to 1."""
+"""Kind of a share: above 0, at most 1."""
 
 
 class FedAvg(Local):
@@ -133,9 +134,12 @@ class FedAvg(Local):
     name = "fedavg"
     role = "baseline"
     paper = "McMahan et al., AISTATS 2017, arXiv 1602.05629"
-    summary = "clients take tau steps from the server's weights; their weighted differences move it, sent as they are"
+    summary = (
+        "clients take tau steps from the server's weights; the server applies the weighted "
+        "mean of their differences, sent in full"
+    )
     knobs: tuple[Knob, ...] = (TAU, *CLIENTS)
-    changes_loss = "clients train apart between rounds"
+    changes_loss = "clients drift apart between rounds"
 
     def wire(self, knobs: Mapping[str, Any]) -> Wire:
         """Return what the codec makes of differences."""
@@ -162,9 +166,13 @@ class FedProx(FedAvg):
 
     name = "fedprox"
     paper = "Li et al., MLSys 2020, arXiv 1812.06127"
-    summary = "as fedavg; while a client trains, it is pulled back to where it started"
-    knobs: tuple[Knob, ...] = (TAU, Knob("mu", 0.01, "of the pull, mu / 2 |w - start|^2", number(0)), *CLIENTS)
-    changes_loss = "clients train apart between rounds, pulled to where they started"
+    summary = "as fedavg, with a proximal term that pulls a client back to the weights it started from"
+    knobs: tuple[Knob, ...] = (
+        TAU,
+        Knob("mu", 0.01, "strength of the proximal term, mu / 2 |w - start|^2", number(0)),
+        *CLIENTS,
+    )
+    changes_loss = "clients drift apart between rounds, though pulled towards the weights they started from"
 
 
 class TopKDelta(FedAvg):
@@ -172,9 +180,13 @@ class TopKDelta(FedAvg):
 
     name = "topk-delta"
     paper = "Lin et al., ICLR 2018, arXiv 1712.01887, on differences"
-    summary = "as fedavg; of each tensor's difference the largest entries, and which they are"
-    knobs: tuple[Knob, ...] = (TAU, Knob("share", 0.1, "of the entries of a tensor, above 0", SHARE), *CLIENTS)
-    changes_loss = "clients train apart between rounds, and only the largest entries of what they learnt are sent"
+    summary = "as fedavg, but sends only the largest entries of each tensor's difference, with their indices"
+    knobs: tuple[Knob, ...] = (
+        TAU,
+        Knob("share", 0.1, "share of a tensor's entries that is sent, above 0", SHARE),
+        *CLIENTS,
+    )
+    changes_loss = "clients drift apart between rounds, and only the largest entries of their differences are sent"
 
     def wire(self, knobs: Mapping[str, Any]) -> Wire:
         """Return sparse packets, which are gathered."""
@@ -197,9 +209,9 @@ class Int8Delta(FedAvg):
     """Differences in a byte an element."""
 
     name = "int8-delta"
-    paper = "eight-bit differences, a baseline of ours"
-    summary = "as fedavg; of each tensor's difference 255 evenly spaced levels, a byte an element"
-    changes_loss = "clients train apart between rounds, and what they learnt is sent rounded"
+    paper = "eight-bit differences, our own baseline"
+    summary = "as fedavg, but sends each tensor's difference rounded to 255 evenly spaced levels, one byte per element"
+    changes_loss = "clients drift apart between rounds, and their differences are sent rounded"
 
     def wire(self, knobs: Mapping[str, Any]) -> Wire:
         """Return packets of bytes, which are gathered."""
@@ -222,20 +234,22 @@ class FedFt(FedAvg):
     name = "fedft"
     role = "exchange"
     paper = "Palihawadana et al., arXiv 2409.05242"
-    summary = "as fedavg; of each tensor's difference a share of its cosine coefficients, added up in frequency space"
+    summary = (
+        "as fedavg, but sends a share of the cosine coefficients of each tensor's difference, summed in frequency space"
+    )
     knobs: tuple[Knob, ...] = (
         TAU,
         Knob("keep", 0.7, "share of a tensor's coefficients that is sent, above 0", SHARE),
         Knob(
             "rule",
             "prefix",
-            "which: the lowest frequencies, without indices, or the largest and which they are (the paper's is not "
-            "published)",
+            "which coefficients: the lowest frequencies (no indices needed) or the largest (with "
+            "indices); the paper's rule is not published",
             choice(("prefix", "magnitude")),
         ),
         *CLIENTS,
     )
-    changes_loss = "clients train apart between rounds, and only some frequencies of what they learnt are sent"
+    changes_loss = "clients drift apart between rounds, and only some frequencies of their differences are sent"
     not_available = ("which coefficients are pruned, and on what schedule", "the tables of accuracy")
 
     @property
@@ -266,12 +280,12 @@ class FedFt(FedAvg):
 FEDAVG, FEDPROX, TOPK_DELTA, INT8_DELTA, FEDFT = FedAvg(), FedProx(), TopKDelta(), Int8Delta(), FedFt()
 
 SETUP = "digits of scikit-learn, ten clients, Dirichlet 0.5 over digits, 30 rounds of 10 steps"
-OURS = "our pilot on the same digits, with another network"
+OURS = "our pilot on the same digits with another network"
 SEEDS = (10, 11, 12)
 KEEP = 0.5
 RANGE = "5 to 30 % less"
 COMPARABLE = 0.01
-"""Accuracy that counts as comparable: a loss of at most so much, of 1, in the mean over the seeds."""
+"""Largest mean loss of accuracy over the seeds (of 1) that counts as comparable."""
 
 
 @cache
@@ -330,7 +344,7 @@ def _least_keep() -> Answer:
     # As the design of the check says beforehand: it holds where 5 % less, the claim's lower end, loses nothing.
     if 0.95 not in fine:
         return Answer(f"not: {RANGE}", note)
-    return Answer(RANGE, f"free down to keep {min(fine):g} here; {note}")
+    return Answer(RANGE, f"no accuracy lost down to keep {min(fine):g} here; {note}")
 
 
 def _row(name: str, what: str, published: str, evidence: Evidence, source: str, check: Callable[[], Answer]) -> Claim:
@@ -340,13 +354,13 @@ def _row(name: str, what: str, published: str, evidence: Evidence, source: str, 
 
 OUTLINE = "abstract and outline of arXiv 2409.05242"
 CLAIMS: tuple[Claim, ...] = (
-    _row("FFT-1", "what is transformed: the difference, or the whole model", "difference better than whole model",
-         "first-hand", OUTLINE, lambda: _ordered("magnitude", "whole", KEEP, "difference better than whole model")),
-    _row("FFT-2", "what a client may leave out at comparable accuracy", RANGE, "first-hand", OUTLINE,
+    _row("FFT-1", "transforming the difference or the whole model", "the difference is better",
+         "first-hand", OUTLINE, lambda: _ordered("magnitude", "whole", KEEP, "the difference is better")),
+    _row("FFT-2", "share a client can leave out at comparable accuracy", RANGE, "first-hand", OUTLINE,
          _least_keep),
-    _row("FFT-3", "half of the coefficients by position, of frequencies and of weights",
-         "frequencies better than weights", "measured", OURS,
-         lambda: _ordered("prefix", "leading", KEEP, "frequencies better than weights")),
-    _row("FFT-4", "the largest half, of weights and of frequencies, at equal bytes", "weights as good or better",
-         "measured", OURS, lambda: _ordered("topk", "magnitude", KEEP, "weights as good or better")),
+    _row("FFT-3", "half of the coefficients by position: frequencies or weights",
+         "frequencies are better", "measured", OURS,
+         lambda: _ordered("prefix", "leading", KEEP, "frequencies are better")),
+    _row("FFT-4", "the largest half at equal bytes: weights or frequencies", "weights are as good or better",
+         "measured", OURS, lambda: _ordered("topk", "magnitude", KEEP, "weights are as good or better")),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""FusionLLM: a pipeline over unequal devices at several sites, cut and compressed by what its links allow.
+"""FusionLLM: a pipeline over unequal devices at several sites, cut and compressed according to its links.
 
 Source: Tang et al., arXiv 2410.12707; formulas reconstructed from summaries.
 """

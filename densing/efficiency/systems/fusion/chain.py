@@ -158,13 +158,13 @@ def _table(
     """Seconds of stage i with layers k to l (endless: none, or they do not fit), and of the edge before it."""
     layers, stages = len(work), len(speed)
     if not 1 <= stages <= layers:
-        raise InputError(f"{stages} stages for {layers} layers; give 1 to as many as there are layers")
+        raise InputError(f"{stages} stages for {layers} layers; give from 1 to the number of layers")
     for device, value in enumerate(speed):
         if not (math.isfinite(value) and value > 0):
-            raise InputError(f"speed of device {device}: {value} is no finite number above 0; leave the device out")
+            raise InputError(f"speed of device {device}: {value} is not a finite number above 0; leave the device out")
     for layer, value in enumerate(work):
         if not (math.isfinite(value) and value >= 0):
-            raise InputError(f"work of layer {layer}: {value} is no finite time from 0 up")
+            raise InputError(f"work of layer {layer}: {value} is not a finite time of 0 or more")
     done = np.concatenate(([0.0], np.cumsum(np.asarray(work, np.float64))))
     spans = np.where(np.arange(layers + 1)[:, None] < np.arange(layers + 1), done - done[:, None], math.inf)
     seconds = spans / np.asarray(speed, np.float64)[:, None, None]
@@ -182,5 +182,5 @@ def _table(
     if crossing is not None and stages > 1:
         between[1:] = np.asarray(crossing, np.float64)
         if np.isnan(between).any() or (between < 0).any():
-            raise InputError("crossing: seconds of an edge are from 0 up")
+            raise InputError("crossing: the seconds of an edge must be 0 or more")
     return seconds, between

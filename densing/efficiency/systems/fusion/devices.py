@@ -18,9 +18,9 @@ from densing.core import InputError
 
 Matrix = NDArray[np.float64]
 GAP = 2.0
-"""Devices are apart where bandwidths fall by this factor or more."""
+"""Drop in bandwidth that separates two communities of devices."""
 MOST_TRIED = 7
-"""Communities whose every order is tried; of more the nearest one left comes next."""
+"""Most communities whose orders are all tried; above it, the nearest remaining one comes next."""
 
 
 def communities(bandwidth: Matrix) -> list[list[int]]:
@@ -47,7 +47,7 @@ def communities(bandwidth: Matrix) -> list[list[int]]:
     """
     n = len(bandwidth)
     if bandwidth.shape != (n, n) or not n or np.isnan(bandwidth).any() or (bandwidth < 0).any():
-        raise InputError("bandwidth: a square matrix of numbers from 0 up is needed")
+        raise InputError("bandwidth: must be a square matrix of numbers of 0 or more")
     if (bandwidth != bandwidth.T).any():
         raise InputError("bandwidth: the two directions of a pair differ; use the slower one for both")
     tree = _tree(bandwidth)
@@ -102,7 +102,7 @@ def orders(bandwidth: Matrix, speed: Sequence[float]) -> Iterator[tuple[int, ...
     found = dict.fromkeys([tuple(range(len(speed))), *map(tuple, groups), *(tuple(each[::-1]) for each in groups)])
     usable = [order for order in found if _slowest(bandwidth, [[each] for each in order]) > 0]
     if not usable:
-        raise InputError("bandwidth: no order of the devices avoids links of no bandwidth; leave some devices out")
+        raise InputError("bandwidth: every order of the devices uses a link without bandwidth; leave some devices out")
     yield from usable
 
 

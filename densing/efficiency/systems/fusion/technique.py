@@ -75,21 +75,29 @@ class Fusion(Pipeline):
     plain = False
     role = "schedule"
     paper = "Tang et al. 2024, arXiv 2410.12707"
-    summary = "a pipeline cut for unequal devices, communities of near ones in turn, slow edges keep the largest values"
+    summary = (
+        "a pipeline for unequal devices: cuts and order follow speeds and links, and slow "
+        "edges send only the largest values"
+    )
     modes = ("train", "prefill")
     knobs = (
         BUCKET,
         MICRO_BATCHES,
-        Knob("r", 100.0, "times fewer values on the slowest edge, others in proportion (reconstructed)", number(1.0)),
-        Knob("cuts", "fitted", "layers per stage: fitted to the devices, or equal", choice(CUTS)),
-        Knob("order", "fitted", "of the devices: fitted to their links, as numbered, or random", choice(ORDERS)),
-        Knob("seed", 0, "of a random order", whole(0)),
+        Knob(
+            "r",
+            100.0,
+            "compression on the slowest edge, others in proportion to their time (reconstructed formula)",
+            number(1.0),
+        ),
+        Knob("cuts", "fitted", "how layers are divided into stages: fitted to the devices, or equally", choice(CUTS)),
+        Knob("order", "fitted", "order of the devices: fitted to their links, as numbered, or random", choice(ORDERS)),
+        Knob("seed", 0, "seed of a random order", whole(0)),
     )
     codec = CODEC
-    changes_loss = "of a token's activations only the largest values pass slow edges, and their gradients (r = 1: all)"
+    changes_loss = "slow edges send only the largest activations of a token, and the gradients of these (r = 1: all)"
     not_available = (
         "the formulas of AdaTopK and OP-Fence (ours are reconstructed from summaries)",
-        "the testbeds: devices, links, and the figures by testbed",
+        "the testbeds: devices, links and the figures of each",
     )
 
     @property
@@ -205,7 +213,7 @@ def placement(workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) ->
     ((3, 2, 5, 4, 1, 0), (1, 2, 3, 4, 5))
     """
     if workload.split.virtual > 1:
-        raise InputError(f"fusion: places one stage per device; leave out virtual = {workload.split.virtual}")
+        raise InputError(f"fusion places one stage per device; leave out virtual = {workload.split.virtual}")
     bare = replace(workload, split=replace(workload.split, cuts=(), order=()))
     layout = Layout(bare.split, cluster)
     blocks = range(bare.split.pp)
@@ -303,10 +311,10 @@ WEAK = "weak: the testbeds are not published"
 SEEDS = range(5)
 VARIANTS: Mapping[str, Callable[[Cluster], Cluster]] = {
     "geo48": lambda cluster: cluster,
-    "geo48, links between sites ten times as fast": lambda cluster: cluster.change(
+    "geo48 with links between sites ten times as fast": lambda cluster: cluster.change(
         wide=cluster.wide.faster(10) if cluster.wide else None
     ),
-    "geo48, equal devices": lambda cluster: cluster.change(speed=()),
+    "geo48 with equal devices": lambda cluster: cluster.change(speed=()),
 }
 """Chosen before they were simulated."""
 
@@ -325,7 +333,7 @@ def _gain(variant: str, physics: Physics, model: str = "gpt2", pp: int | None = 
     gain = median(equal) / ours
     note = (
         f"{WEAK}; {min(equal) / ours:.3g} to {max(equal) / ours:.3g} over {len(SEEDS)} random orders (median "
-        f"{gain:.3g}), {numbered:.3g} over the devices as numbered; formulas reconstructed"
+        f"{gain:.3g}), {numbered:.3g} with the devices as numbered; formulas reconstructed"
     )
     return Answer(BAND if LOW <= gain <= HIGH else f"{gain:.3g} times", note)
 
@@ -342,7 +350,10 @@ def _exact(_: Physics) -> Answer:
         crossing = [[chosen.random() for _ in range(layers + 1)] for _ in range(devices - 1)]
         least = min(every_cut(work, speed, crossing), key=lambda cuts: (cuts.slowest, cuts.through))
         missed += best_cuts(work, speed, crossing).slowest != least.slowest
-    return Answer(EXACT if not missed else f"{missed} of {TRIALS} missed", f"{TRIALS} random chains, every cut tried")
+    return Answer(
+        EXACT if not missed else f"{missed} of {TRIALS} missed",
+        f"{TRIALS} random chains, compared with every possible cut",
+    )
 
 
 TRIED = LmShape(layers=3, hidden=32, heads=2, ffn=88)
@@ -376,9 +387,10 @@ def _slow_edges_only(physics: Physics) -> Answer:
     return Answer("better" if better else "not decided" if 0 < wins < len(TRIED_SEEDS) else "no", note)
 
 
-EXACT, TRIALS = "the optimum, each time", 200
+EXACT, TRIALS = "optimal every time", 200
 ASSUMED = (
-    "GPT-2 of 124e6 parameters, 8 sequences of 1024 tokens per replica one at a time, 6 stages of 8 devices, r = 100 "
+    "GPT-2 of 124e6 parameters, 8 sequences of 1024 tokens per replica in micro-batches of one, 6 "
+    "stages of 8 devices, r = 100 "
     "(all assumed)"
 )
 
@@ -387,7 +399,8 @@ def _claims() -> tuple[Claim, ...]:
     return (
         *(
             Claim(
-                f"FUS-1{letter}", "step of equal stages in random order, dense, over fusion's", f"{variant}; {WEAK}",
+                f"FUS-1{letter}", "step time of equal stages in random order without compression, "
+                                  "over fusion's", f"{variant}; {WEAK}",
                 BAND, "", "first-hand", ABSTRACT, partial(_gain, variant), inputs=ASSUMED,
                 assumptions={
                     "r = 1 (dense)": partial(_gain, variant, PHYSICS, r=1.0),
@@ -398,18 +411,20 @@ def _claims() -> tuple[Claim, ...]:
             for letter, variant in zip("abc", VARIANTS, strict=True)
         ),
         Claim(
-            "FUS-2", "compressing slow edges only against Top-K on all, at equal bytes on the slowest", "pipeline",
+            "FUS-2", "compressing only slow edges, against Top-K on all, at equal bytes on the "
+                     "slowest edge", "pipeline",
             "better", "", "first-hand", ABSTRACT, _slow_edges_only, grade="measured", slow=True,
-            inputs="small language model of 3 layers, a stage each, one of two edges slow",
+            inputs="small language model of 3 layers in 3 stages, one of two edges slow",
         ),
         Claim(
             "FUS-3", "convergence with compressed edges", "ResNet-101, GPT-2", "no loss", "", "first-hand", ABSTRACT,
             lambda _: recorded("less-to-send", "fusion:r=100"), grade="measured",
-            inputs="a ladder of small models, every layer a stage, all edges alike",
+            inputs="a ladder of small models, one layer per stage, all edges alike",
         ),
         Claim(
-            "FUS-4", "cuts of least maximum", "up to 12 layers on 4 unequal devices", EXACT, "", "measured",
-            "ours: every contiguous cut, one after the other", _exact, inputs="random work, speeds and edges",
+            "FUS-4", "cuts that minimise the slowest stage or edge",
+            "up to 12 layers on 4 unequal devices", EXACT, "", "measured",
+            "ours: exhaustive search over contiguous cuts", _exact, inputs="random work, speeds and edges",
             grade="own measurement",
         ),
     )  # fmt: skip

@@ -173,7 +173,7 @@ class Ahead:
     def _wait(self, semaphore: Any) -> None:
         while not semaphore.acquire(timeout=_LOOK_S):
             if not self.process.is_alive() and not semaphore.acquire(block=False):
-                raise RuntimeError(f"the process that gathers rows ended with code {self.process.exitcode}")
+                raise RuntimeError(f"the process that gathers rows exited with code {self.process.exitcode}")
 
 
 def free_cores() -> frozenset[int]:

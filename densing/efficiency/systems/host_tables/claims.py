@@ -18,16 +18,16 @@ from densing.efficiency.systems.claims import PHYSICS, Answer, Claim, Physics
 from densing.efficiency.systems.host_tables.requests import requests_per_row
 from densing.efficiency.systems.registry import get_technique
 
-README = "bar chart in the README of K-Wu/pytorch-direct_dgl, read off to 0.1 s"
+README = "bar chart in the README of K-Wu/pytorch-direct_dgl, read to 0.1 s"
 SETUP = "GraphSAGE on Reddit, an epoch on an RTX 3090"
 BARS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"host": (7.8, 7.4), "direct": (5.9, 4.0), "direct+MPS": (4.4, 2.7), "all-GPU": (2.1, 2.1)}
 )
-"""Seconds of an epoch with PCIe 3, with PCIe 4."""
+"""Seconds per epoch over PCIe 3 and over PCIe 4."""
 REQUESTS: Mapping[int, tuple[float, float]] = MappingProxyType(
     {602: (36.625, 19.75), 100: (6.625, 4.0), 128: (4.0, 4.0), 200: (11.5, 7.0)}
 )
-"""By width: requests per row without alignment, and with it; counted by another program of ours."""
+"""Requests per row by width, without and with alignment; counted by a second program of ours."""
 
 
 def _count(width: int) -> str:
@@ -87,10 +87,10 @@ def _perfect(rate: float) -> Answer:
     """What no simulator says: the longer of transfer and computation, both from the two bars."""
     slow, fast = BARS["direct"]
     wire = 2 * (slow - fast)
-    return Answer(max(wire / rate, slow - wire), "the longer of transfer and training; reads take no processors")
+    return Answer(max(wire / rate, slow - wire), "the longer of transfer and training; reads occupy no processors")
 
 
-LESS = "the host's gather gains less than direct reads"
+LESS = "the host's gather gains less from PCIe 4 than direct reads"
 
 
 def _host(physics: Physics, staged: bool = True) -> Answer:
@@ -108,15 +108,16 @@ def _host(physics: Physics, staged: bool = True) -> Answer:
     ours = taken(high, 2.0)
     direct = BARS["direct"][0] / BARS["direct"][1]
     note = (
-        f"the host gathers at {formatting.number(high)} GB/s, read and written; {formatting.number(ours)} s with PCIe "
-        f"4, where the bar is {fast} s: a gain of {slow / ours:.2f} where the bars have {slow / fast:.2f}, and "
+        f"the host gathers at {formatting.number(high)} GB/s, read and written; "
+        f"{formatting.number(ours)} s with PCIe 4, where the chart has {fast} s: a gain of "
+        f"{slow / ours:.2f}, in the chart {slow / fast:.2f}, and "
         f"{direct:.2f} of direct reads; the direction alone is compared"
     )
     return Answer(LESS if slow / ours < direct else f"not: {LESS}", note)
 
 
 def _tables(physics: Physics) -> Answer:
-    return Answer(None, "the tables per data set, and of several devices, are in no source that we could read")
+    return Answer(None, "the tables per data set and for several devices are in no source that we could read")
 
 
 BOTH = (
@@ -128,7 +129,8 @@ def _counted(width: int) -> Claim:
     plain, aligned = REQUESTS[width]
     return Claim(
         f"GCN-1-{width}", "read requests per row, without and with alignment", f"{width} columns of 4 bytes",
-        f"{plain:g} to {aligned:g}", "", "derived", "counted by another program of ours from DGL's kernel",
+        f"{plain:g} to {aligned:g}", "", "derived",
+        "counted by a second program of ours from DGL's kernel",
         lambda physics: Answer(_count(width)), grade="counted",
     )  # fmt: skip
 
@@ -138,12 +140,13 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "GCN-2", "table in the device's memory", SETUP, BARS["all-GPU"][0], "s", "first-hand", README, _all_gpu,
         tolerance=0.1, inputs=BOTH, grade="calibrated on other rows",
-        null=lambda: Answer(BARS["direct"][1], "as long as the faster of the two bars that went in"),
+        null=lambda: Answer(BARS["direct"][1],
+            "as long as the faster of the two bars used as inputs"),
         assumptions={"PCIe 4 1.8 times as fast": lambda: _all_gpu(PHYSICS, 1.8)},
     ),
     *(
         Claim(
-            f"GCN-3{letter}", "direct reads beside training, a tenth of the processors for them",
+            f"GCN-3{letter}", "direct reads during training, with a tenth of the processors",
             f"{SETUP}, PCIe {generation}", BARS["direct+MPS"][generation - 3], "s", "first-hand", README,
             partial(_overlapped, rate), tolerance=0.2, inputs=BOTH, grade="calibrated on other rows",
             null=partial(_perfect, rate),
@@ -155,13 +158,13 @@ CLAIMS: tuple[Claim, ...] = (
         for letter, generation, rate in (("a", 3, 1.0), ("b", 4, 2.0))
     ),
     Claim(
-        "GCN-4", "training against the usual transfer, several devices", "graphs of up to 111 million nodes",
+        "GCN-4", "training on several devices, against the usual transfer", "graphs of up to 111 million nodes",
         "65 to 92 % faster", "", "first-hand", "abstract of arXiv 2103.03330", _tables,
     ),
     Claim(
         "GCN-5", "PCIe 4 against PCIe 3", SETUP, LESS, "", "first-hand", README, _host,
         inputs=f"{BOTH}; the host's bar with PCIe 3, 7.8 s", grade="calibrated on other rows",
-        null=lambda: Answer("as much", "what is bound by the wire gains as much"),
+        null=lambda: Answer("as much", "whatever is limited by the link gains as much"),
         assumptions={"page-locked staging": lambda: _host(PHYSICS, staged=False)},
     ),
 )  # fmt: skip

@@ -42,7 +42,9 @@ class Fetch:
 
     def __init__(self, table: HostTable, way: str, most: int, align: bool = True) -> None:
         if table.mapped and way == "zero-copy":
-            raise InputError(f"{table.name}: larger than memory; a device reads page-locked memory only: host-gather")
+            raise InputError(
+                f"{table.name}: larger than memory, and a device can only read page-locked memory; use host-gather"
+            )
         self.way, self.align, self.host = way, align, table
         self.rows = torch.from_numpy(table.rows)
         if way == "zero-copy":
@@ -53,7 +55,9 @@ class Fetch:
     def __call__(self, ids: Tensor) -> Tensor:
         """Return the rows of some numbers (int64, on the host), once they are on the device."""
         if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < len(self.rows)):
-            raise InputError(f"{self.host.name}: rows beyond a table of {len(self.rows):,}; give rows from 0 up")
+            raise InputError(
+                f"{self.host.name}: some rows are outside a table of {len(self.rows):,} rows; rows count from 0"
+            )
         if self.way == "host-gather":
             rows = self.rows.index_select(0, ids).to("cuda")
         elif self.way == "pinned-gather":

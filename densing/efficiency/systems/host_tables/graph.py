@@ -18,7 +18,7 @@ from densing.efficiency.systems.host_tables.tables import HostTable, open_table
 
 Ids = NDArray[np.int64]
 FANOUTS = (25, 10)
-"""Neighbours drawn of every seed, and of every node so found."""
+"""Neighbours sampled for every seed, then for every node found."""
 PEOPLE = ("Director", "Writer", "Cast")
 FACTS = ("Genre", "Language", "Country", "Rating", "Year")
 

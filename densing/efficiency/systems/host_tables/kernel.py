@@ -17,7 +17,7 @@ except ModuleNotFoundError:
     triton = None
 
 LINE = 32
-"""Numbers of four bytes in a line."""
+"""Four-byte numbers in a cache line."""
 THREADS = 128
 
 PRESENT = triton is not None

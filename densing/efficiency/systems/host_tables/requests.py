@@ -10,9 +10,9 @@ import numpy as np
 from densing.core import InputError
 
 LINE = 128
-"""Bytes that one read request brings at most: a line of the cache."""
+"""Most bytes that one read request returns: a cache line."""
 WARP = 32
-"""Threads that read at once, consecutive numbers each."""
+"""Threads that read together, each a consecutive number."""
 
 
 @cache
@@ -51,9 +51,9 @@ def requests_per_row(width: int, *, element: int = 4, align: bool = True) -> flo
     (36.625, 19.75)
     """
     if isinstance(width, bool) or width < 1:
-        raise InputError(f"width: {width!r} columns make no row; give 1 or more")
+        raise InputError(f"width: {width!r} is not a valid number of columns; give 1 or more")
     if element not in (1, 2, 4, 8):
-        raise InputError(f"element: {element!r} is no size of a number; give 1, 2, 4 or 8")
+        raise InputError(f"element: {element!r} is not a valid number of bytes per element; give 1, 2, 4 or 8")
     size = width * element
     starts = np.arange(LINE // gcd(size, LINE)) * size % LINE
     shift = starts // element if align and size >= LINE else np.zeros_like(starts)

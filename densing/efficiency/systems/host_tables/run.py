@@ -24,9 +24,9 @@ from densing.efficiency.systems.host_tables.sage import Sage
 
 DATA = "films-graph"
 HELD_OUT = 1024
-"""Nodes that are tested on, at most."""
-NO_PCIE = "no PCIe here: another process gathered rows into memory that both share"
-ONE_CORE = "both shared one processor"
+"""Most nodes to test on."""
+NO_PCIE = "no PCIe here: another process gathered rows into shared memory"
+ONE_CORE = "both processes shared one processor"
 MAPPED = "the table exceeds half of the free memory, so rows were read from disk on demand"
 
 

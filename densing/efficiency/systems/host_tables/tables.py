@@ -12,7 +12,7 @@ from densing.jobs import available_memory_gb
 
 Rows = NDArray[np.float32]
 SHARE = 0.5
-"""Of the memory that is free: a larger table stays on the disk."""
+"""Share of the free memory above which a table stays on disk."""
 
 
 class HostTable:
@@ -41,13 +41,11 @@ class HostTable:
 
     def __init__(self, rows: Rows, *, mapped: bool = False, name: str = "table") -> None:
         if rows.ndim != 2 or 0 in rows.shape:
-            raise InputError(
-                f"{name}: shape {rows.shape} holds no rows; give a table of at least one row and one column"
-            )
+            raise InputError(f"{name}: shape {rows.shape} has no rows; give a table of at least one row and one column")
         if rows.dtype != np.float32:
             raise InputError(f"{name}: numbers are {rows.dtype}; give float32")
         if not rows.flags.c_contiguous:
-            raise InputError(f"{name}: rows do not follow one another in memory; give numpy.ascontiguousarray of it")
+            raise InputError(f"{name}: rows are not contiguous in memory; pass it through numpy.ascontiguousarray")
         self.rows, self.mapped, self.name = rows, mapped, name
 
     def gather(self, ids: NDArray[np.int64], into: Rows) -> None:
@@ -60,7 +58,9 @@ class HostTable:
         """
         if len(ids) and (ids.min() < 0 or ids.max() >= len(self.rows)):
             beyond = ids.max() if ids.max() >= len(self.rows) else ids.min()
-            raise InputError(f"{self.name}: row {beyond} of a table of {len(self.rows):,}; give rows from 0 up")
+            raise InputError(
+                f"{self.name}: row {beyond} is outside a table of {len(self.rows):,} rows; rows count from 0"
+            )
         # Numbers are checked: any other mode than "raise" writes straight into the buffer.
         np.take(self.rows, ids, axis=0, out=into, mode="clip")
 
@@ -76,9 +76,9 @@ def open_table(path: str | Path) -> HostTable:
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: no readable table ({error}); give a .npy file of float32 rows") from error
+        raise InputError(f"{path}: not a readable table ({error}); give a .npy file of float32 rows") from error
     if not isinstance(rows, np.memmap):
-        raise InputError(f"{path}: holds several arrays; give a .npy file of one")
+        raise InputError(f"{path}: holds several arrays; give a .npy file with one")
     mapped = rows.nbytes > SHARE * 1e9 * available_memory_gb()
     checked = HostTable(rows, mapped=True, name=str(path))
     return checked if mapped else HostTable(np.array(rows), name=str(path))

@@ -30,38 +30,41 @@ from densing.efficiency.timeline import Comm, Kind
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec
 
-OVERLAP = Knob("overlap", True, "fetch the next step's rows while this one computes, into a second buffer", flag)
+OVERLAP = Knob("overlap", True, "prefetch the next step's rows into a second buffer while this step computes", flag)
 HOST_RATE = Knob(
     "host_gbs",
     35.0,
-    "10^9 bytes per second that the host's processors read and write together while they gather or stage (35: what an "
-    "RTX 3090's host comes to by the README's bars)",
+    "GB/s that the host's processors read and write, in total, while they gather or stage (35: "
+    "derived from the README's bars for an RTX 3090's host)",
     above_zero,
 )
-ALIGN = Knob("align", True, "threads begin where a line of 128 bytes does (circular shift)", flag)
+ALIGN = Knob("align", True, "align threads to lines of 128 bytes (circular shift)", flag)
 SHARE = Knob(
-    "sm_share", 0.1, "of the device's processors, taken by the reads where they overlap (0.1: the paper's)",
+    "sm_share", 0.1,
+    "share of the device's processors that overlapping reads occupy (0.1: the paper's)",
     number(0.0, 0.9),
 )  # fmt: skip
-HEADER = Knob("header_bytes", 16, "of a request, on the wire (12 to 16, second-hand)", whole(0, 1024))
+HEADER = Knob("header_bytes", 16, "header bytes of a request on the wire (12 to 16, second-hand)", whole(0, 1024))
 OUTSTANDING = Knob(
     "outstanding",
     None,
-    "reads under way at most; none: 256 up to PCIe 3's 15.75 GB/s, else 768 (second-hand)",
+    "most reads in flight; none: 256 up to PCIe 3's 15.75 GB/s, else 768 (second-hand)",
     optional(whole(1)),
 )
-ROUND_TRIP = Knob("round_trip_us", 2.0, "of a read (1 to 5, second-hand; 2 assumed)", above_zero)
+ROUND_TRIP = Knob("round_trip_us", 2.0, "latency of a read (1 to 5, second-hand; 2 assumed)", above_zero)
 
-DATA = Knob("data", "films-graph", "of a real run: films and the people who made them", choice(("films-graph",)))
-SEEDS = Knob("seeds", 128, "of a real run: films per step, whose neighbourhoods are sampled", whole(1))
-WIDTH = Knob("width", 602, "of a real run: columns of the films' facts, hashed", whole(1, 100_000))
-TABLE = Knob("table", "", "of a real run: a .npy file with a row per film and person instead of the films' facts", str)
+DATA = Knob("data", "films-graph", "graph of a real run: films and the people who made them", choice(("films-graph",)))
+SEEDS = Knob("seeds", 128, "films per step of a real run, whose neighbourhoods are sampled", whole(1))
+WIDTH = Knob("width", 602, "hashed columns of the films' facts, in a real run", whole(1, 100_000))
+TABLE = Knob(
+    "table", "", ".npy file with a row per film and person, used by a real run instead of the films' facts", str
+)
 RUN_KNOBS = (DATA, SEEDS, WIDTH, TABLE)
 
 PCIE_3 = 15.75e9
 BUFFERS = 2
 ADAM_BYTES = 16
-"""Per parameter of the model: weight, gradient and two moments."""
+"""Bytes per parameter of the model: weight, gradient and two moments."""
 
 
 class Stages(NamedTuple):
@@ -82,7 +85,7 @@ class TableTechnique(BuiltIn):
     on_device: ClassVar[bool] = False
     """Whether the table lies in the device's memory."""
     synchronous: ClassVar[bool] = False
-    """Whether the host's thread that gathers also sees to the copy."""
+    """Whether the host thread that gathers also copies."""
 
     def check(self, workload: Any) -> None:
         """Refuse what gathers no rows of a table."""
@@ -117,7 +120,7 @@ class TableTechnique(BuiltIn):
         held = {"model": float(ADAM_BYTES * workload.parameters)}
         if self.on_device:
             held["table"] = float(workload.table_rows * workload.row_bytes)
-        held["rows of a step"] = float(workload.bytes * (BUFFERS if overlap else 1))
+        held["rows per step"] = float(workload.bytes * (BUFFERS if overlap else 1))
         return Plan(graph, 1, warmup, steps, held)
 
     def stages(self, workload: Gather, cluster: Cluster, knobs: Mapping[str, Any]) -> Stages:
@@ -132,7 +135,7 @@ class TableTechnique(BuiltIn):
     def remarks(self, workload: Gather, cluster: Cluster, **knobs: Any) -> tuple[Note, ...]:
         """Return which stage a step waits for."""
         stages = self.stages(workload, cluster, settle(self.name, self.knobs, knobs))
-        parts = {"sampling": stages.sample_s, "the host's gather": stages.gather_s, "the wire": stages.wire_s,
+        parts = {"sampling": stages.sample_s, "host gather": stages.gather_s, "the wire": stages.wire_s,
                  "training": stages.train_s}  # fmt: skip
         longest = max(parts, key=lambda part: parts[part])
         each = ", ".join(f"{part} {formatting.number(1e3 * seconds)} ms" for part, seconds in parts.items() if seconds)
@@ -149,7 +152,7 @@ def _pipeline(stages: Stages, overlap: bool, synchronous: bool, steps: int) -> G
     # No ranks: it is the host that is on the other side.
     comm = Comm(FROM_HOST, "host", "host")
     # A copy from ordinary memory is made by the thread that gathers.
-    thread = ("the host's thread",) if synchronous else ()
+    thread = ("host thread",) if synchronous else ()
     staged: list[int] = []
     trained: list[int] = []
     for step in range(steps + BUFFERS):
@@ -177,7 +180,7 @@ class DeviceTable(TableTechnique):
     """The rival where it fits: the table in the device's memory."""
 
     name = "device-table"
-    summary = "the table in the device's memory, where it fits: nothing is fetched"
+    summary = "the table is kept in the device's memory, if it fits: nothing is fetched"
     role = "baseline"
     knobs: tuple[Knob, ...] = (OVERLAP,)
     on_device = True
@@ -208,12 +211,13 @@ class RealTableTechnique(TableTechnique):
         """
         plain = type(spec)(spec.technique)
         if spec.nproc != 1:
-            raise InputError(f"{self.name}: nproc is {spec.nproc}; one device reads one table: give --nproc 1")
+            raise InputError(f"{self.name}: nproc is {spec.nproc}; a run has one device and one table: give --nproc 1")
         for field in ("model", "batch", "sequence", "corpus", "link", "delay", "checkpoint_every"):
             if getattr(spec, field) != getattr(plain, field):
                 raise InputError(
-                    f"{self.name}: {field} is for runs of the language model, and this one trains on a graph; leave it "
-                    "out (--set seeds=128 is its batch, --set width=602 the columns of its table)"
+                    f"{self.name}: {field} applies to runs of the language model, and this one "
+                    "trains on a graph; leave it out (set the batch with --set seeds=128 and the "
+                    "table's columns with --set width=602)"
                 )
         if spec.device != "cpu" or self.needs_device:
             from densing.efficiency.systems.host_tables.device import no_device
@@ -253,7 +257,7 @@ class HostGather(RealTableTechnique):
     role = "baseline"
     summary = "the processor gathers rows and copies them to the device from ordinary memory"
     knobs: tuple[Knob, ...] = (OVERLAP, HOST_RATE, *RUN_KNOBS)
-    stand_in = "without a device: no PCIe, rows are gathered into shared memory"
+    stand_in = "without a device there is no PCIe: rows are gathered into shared memory"
     synchronous = True
     needs_device = False
 
@@ -269,7 +273,7 @@ class PinnedGather(RealTableTechnique):
 
     name = "pinned-gather"
     role = "baseline"
-    summary = "the processor gathers rows into page-locked memory, from which the device copies them by itself"
+    summary = "the processor gathers rows into page-locked memory, and the device copies them from there by itself"
     knobs: tuple[Knob, ...] = (OVERLAP, HOST_RATE, *RUN_KNOBS)
 
     def stages(self, workload: Gather, cluster: Cluster, knobs: Mapping[str, Any]) -> Stages:
@@ -283,7 +287,7 @@ class ZeroCopy(RealTableTechnique):
     """PyTorch-Direct: threads of the device read the rows where they lie."""
 
     name = "zero-copy"
-    summary = "threads of the device read rows where they lie, over PCIe, from a line of 128 bytes on"
+    summary = "device threads read rows in host memory directly over PCIe, aligned to lines of 128 bytes"
     knobs: tuple[Knob, ...] = (OVERLAP, ALIGN, SHARE, HEADER, OUTSTANDING, ROUND_TRIP, *RUN_KNOBS)
     plan_only = tuple(name for name in RealTableTechnique.plan_only if name != "align")
     not_available = ("tables per data set", "runs on several devices")

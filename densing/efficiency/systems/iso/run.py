@@ -40,7 +40,7 @@ class Interleaved(Schedule):
     def parts(self, tokens: int) -> list[int]:
         """Return the tokens of both parts; a sequence of one token is refused."""
         if tokens < 2:
-            raise InputError("iso splits a sequence in two: it needs sequence=2 or more")
+            raise InputError("iso splits a sequence in two and needs sequence=2 or more")
         first = min(max(round(self.split * tokens), 1), tokens - 1)
         return [first, tokens - first]
 

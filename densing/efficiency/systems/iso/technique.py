@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 SHARES = tuple(share / 100 for share in range(30, 75, 5))
-"""Tried where the split is adaptive."""
+"""Splits tried when the split is adaptive."""
 
 
 class Halves:
@@ -101,9 +101,7 @@ class Iso(TensorParallelRun, Sliced):
 
     name = "iso"
     paper = "Xiao and Su 2024, arXiv 2409.11155"
-    summary = (
-        "the sequence in two parts whose modules alternate: each part's all-reduce runs beneath the other's compute"
-    )
+    summary = "the sequence is split in two parts that alternate: each part's all-reduce overlaps the other's compute"
     modes = ("train", "prefill")
     not_available = ("the paper's per-size tables", "official code")
 
@@ -114,7 +112,7 @@ class Iso(TensorParallelRun, Sliced):
         return number(0.05, 0.95)(text)
 
     knobs: tuple[Knob, ...] = (
-        Knob("split", 0.5, "share of the tokens in the first part; auto: the best of some (a plan's only)", _share),
+        Knob("split", 0.5, "share of the tokens in the first part; auto: the best of several (plans only)", _share),
         BUCKET,
         MODE,
     )
@@ -164,15 +162,15 @@ ISO = Iso()
 
 
 ABSTRACT = "arXiv 2409.11155, abstract"
-DATA_SHEETS = "bandwidths and rates of data sheets (see the presets' sources), nothing fitted"
+DATA_SHEETS = "bandwidths and rates from data sheets (see the presets' sources), nothing fitted"
 MODELS = ("infer-30b", "infer-70b")
 CONTENTION_LIMIT = 50.0
 SLOW, QUICK = "rtx4090x4-pcie", "a800x4-nvlink"
 POINTS = 5.0
-"""Percentage points by which a share or a reduction may miss."""
+"""Tolerance of a share or a reduction, in percentage points."""
 
 Change = Callable[[Workload, Cluster], tuple[Workload, Cluster]]
-"""Another assumption about what was run, and on what."""
+"""A changed assumption about what was run, and on what."""
 
 
 def workload(model: str) -> Workload:
@@ -205,7 +203,7 @@ def _efficiency(value: float) -> Change:
 
 
 CHANGES: Mapping[str, Change] = {
-    "link at half its data sheet's rate": _link(0.5),
+    "link at half its data-sheet rate": _link(0.5),
     "half the bytes on the wire (int8)": _link(2.0),
     "products at 0.4 of the peak, not 0.6": _efficiency(0.4),
     "products at 0.8 of the peak": _efficiency(0.8),
@@ -213,7 +211,7 @@ CHANGES: Mapping[str, Change] = {
     "prompt of 16384 tokens": _tokens(16384),
     "contention kappa 0.35 (Ladder's over NVLink), not 0": lambda work, cluster: (work, cluster.change(kappa=0.35)),
 }
-"""What neither the paper nor a data sheet settles, each a factor of two or so either way."""
+"""What neither the paper nor a data sheet states, varied by about a factor of two either way."""
 
 
 @cache
@@ -264,7 +262,7 @@ def _latency_bound(physics: Physics) -> Answer:
 
 
 STEP_S, REDUCED_S, SUMS_S = 1.110, 1.047, 0.248
-"""vLLM pull request 44677: blocking, two micro-batches, and the all-reduces within the former."""
+"""vLLM pull request 44677: blocking step, step with two micro-batches, and all-reduces of the blocking step."""
 
 
 @cache
@@ -284,7 +282,7 @@ def _two_batches(physics: Physics, kappa: float) -> float:
 def _step(kappa: Callable[[Physics], float], physics: Physics) -> Answer:
     used = kappa(physics)
     needed = _kappa_needed(physics)
-    note = f"no kappa up to {CONTENTION_LIMIT:g} meets" if needed is None else f"it would take {needed:.1f} to meet"
+    note = f"no kappa up to {CONTENTION_LIMIT:g} meets" if needed is None else f"{needed:.1f} would meet"
     return Answer(1e3 * _two_batches(physics, used), f"kappa {used:.2f}; {note} the figure")
 
 
@@ -343,7 +341,7 @@ GAUDI = {
     "Gaudi 2": (Device("Gaudi 2", 432e12, 2.46e12, 96e9, 0.6, 0.8), Link(1e-5, 1 / 262.5e9)),
     "Gaudi 3": (Device("Gaudi 3", 1835e12, 3.7e12, 128e9, 0.6, 0.8), Link(1e-5, 1 / 525e9)),
 }
-"""Peak, memory and links as recalled of the data sheets (bf16, per direction); not looked up."""
+"""Peak, memory and links as recalled from the data sheets (bf16, per direction); not looked up."""
 
 
 def _habana(physics: Physics) -> Answer:
@@ -354,15 +352,15 @@ def _habana(physics: Physics) -> Answer:
     ]
     return Answer(
         None,
-        "which Gaudi, at which precision and how the sequence was divided are not in our sources; with rates and links "
-        f"recalled of the data sheets and two halves, ISO saves {' and '.join(tried)}",
+        "our sources do not say which Gaudi, which precision and how the sequence was divided; "
+        f"with rates and links recalled from the data sheets and two halves, ISO saves {' and '.join(tried)}",
     )
 
 
 def _reductions() -> list[Claim]:
     setup = {SLOW: "30b and 70b, 4 × RTX 4090", QUICK: "30b and 70b, 4 × A800"}
     published = {SLOW: 35.0, QUICK: 15.0}
-    fitted = "the link fitted to the figure itself: shows that it is possible, predicts nothing"
+    fitted = "the link is fitted to the figure itself, so this shows that the figure is possible and predicts nothing"
 
     def changed(preset: str, name: str) -> Callable[[], Answer]:
         return lambda: Answer(mean_reduction(PHYSICS, preset, name))
@@ -377,20 +375,21 @@ def _reductions() -> list[Claim]:
             for name, preset in (("ISO-1a", SLOW), ("ISO-1b", QUICK))
         ),
         Claim(
-            "ISO-1c", "where more is saved", "30b and 70b, RTX 4090 against A800", "4090 > A800", "", "first-hand",
+            "ISO-1c", "which saves more", "30b and 70b, RTX 4090 against A800", "4090 > A800", "", "first-hand",
             ABSTRACT, _direction, None, DATA_SHEETS,
             assumptions={name: partial(_direction, PHYSICS, name) for name in CHANGES},
         ),
         *(
             Claim(
-                name, f"{published[preset]:g} % saved at some share of communication", setup[preset], "possible", "",
+                name, f"{published[preset]:g} % saved for some share of communication", setup[preset], "possible", "",
                 "derived", ABSTRACT, partial(_reachable, preset, published[preset]), None, fitted, grade="fitted",
             )
             for name, preset in (("ISO-1d", SLOW), ("ISO-1e", QUICK))
         ),
         Claim(
-            "ISO-1f", "all-reduces of latency alone", "70b, latency three times the compute", "slower", "",
-            "derived", "direction after vLLM issue 56126 (half of a latency-bound sum takes as long); set-up ours",
+            "ISO-1f", "all-reduces that are pure latency", "70b, latency three times the compute", "slower", "",
+            "derived", "direction from vLLM issue 56126 (half of a latency-bound sum takes as "
+                       "long); set-up ours",
             _latency_bound, grade="algebraic",
         ),
     ]  # fmt: skip
@@ -402,10 +401,10 @@ def _pull_request() -> list[Claim]:
     borrowed = f"{fit}; kappa fitted to Ladder's rows over NVLink"
     kappas = (
         ("ISO-2a", "ISO-2c", "no contention", lambda _: 0.0, fit, list, "all communication hidden"),
-        ("ISO-2b", "ISO-2d", "contention of another paper",
+        ("ISO-2b", "ISO-2d", "contention from another paper",
          lambda physics: kappa_of(physics, same_link("nvlink"), "equal"), borrowed,
          lambda: [published(row) for row in same_link("nvlink")],
-         "the share that Ladder's NVLink rows leave exposed"),
+         "the share exposed in Ladder's NVLink rows"),
     )  # fmt: skip
 
     def step(peers: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
@@ -416,7 +415,7 @@ def _pull_request() -> list[Claim]:
 
     steps = [
         Claim(
-            name, f"step with two parts in turns, {condition}", setup, 1e3 * REDUCED_S, "ms", "first-hand", source,
+            name, f"step with two alternating parts, {condition}", setup, 1e3 * REDUCED_S, "ms", "first-hand", source,
             partial(_step, kappa), 0.1, inputs, grade="calibrated on other rows", null=step(peers, note),
         )
         for name, _, condition, kappa, inputs, peers, note in kappas
@@ -434,7 +433,7 @@ def _pull_request() -> list[Claim]:
 
 def _elsewhere() -> list[Claim]:
     """Rows of others about the same schedule, or about the communication it hides."""
-    lists, trap = "TokenWeave, as an entry of a list of papers quotes it", "vLLM issue 56126"
+    lists, trap = "TokenWeave, as quoted in a list of papers", "vLLM issue 56126"
     ascend, shapes = "vllm-ascend issue 5591", "the model and the number of devices are not in our sources"
     decode = "micro-batches in decoding: ISO's plan divides a prompt, and the device is not in our sources"
     sheets = f"{DATA_SHEETS}; products at 0.6 of the peak (assumed)"
@@ -447,22 +446,23 @@ def _elsewhere() -> list[Claim]:
     quoted: Evidence = "second-hand"
     return [
         row("ISO-2e", "largest saving", "Qwen3-32B, TP 4, two micro-batches", 7.5, "%", "vLLM pull request 44677",
-            "at which batch and prompt it was reached is not in our sources"),
+            "our sources do not say at which batch and prompt it was reached"),
         Claim("ISO-3a", "share of tensor-parallel all-reduces", setup, "9 to 23 %", "", quoted, lists, _weave_share,
               None, sheets,
               assumptions={f"prompt of {n} tokens": partial(_weave_share, PHYSICS, n) for n in LENGTHS if n != 4096}),
         Claim("ISO-3b", "latency saved by TokenWeave", setup, 18.0, "%", quoted, lists, _weave_saved, POINTS / 18,
               sheets,
               assumptions={f"prompt of {n} tokens": partial(_weave_saved, PHYSICS, n) for n in LENGTHS if n != 4096}),
-        Claim("ISO-4", "time to the first token saved by a split sequence", "Llama 405B, TP 8, Gaudi, 16 k tokens",
+        Claim("ISO-4", "time to first token saved by splitting the sequence", "Llama 405B, TP 8, Gaudi, 16 k tokens",
               6.0, "%", "first-hand", habana, _habana),
         row("ISO-5a", "share of communication in prefill", "Ascend 910B", 55.0, "%", ascend, shapes),
         row("ISO-5b", "share of communication in prefill", "Ascend 910C", 35.0, "%", ascend, shapes),
         Claim("ISO-6a", "half of an all-reduce of 164 KB", "decoding, 32 sequences", "more than half as long", "",
               "first-hand", trap, _halves, None, sheets, grade="algebraic"),
-        row("ISO-6b", "latency between tokens (p99) with micro-batches", "decoding, 32 sequences", 26.0, "% more",
+        row("ISO-6b", "inter-token latency (p99) with micro-batches", "decoding, 32 sequences", 26.0, "% more",
             trap, decode),
-        row("ISO-6c", "where micro-batches begin to pay", "decoding", "between 64 and 128 sequences", "", trap, decode),
+        row("ISO-6c", "batch from which micro-batches pay off", "decoding", "between 64 and 128 sequences",
+            "", trap, decode),
     ]  # fmt: skip
 
 

@@ -87,10 +87,13 @@ class Ladder(TensorParallelRun, Sliced):
 
     name = "ladder"
     paper = "Zhang et al., ICML 2025, arXiv 2501.06589"
-    summary = "each module skips its predecessor's output, whose all-reduce runs beneath it (another architecture)"
+    summary = (
+        "each module reads the residual without its predecessor's output, whose all-reduce "
+        "overlaps it (another architecture)"
+    )
     changes_loss = "another architecture: a module reads the residual without its predecessor's output"
     knobs: tuple[Knob, ...] = (
-        Knob("ladder_layers", None, "only the last so many layers are of this kind; none: all", optional(whole(1))),
+        Knob("ladder_layers", None, "number of last layers that are ladder layers; none: all", optional(whole(1))),
         BUCKET,
         MODE,
     )
@@ -104,7 +107,9 @@ class Ladder(TensorParallelRun, Sliced):
         """Return sums one module late, in the layers asked for."""
         count, layers = knobs["ladder_layers"], workload.model.layers
         if count and count > layers:
-            raise InputError(f"ladder: ladder_layers = {count} and the model has {layers} layers; give at most so many")
+            raise InputError(
+                f"ladder: ladder_layers = {count} but the model has {layers} layers; give at most that many"
+            )
         return Late(layers - count if count else 0)
 
     def schedule(self, **knobs: Any) -> Schedule:
@@ -139,12 +144,12 @@ LARGE = {"nvlink": (1.364, 1.308, 1.393, 1.349), "no-p2p": (1.490, 1.566, 1.434,
 """Ladder over standard, 405B at TP 16, batch 1, 4, 8, 16."""
 
 LARGE_BOUND = {"nvlink": (1.52, 1.66), "no-p2p": (2.11, 2.27)}
-"""Range over these batches of no communication over standard."""
+"""Range of no communication over standard at these batches."""
 
 SCRIPT = "plot scripts of the authors' repository (tools/plot-70b.py, tools/plot-405b.py)"
 SUMMARY = "a summary of arXiv 2501.06589"
 SLOWED = np.linspace(0.0, 0.6, 13)
-"""Grid of kappa / (1 + kappa), the share by which compute is slowed: a step grows about in proportion to it."""
+"""Grid of kappa / (1 + kappa), the slowdown of compute; step time is roughly proportional to it."""
 
 
 @cache
@@ -227,7 +232,7 @@ def published(row: Row) -> Published:
 def _null(row: Row, peers: tuple[Row, ...] = ()) -> Answer:
     """Return tokens per second where a share of the communication stays exposed that other rows say, or none."""
     own = published(row)
-    note = f"a constant share exposed, from {len(peers)} other rows" if peers else "all communication hidden"
+    note = f"a constant exposed share, from {len(peers)} other rows" if peers else "all communication hidden"
     return Answer(row[1] / constant_share(own.free, own.blocking, [published(other) for other in peers]), note)
 
 
@@ -250,7 +255,7 @@ def _small(row: Row) -> tuple[Row, ...]:
 
 def _parallel(row: Row, physics: Physics) -> Answer:
     step = physics.measure(PARALLEL_ATTENTION, workload(row[1], "own"), _cluster(physics, row, "own"))
-    return Answer(row[1] / step.step_s, "half the sums: the harmonic mean of the standard model and the bound")
+    return Answer(row[1] / step.step_s, "half the all-reduces: the harmonic mean of the standard model and the bound")
 
 
 def _narrow(tp: int, physics: Physics) -> Answer:
@@ -266,7 +271,7 @@ def _narrow_null(tp: int) -> Answer:
     peers = [published(row) for row in same_link("nvlink")]
     return Answer(
         1 / constant_share(1 / bound, 1 / standard, peers),
-        f"a constant share exposed, from {len(peers)} rows at TP 8",
+        f"a constant exposed share, from {len(peers)} rows at TP 8",
     )
 
 
@@ -286,7 +291,7 @@ def _large_null(link: str) -> Answer:
     peers = [published(row) for row in same_link(link)]
     bound = sum(LARGE_BOUND[link]) / 2
     return Answer(
-        bound / constant_share(1.0, bound, peers), f"a constant share exposed, from {len(peers)} rows of the 70B"
+        bound / constant_share(1.0, bound, peers), f"a constant exposed share, from {len(peers)} rows of the 70B"
     )
 
 
@@ -313,13 +318,15 @@ def _sums(physics: Physics, batch: int = 4) -> Answer:
 
 def _contradicted(physics: Physics) -> Answer:
     # To come near a figure that the paper's own throughputs contradict would reproduce nothing.
-    note = f"the paper's own throughputs say 27, not this; ours, {_sums(physics).value:.0f} %, is nearer to this figure"
+    note = (
+        f"the paper's own throughputs imply 27, not this; ours, {_sums(physics).value:.0f} %, is nearer to this figure"
+    )
     return Answer(None, note)
 
 
 SMALL = Transformer(
     "3.2B", layers=28, hidden=3072, heads=24, kv_heads=8, head_dim=128, ffn=8192, vocabulary=128_256, tied=True,
-    source="Llama-3.2-3B, in place of the paper's 3.5B, whose shape is not in our sources", evidence="recalled",
+    source="Llama-3.2-3B instead of the paper's 3.5B, whose shape is not in our sources", evidence="recalled",
 )  # fmt: skip
 
 
@@ -329,9 +336,9 @@ def _training(physics: Physics, tp: int = 8, sequence: int = 2048) -> Answer:
     return Answer(100 * (steps[0] / steps[1] - 1))
 
 
-FIT = "compute fitted to the bound and the all-reduce to the standard model of this row"
-EQUAL = "attention and MLP of equal time (assumed)"
-OWN = "attention and MLP as their shapes say"
+FIT = "compute fitted to this row's bound, the all-reduce to its standard model"
+EQUAL = "attention and MLP take equal time (assumed)"
+OWN = "attention and MLP timed by their shapes"
 SHEETS = (
     "rates and bandwidths of data sheets, latencies of the order of magnitude of NVLink and host memory (assumed), "
     "products at 0.6 and streaming at 0.8 of the peak (assumed); nothing fitted, no contention"
@@ -371,7 +378,7 @@ def _series(
 
 def _throughputs() -> list[Claim]:
     loo = "kappa fitted to the other three ladder rows of this link"
-    every = "kappa fitted to all four ladder rows of this link, this one among them: a fit, no prediction"
+    every = "kappa fitted to all four ladder rows of this link, including this one: a fit, not a prediction"
     small = "kappa fitted to ladder at batch 1 and 4 of this link"
     large = tuple(row for row in PUBLISHED if row[1] >= 16)
     quiet, contended = "ladder, no contention", "ladder, contention"
@@ -436,7 +443,7 @@ def _predictions() -> list[Claim]:
     setup = "Llama-3 70B, TP 8, H100, {}"
     share, arithmetic = "share of a decoding step in all-reduces", f"arithmetic on the throughputs of {SCRIPT}"
     batches = (1, 4, 16, 64)
-    shape = "a model of 3.2B in place of the 3.5B, TP 8, 4 x 2048 tokens (assumed: not in our sources)"
+    shape = "a 3.2B model instead of the 3.5B, TP 8, 4 x 2048 tokens (assumed: not in our sources)"
     return [
         *(
             Claim(
@@ -455,7 +462,7 @@ def _predictions() -> list[Claim]:
             assumptions={f"batch {n}": partial(_sums, PHYSICS, n) for n in batches if n != 4},
         ),
         Claim(
-            "LAD-5b", "the same as a summary has it (LAD-5a: 27)", setup.format("NVLink, batch 4"), 38.0, "%",
+            "LAD-5b", "the same share according to a summary (LAD-5a: 27)", setup.format("NVLink, batch 4"), 38.0, "%",
             "second-hand", SUMMARY, _contradicted, 5 / 38, SHEETS,
         ),
         Claim(

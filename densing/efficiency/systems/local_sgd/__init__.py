@@ -1,1 +1,1 @@
-"""Local SGD, whose replicas train alone and average their parameters now and then; SlowMo adds a slow momentum."""
+"""Local SGD: replicas train independently and average their parameters periodically; SlowMo adds a slow momentum."""

@@ -86,7 +86,10 @@ class SlowMo(Rounds):
         _, steps, rates = self._state.tolist()
         lr = rates / steps
         if lr <= 0.0:
-            raise InputError(f"slowmo: the learning rate is {lr} at the end of a round; it divides, keep it above 0")
+            raise InputError(
+                f"slowmo: the learning rate is {lr} at the end of a round; the outer "
+                "update divides by it; keep it above 0"
+            )
         self.momentum.mul_(self.slow_momentum).add_(torch.sub(self.anchor, mean, out=mean).div_(lr))
         self.anchor.sub_(self.momentum, alpha=self.slow_lr * lr)
         self.flat.write(self.anchor)

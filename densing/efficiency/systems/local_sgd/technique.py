@@ -40,10 +40,10 @@ class LocalSgd(Local):
     name = "local-sgd"
     paper = "Stich, ICLR 2019, arXiv 1805.09767"
     role = "baseline"
-    summary = "replicas train alone for tau steps, then wait for the average of their parameters"
+    summary = "replicas train independently for tau steps, then average their parameters and wait for it"
     knobs: tuple[Knob, ...] = (TAU, PIECE)
     plan_only = ("bucket_mb",)
-    changes_loss = "replicas train apart between averages"
+    changes_loss = "replicas drift apart between averages"
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return blocking averages."""
@@ -79,7 +79,7 @@ class SlowMo(Local):
     name = "slowmo"
     paper = "Wang et al., ICLR 2020, arXiv 1910.00643"
     role = "baseline"
-    summary = "tau local steps, a blocking average of the parameters, then a momentum step on what it changed"
+    summary = "tau local steps, a blocking average of the parameters, then an outer momentum step on the change"
     knobs: tuple[Knob, ...] = (
         TAU,
         Knob("slow_lr", 1.0, "step size of the outer update", above_zero),
@@ -87,7 +87,7 @@ class SlowMo(Local):
         PIECE,
     )
     plan_only = ("bucket_mb",)
-    changes_loss = "replicas train apart between averages, which an outer momentum step follows"
+    changes_loss = "replicas drift apart between averages, each followed by an outer momentum step"
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return averages with outer momentum."""

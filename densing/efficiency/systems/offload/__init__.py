@@ -1,4 +1,4 @@
-"""A model between a device and a server: where it is left, where it is handed over, in how many bits, and who decides.
+"""A model split between a device and a server: exit layer, cut, bits of the state sent, and policies that choose them.
 
 Source: Niu, Teng, Han and Zou, "An Adaptive Device-Edge Co-Inference Framework Based on Soft Actor-Critic",
 arXiv 2201.02968.

@@ -83,9 +83,9 @@ def list_actions(
     for exit_, cut, bits, quality in choices:
         label = label_of(exit_, cut, bits)
         if any(label == row[-1] for row in rows):
-            raise InputError(f"{label} is there twice; give each way to serve a request once")
+            raise InputError(f"{label} occurs twice; list each way to serve a request once")
         if not math.isfinite(quality):
-            raise InputError(f"{label}: its quality is {quality}; evaluate it, or leave it out")
+            raise InputError(f"{label}: its quality is {quality}; evaluate it or leave it out")
         device, edge = times.split(exit_, cut)
         place = times.layers + 1 if cut is None else cut
         rows.append((exit_, place, bits, device, edge, float(times.sent(cut, bits)), quality, label))

@@ -16,11 +16,11 @@ MEGABIT = 1e6 / 8
 TRACE = Table(
     "trace",
     (
-        Column("mbit", "number", "bandwidth that a request finds, 10^6 bits per second", required=True, low=1e-6,
-               high=1e9, remedy="write 0.5 for 500 kbit/s; a link that is down has no bandwidth to choose by"),
-        Column("load", "number", "factor on the device's seconds", low=1.0, high=1e3, default="1",
-               remedy="write 1 where nobody else uses the device"),
-        Column("s", "number", "seconds from the beginning", remedy="write seconds"),
+        Column("mbit", "number", "bandwidth at the time of a request, Mbit/s", required=True, low=1e-6,
+               high=1e9, remedy="write 0.5 for 500 kbit/s; a link that is down cannot be represented"),
+        Column("load", "number", "factor on the device's times", low=1.0, high=1e3, default="1",
+               remedy="write 1 if nothing else runs on the device"),
+        Column("s", "number", "seconds since the start", remedy="write seconds"),
     ),
 )  # fmt: skip
 

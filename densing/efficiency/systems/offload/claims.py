@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 PAPER = "Niu et al., arXiv 2201.02968, abstract"
 SETUP = (
-    "SmolLM2-135M-Instruct, 4 bits; tokens stay on the device, deadline 3/4 of the busy device's time, 10 traces, "
+    "SmolLM2-135M-Instruct, 4 bits; tokens stay on the device, deadline 3/4 of the time on a busy "
+    "device, 10 traces, "
     "5 seeds"
 )
 RECORD = Path(__file__).with_name("recorded.json")
 FIXED = ("fixed", "device-only", "random")
 SHARE = 0.75
-"""Of what the whole model takes on a busy device: the deadline, chosen so that the device alone is sometimes late."""
+"""Deadline as a share of the whole model's time on a busy device; chosen so that the device alone is sometimes late."""
 
 
 @cache
@@ -102,21 +103,22 @@ def _beside(rival: str) -> Callable[[Contest], Answer]:
 def _latency(_: Physics) -> Answer:
     tried = record().get("tried", [])
     if not tried:
-        return Answer(None, "nothing was served for real")
+        return Answer(None, "nothing was really served")
     off = float(np.median([abs(way["measured_ms"] / way["predicted_ms"] - 1) for way in tried]))
     return Answer("within 20 %" if off <= 0.2 else "further off",
                   f"median {100 * off:.1f} % over {len(tried)} ways, {record()['link']}")  # fmt: skip
 
 
 CLAIMS: tuple[Claim, ...] = (
-    Claim("SAC-1", "reward beside fixed schemes", SETUP, "sac-d > fixed schemes", "", "first-hand", PAPER,
-          _asked(_beside_fixed), slow=True, grade="measured", inputs="qualities and times of ours; a made-up link"),
+    Claim("SAC-1", "reward against fixed schemes", SETUP, "sac-d > fixed schemes", "", "first-hand", PAPER,
+          _asked(_beside_fixed), slow=True, grade="measured",
+          inputs="our own qualities and times; a made-up link"),
     Claim("SAC-2", "regret against the oracle", SETUP, "below 5 %", "", "measured", "ours", _asked(_regret), slow=True,
           grade="own measurement"),
-    Claim("SAC-3a", "reward beside enumeration at the last bandwidth", SETUP, "better", "", "measured", "ours",
+    Claim("SAC-3a", "reward against enumeration at the last bandwidth", SETUP, "better", "", "measured", "ours",
           _asked(_beside("last")), slow=True, grade="own measurement"),
-    Claim("SAC-3b", "reward beside enumeration over what followed before", SETUP, "better", "", "measured", "ours",
-          _asked(_beside("expected")), slow=True, grade="own measurement"),
+    Claim("SAC-3b", "reward against enumeration over past successors of the last bandwidth", SETUP, "better",
+          "", "measured", "ours", _asked(_beside("expected")), slow=True, grade="own measurement"),
     Claim("SAC-4", "predicted latency of real requests", "SmolLM2-135M-Instruct over a shaped link, two processes",
           "within 20 %", "", "measured", "ours", _latency, grade="own measurement"),
 )  # fmt: skip

@@ -29,10 +29,10 @@ from densing.efficiency.systems.offload.policies import (
 from densing.efficiency.systems.offload.requests import Requests, Service
 
 TRAIN_EPISODES, STEPS = 64, 200
-"""Of training; an episode is so many requests long."""
+"""Training episodes; each is this many requests long."""
 SIMPLEST_FIRST = ("device-only", "edge-only", "fixed", "last", "greedy", "expected", "sac-d", "random")
 CANNOT = ("oracle",)
-"""What nobody can take: it knows the bandwidth to come."""
+"""Policies that cannot be deployed, because they know the future bandwidth."""
 
 
 class Difference(NamedTuple):
@@ -116,7 +116,7 @@ def hold_contest(
         if name not in POLICIES:
             raise UnknownNameError("policy", name, POLICIES)
     if traces < 2 or seeds < 1:
-        raise InputError(f"traces={traces}, seeds={seeds}: an interval needs two traces and one seed at least")
+        raise InputError(f"traces={traces}, seeds={seeds}: an interval needs at least two traces and one seed")
     train = Requests(actions, service, channel.draw(TRAIN_EPISODES, STEPS, named_seed(seed, "train")))
     test = Requests(actions, service, channel.draw(traces, STEPS, named_seed(seed, "test")))
     entered = _entered(policies, train, seeds, updates, seed, progress)
@@ -190,7 +190,7 @@ def _recommended(rewards: dict[str, Array], level: float) -> tuple[str, str]:
     """Return what to take and why: the simplest that the best does not beat by more than chance."""
     usable = {name: float(own.mean()) for name, own in rewards.items() if name not in CANNOT}
     if not usable:
-        raise InputError("policies: the oracle cannot be deployed; name another one too")
+        raise InputError("policies: the oracle cannot be deployed; name at least one other policy")
     best = max(usable, key=lambda name: usable[name])
     for name in SIMPLEST_FIRST:
         if name == best:

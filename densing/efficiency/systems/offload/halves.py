@@ -17,7 +17,7 @@ from torch import nn
 from densing.core import InputError, UnavailableError, install_command
 
 TOLERANCE = 1e-3
-"""Of logits, relative to the largest: how far both halves together may be from the whole model."""
+"""Tolerance on the logits of both halves against the whole model, relative to the largest logit."""
 
 
 class Halves:
@@ -56,8 +56,8 @@ class Halves:
         self.base: Any = self.model.base_model
         if not isinstance(getattr(self.base, "layers", None), nn.ModuleList) or not hasattr(self.base, "norm"):
             raise InputError(
-                f"{pretrained}: {type(self.base).__name__} lacks the layer list and final norm of a Llama; only such "
-                "models can be cut"
+                f"{pretrained}: {type(self.base).__name__} lacks the layer list and final norm of "
+                "a Llama; only Llama-like models can be cut"
             )
         self.every, self.norm = list(self.base.layers), self.base.norm
         self._check()

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from densing.efficiency.systems.offload.sac import DiscreteSac
 
 Policy = Callable[[Requests, View], np.ndarray]
-"""Returns the number of a choice for each episode."""
+"""Returns the index of the choice for each episode."""
 
 POLICIES: Mapping[str, str] = MappingProxyType(
     {
-        "oracle": "the best choice at the bandwidth that this request will find: what cannot be known, and no further",
+        "oracle": "the best choice at this request's actual bandwidth, which cannot be known in "
+        "advance; looks no further ahead",
         "last": "the best choice at the bandwidth of the last request",
-        "expected": "the best mean over the bandwidths that followed such a one before",
-        "fixed": "the one choice that is best over all requests of the training episodes",
+        "expected": "the best mean over the bandwidths that followed a similar one in training",
+        "fixed": "the single choice that is best over all training requests",
         "greedy": "the fastest choice of the highest quality, at the last bandwidth (Neurosurgeon's rule)",
         "device-only": "the best fixed choice that sends nothing",
         "edge-only": "the best fixed choice that computes nothing on the device",
@@ -32,7 +33,7 @@ POLICIES: Mapping[str, str] = MappingProxyType(
     }
 )
 BINS, FOLLOWERS = 12, 64
-"""Kinds of last bandwidths that are told apart, and how many that followed each are looked at."""
+"""Number of bins of the last bandwidth, and of successors considered per bin."""
 
 
 class Played(NamedTuple):

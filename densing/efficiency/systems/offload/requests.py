@@ -17,9 +17,9 @@ from densing.efficiency.systems.offload.actions import Actions
 from densing.efficiency.systems.offload.channel import Conditions
 
 HISTORY = 4
-"""Bandwidths that a policy sees: those of the last requests."""
+"""Number of past bandwidths that a policy sees."""
 LONGEST = 10.0
-"""Deadlines after which longer makes nothing worse."""
+"""Multiple of the deadline beyond which a delay costs no more."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Service:
                 raise InputError(f"{field}={getattr(self, field)}: give seconds above 0")
         for field in ("latency_s", "quality_weight", "latency_weight", "penalty"):
             if not (math.isfinite(getattr(self, field)) and getattr(self, field) >= 0):
-                raise InputError(f"{field}={getattr(self, field)}: give a number from 0 up")
+                raise InputError(f"{field}={getattr(self, field)}: give a number of 0 or more")
 
     def reward(self, quality: Array, latency: Array) -> Array:
         """Return what requests are worth.

@@ -50,7 +50,9 @@ def parse_ways(text: str) -> tuple[Way, ...]:
                 f"ways: {part.strip()[:40]!r}: write exit:cut:bits, such as 12:6:8 or 12:device:16"
             ) from None
         if way.bits not in STATE_BITS or (way.cut is not None and not EDGE <= way.cut <= way.left_at):
-            raise InputError(f"ways: {part.strip()[:40]!r}: cuts lie up to the exit, bits are 2, 4, 8 or 16")
+            raise InputError(
+                f"ways: {part.strip()[:40]!r}: the cut must not exceed the exit, and bits are 2, 4, 8 or 16"
+            )
         ways.append(way)
     return tuple(ways)
 
@@ -88,7 +90,7 @@ def serve_requests(
         For another number of ranks, and layers that the model does not have.
     """
     if env.world_size != 2:
-        raise InputError(f"nproc={env.world_size}: one device and one server; give --nproc 2")
+        raise InputError(f"nproc={env.world_size}: a run has one device and one server; give --nproc 2")
     chosen = parse_ways(ways)
     halves = load or Halves(pretrained, gguf_file)
     device = env.rank == DEVICE

@@ -16,17 +16,17 @@ from densing.efficiency.timeline import Comm, Kind
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec
 
-EXIT = Knob("exit", None, "layers computed; none: all", optional(whole(1)))
-CUT = Knob("cut", "middle", "layers of the device: a number, middle, device (all) or server (none)", str)
-BITS = Knob("bits", "8", "of each number handed over", choice(tuple(map(str, STATE_BITS))))
-INTERVAL = Knob("interval_ms", 200.0, "between requests", above_zero)
-PRETRAINED = Knob("pretrained", "", "of a real run: folder of a model of transformers", str)
-GGUF = Knob("gguf_file", "", "of a real run: the file in it, where it is one of llama.cpp", str)
+EXIT = Knob("exit", None, "number of layers computed; none: all", optional(whole(1)))
+CUT = Knob("cut", "middle", "layers computed on the device: a number, middle, device (all) or server (none)", str)
+BITS = Knob("bits", "8", "bits per number sent", choice(tuple(map(str, STATE_BITS))))
+INTERVAL = Knob("interval_ms", 200.0, "milliseconds between requests", above_zero)
+PRETRAINED = Knob("pretrained", "", "folder of a transformers model, for a real run", str)
+GGUF = Knob("gguf_file", "", "GGUF file in that folder, if the model is one of llama.cpp, for a real run", str)
 WAYS = Knob(
-    "ways", "1:device:16", "of a real run: exit:cut:bits with commas between, cut a number, device or server", str
+    "ways", "1:device:16", "comma-separated exit:cut:bits, where cut is a number, device or server, for a real run", str
 )
-TOKENS = Knob("tokens", 128, "of a real run: of a request", whole(1, 100_000))
-THREADS = Knob("edge_threads", 2, "of a real run: threads of the server; the device has one", whole(1, 1024))
+TOKENS = Knob("tokens", 128, "tokens per request of a real run", whole(1, 100_000))
+THREADS = Knob("edge_threads", 2, "threads of the server in a real run (the device has one)", whole(1, 1024))
 
 DEVICE, SERVER = 0, 1
 
@@ -37,13 +37,18 @@ class SacD(BuiltIn):
     name = "sac-d"
     role = "serving"
     paper = "Niu, Teng, Han and Zou, arXiv 2201.02968"
-    summary = "first layers on a device, the others on a server, quantised states in between (densing deploy)"
+    summary = (
+        "the first layers run on a device and the rest on a server, with quantised states "
+        "sent between them (densing deploy)"
+    )
     knobs: tuple[Knob, ...] = (EXIT, CUT, BITS, INTERVAL, PRETRAINED, GGUF, WAYS, TOKENS, THREADS)
     axis: ClassVar[str] = "request"
     plan_only: ClassVar[tuple[str, ...]] = ("exit", "cut", "bits", "interval_ms")
     stand_in = ""
-    changes_loss = "an earlier exit and fewer bits change what is answered; densing eval --exit measures it"
-    not_available = ("arXiv 2201.02968: state, reward, network sizes and every figure are in no readable source",)
+    changes_loss = "an earlier exit and fewer bits change the answers; densing eval --exit measures by how much"
+    not_available = (
+        "arXiv 2201.02968: state, reward, network sizes and all figures are in no source that we could read",
+    )
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -56,8 +61,9 @@ class SacD(BuiltIn):
         """Refuse what is no request."""
         if not isinstance(workload, Served):
             raise InputError(
-                f"{self.name} serves requests, and this workload is {kind_of(workload)}; it takes a Served workload "
-                "(a TOML file with what the layers take on both sides, as densing deploy writes it)"
+                f"{self.name} serves requests, and this workload is {kind_of(workload)}; it takes "
+                "a Served workload (a TOML file with the layers' times on both sides, as densing "
+                "deploy writes it)"
             )
         check_served(workload)
 
@@ -112,7 +118,7 @@ class SacD(BuiltIn):
         from densing.efficiency.systems.offload.run import parse_ways
 
         if spec.nproc != 2:
-            raise InputError(f"{self.name}: nproc is {spec.nproc}; one device and one server: give --nproc 2")
+            raise InputError(f"{self.name}: nproc is {spec.nproc}; a run has one device and one server: give --nproc 2")
         if spec.device != "cpu":
             raise InputError(f"{self.name}: device {spec.device}: both sides run on CPUs only; leave it out")
         if not spec.knobs.get("pretrained"):

@@ -1,4 +1,4 @@
-"""A pipeline: layers in stages that work on different micro-batches; what is sent between them may be made less."""
+"""A pipeline: layers in stages that work on different micro-batches, with optional compression between stages."""
 
 import lazy_loader as lazy
 

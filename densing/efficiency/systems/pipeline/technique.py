@@ -52,7 +52,7 @@ def coded(coding: Coding, rows: int, workload: Workload, device: Device) -> Edge
 
 
 MICRO_BATCHES = Knob(
-    "micro_batches", 4, "of a real run: equal parts of the batch (plans take the workload's)", whole(1)
+    "micro_batches", 4, "micro-batches of a real run, equal parts of the batch (plans use the workload's)", whole(1)
 )
 
 
@@ -60,28 +60,32 @@ class Pipeline(Planned):
     """Micro-batches through stages; blocking sums within a stage, DDP between replicas."""
 
     axis = "pp"
-    """What the ranks of a run are."""
+    """Parallel axis of a run's ranks."""
     stand_in = ""
     plan_only = ("bucket_mb",)
-    """Knobs that a run does not take."""
+    """Knobs that only plans use."""
     name = "pipeline"
     role = "baseline"
     plain = True
     paper = "Narayanan et al., SC 2021, arXiv 2104.04473"
-    summary = "layers in stages that work on different micro-batches, one forward one backward in turn"
+    summary = (
+        "layers in stages that work on different micro-batches, alternating one forward and one backward pass (1F1B)"
+    )
     needs = ("pp",)
     knobs = (
         BUCKET,
         MICRO_BATCHES,
-        Knob("codec", "dense", f"of what is sent between stages: {', '.join(CODECS)}", choice(CODECS)),
+        Knob("codec", "dense", f"codec of what is sent between stages: {', '.join(CODECS)}", choice(CODECS)),
         Knob(
             "share",
             "0.05",
-            "of topk and threshold: share of the entries sent; one for all edges, or one each with commas",
+            "share of the entries sent by topk and threshold; one for all edges, or a comma-separated list",
             several(number(LEAST_SHARE, 1.0)),
         ),
-        Knob("refresh", 1, "of threshold: packets between two renewals", whole(1)),
-        Knob("cuts", EVEN, "first layer of each stage after the first, with commas, or even", several(whole(1), EVEN)),
+        Knob("refresh", 1, "packets between renewals of the threshold", whole(1)),
+        Knob(
+            "cuts", EVEN, "comma-separated first layers of the stages after the first, or even", several(whole(1), EVEN)
+        ),
     )
 
     @property

@@ -26,13 +26,18 @@ if TYPE_CHECKING:
 
 
 BUCKET = Knob(
-    "bucket_mb", None, "mebibytes of gradients sent together; none: torch's 25, the first 1", optional(above_zero)
+    "bucket_mb",
+    None,
+    "bucket size, MiB of gradients; none: torch's defaults (25, the first bucket 1)",
+    optional(above_zero),
 )
 
-MODE = Knob("mode", "train", "of a real run: train, or prefill (forward passes only)", choice(("train", "prefill")))
+MODE = Knob(
+    "mode", "train", "mode of a real run: train, or prefill (forward passes only)", choice(("train", "prefill"))
+)
 
 NEEDS: Mapping[str, str] = {
-    "dp": "data-parallel replicas that exchange: dp >= 2",
+    "dp": "data-parallel replicas that communicate: dp >= 2",
     "tp": "a tensor-parallel group: tp >= 2",
     "pp": "several pipeline stages: pp >= 2",
 }
@@ -46,12 +51,12 @@ class Planned(BuiltIn):
     needs: ClassVar[tuple[str, ...]] = ()
     modes: ClassVar[tuple[str, ...]] = ("train", "prefill", "decode")
     zero: ClassVar[int] = 0
-    """Stage of ZeRO that its memory is split by."""
+    """ZeRO stage of its memory."""
     plain: ClassVar[bool] = False
-    """Whether it exchanges gradients in every step and leaves modules as they are: only such can work with sequences
-    in parts and experts dealt out."""
+    """Whether it exchanges gradients in every step and leaves modules unchanged, as context and expert
+    parallelism require."""
     asynchronous: ClassVar[bool] = False
-    """Whether communication hides under a whole round of steps: then there is a least ``tau`` that hides all of it."""
+    """Whether communication overlaps a whole round of steps: then there is a smallest ``tau`` that hides all of it."""
 
     def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
         """Return the tasks of some steps.
@@ -88,7 +93,7 @@ class Planned(BuiltIn):
         """Refuse a workload that it has nothing to do with."""
         if not isinstance(workload, Workload):
             kind = type(workload).__name__
-            raise InputError(f"{self.name}: plans steps of a transformer; the workload is {kind}: give a Workload")
+            raise InputError(f"{self.name}: plans steps of a transformer, but the workload is {kind}; give a Workload")
         if workload.mode not in self.modes:
             raise InputError(
                 f"{self.name}: the workload's mode is {workload.mode}; it works in {', '.join(self.modes)} only"
@@ -212,9 +217,9 @@ def parameters_of(workload: Workload) -> float:
 
 
 STATE = 6
-"""Numbers of four bytes beside an average: in a run, three of eight tell the others what a rank is about to do."""
+"""Four-byte numbers sent with an average: a run sends three of eight bytes that tell what a rank is about to do."""
 TAU = Knob("tau", 48, "steps per round (48: outer_frequency of CO2's released class)", whole(1))
-PIECE = Knob("bucket_mb", 25.0, "mebibytes sent together where tensor-parallel groups use the same link", above_zero)
+PIECE = Knob("bucket_mb", 25.0, "bucket size, MiB, where tensor-parallel groups use the same link", above_zero)
 
 
 class Rounds(Exchange):
@@ -324,7 +329,7 @@ def plan_steps(
 
 
 DRAWN_STEPS = 32
-"""Steps whose delays are drawn, where their tasks are not too many."""
+"""Steps simulated when delays are drawn, unless that gives too many tasks."""
 DRAWN_TASKS = 400_000
 
 
@@ -357,7 +362,7 @@ class _Builder:
         self.began, self.slim = 0, False
         self.delay = stages[0].program.cluster.delay
         self.outputs: dict[int, Event] = {}
-        """What the last step's micro-batches ended with: a decoding step's input."""
+        """Last tasks of the previous step's micro-batches: a decoding step depends on them."""
 
     def step(self) -> None:
         """Add a step: stages take turns as what they wait for has been added."""

@@ -45,12 +45,12 @@ class Use(NamedTuple):
 
 
 Maker = Callable[[Cluster, Use], Collectives]
-"""Makes the provider of a kind of groups; called once per kind and plan."""
+"""Makes the collectives of a kind of group; called once per kind and plan."""
 
 
 Cost = Callable[..., float]
 AT_ONCE = 2
-"""Collectives of a group under way at once where their latencies may overlap: gloo's threads per process group."""
+"""Collectives of a group in flight at once where their latencies may overlap: gloo's threads per process group."""
 
 
 class CostModel:

@@ -155,7 +155,7 @@ class Blocking:
 
 MEBIBYTE = 1024.0**2
 FIRST_BUCKET_BYTES, BUCKET_BYTES = MEBIBYTE, 25 * MEBIBYTE
-"""Bytes of torch's first bucket and of its others where nothing is said."""
+"""Bytes of torch's first bucket and of its others by default."""
 STREAM = "comm.dp"
 
 

@@ -39,7 +39,7 @@ def join(*events: Event) -> Event:
 
 
 FULL_BYTES = 4
-"""Of a parameter in full precision: master copy, momentum, variance, anchor."""
+"""Bytes of a parameter's full-precision values: master copy, momentum, variance, anchor."""
 
 
 class Piece(NamedTuple):
@@ -76,8 +76,8 @@ def tokens(workload: Workload) -> float:
     """
     if workload.micro_batches < 1 or workload.batch < 1 or workload.batch % workload.micro_batches:
         raise InputError(
-            f"batch {workload.batch} in {workload.micro_batches} micro-batches: they must be whole sequences; choose a "
-            "divisor of the batch"
+            f"batch {workload.batch} in {workload.micro_batches} micro-batches: a micro-batch "
+            "must hold whole sequences; choose a divisor of the batch"
         )
     per_sequence = 1 if workload.mode == "decode" else workload.sequence
     return workload.batch / workload.micro_batches * per_sequence / workload.split.cp
@@ -344,12 +344,13 @@ class Layout:
     def __init__(self, split: Split, cluster: Cluster, inner: int = 1) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep"):
             if getattr(split, name) < 1:
-                raise InputError(f"split: {name} = {getattr(split, name)} is no number of ranks; give 1 or more")
+                raise InputError(f"split: {name} = {getattr(split, name)} is not a number of ranks; give 1 or more")
         if split.ranks > cluster.n:
             parts = f" x cp {split.cp}" if split.cp > 1 else ""
             raise InputError(
-                f"dp {split.dp} x tp {split.tp} x pp {split.pp}{parts} needs {split.ranks} devices and cluster "
-                f"{cluster.name} has {cluster.n}; split less, or give it more devices"
+                f"dp {split.dp} x tp {split.tp} x pp {split.pp}{parts} needs {split.ranks} "
+                f"devices, but cluster {cluster.name} has {cluster.n}; split less, or give it "
+                "more devices"
             )
         if cluster.speed and not len(cluster.speed) == cluster.n == split.ranks:
             raise InputError(

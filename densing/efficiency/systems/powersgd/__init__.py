@@ -1,1 +1,1 @@
-"""PowerSGD: gradients of matrices as two thin factors, each summed over the replicas."""
+"""PowerSGD: a matrix gradient is sent as two thin factors, each summed over the replicas."""

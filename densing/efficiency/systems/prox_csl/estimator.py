@@ -150,7 +150,7 @@ class ProxCSL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         union = unite(given, buckets)
         parts = [Part(self._with_intercept(part.features), part.labels) for part in union.parts]
         if not all(np.isfinite(part.features.data).all() for part in parts):
-            raise SettingError("a store's features hold NaN or infinity; leave such items out")
+            raise SettingError("a store's features contain NaN or infinity; leave such items out")
         self.n_features_in_ = len(union.names)
         self.feature_names_, self.collisions_ = union.names, union.collisions
         self._train(parts, len(union.names))
@@ -195,16 +195,14 @@ class ProxCSL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise SettingError(f"Only binary classification is supported. The type of the target is {kind}.")
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) != 2:
-            raise SettingError(
-                f"all items are of one class, {self.classes_.tolist()[0]!r}; there is nothing to tell apart"
-            )
+            raise SettingError(f"all items are of one class, {self.classes_.tolist()[0]!r}; two classes are needed")
         return labels
 
     def _check_settings(self) -> None:
         def number(name: str, least: float, kind: Any = Real, above: bool = False) -> None:
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value):
-                raise SettingError(f"{name}={value!r} is no {'whole ' if kind is Integral else ''}number")
+                raise SettingError(f"{name}={value!r} is not a {'whole ' if kind is Integral else ''}number")
             if value < least or (above and value == least):
                 raise SettingError(f"{name}={value!r}; give {'above' if above else 'at least'} {least:g}")
 

@@ -66,7 +66,7 @@ class Here:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         if len({part.width for part in parts}) != 1:
-            raise InputError("the partitions have other numbers of features; unite them by their names first")
+            raise InputError("the partitions have different numbers of features; align them by feature name first")
         self.parts = parts
         self.main = next((part for part in parts if not part.one_class), max(parts, key=lambda part: part.items))
         self.partitions = len(parts)

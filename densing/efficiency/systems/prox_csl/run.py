@@ -18,7 +18,7 @@ from densing.efficiency.systems.prox_csl.parts import Part
 from densing.efficiency.systems.prox_csl.surrogate import Alpha, Start, train_csl
 
 GRADIENT, SOLUTIONS, END = 0, 1, 2
-"""What rank 0 asks for; the weights follow where a gradient is asked for."""
+"""What rank 0 requests; for a gradient, the weights follow."""
 TOLERANCE = 1e-4
 """Of every problem that is solved; see :func:`densing.efficiency.systems.prox_csl.minimise`."""
 
@@ -205,4 +205,6 @@ def check_sparse(ranks: int, partitions: int) -> None:
     InputError
     """
     if ranks > partitions:
-        raise InputError(f"{ranks} ranks and {partitions} partitions: each rank holds one or more; give fewer ranks")
+        raise InputError(
+            f"{ranks} ranks and {partitions} partitions: each rank must hold at least one; give fewer ranks"
+        )

@@ -27,7 +27,7 @@ from densing.efficiency.systems.prox_csl.parts import Part
 DAMPING, CLAMP = 1e-12, 10.0
 HALVINGS, SLOPE = 30, 0.01
 LEAST_WORK = 512
-"""Features a step looks at that were zero before, at least; twice those that were not, where that is more."""
+"""Least number of zero weights that a step considers; twice the number of nonzero ones if that is larger."""
 
 
 class Solution(NamedTuple):

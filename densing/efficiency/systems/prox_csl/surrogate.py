@@ -35,11 +35,11 @@ ADAPTIVE: Literal["adaptive"] = "adaptive"
 GUARDED: Literal["guarded"] = "guarded"
 
 MANY, NOTHING = 1000, 1e-10
-"""The rule of alpha acts from so many weights on; a weight below the second counts as zero."""
+"""Fewest weights for which the rule for alpha applies, and the size below which a weight counts as zero."""
 FIRST, FACTOR, TRIALS, PASSES, LARGEST = 1e-4, 10.0, 6, 5, 1e2
 STEPS = 20
 FOLDS, RIDGES = 5, np.logspace(-4, 4, 10)
-"""Of the combination: folds, and the penalties they choose from."""
+"""Cross-validation folds of the combination, and the penalties to choose from."""
 
 
 class Trained(NamedTuple):

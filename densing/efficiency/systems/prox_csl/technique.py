@@ -70,7 +70,7 @@ class SparseClassifier(BuiltIn):
         """
         self.check(workload)
         if cluster.delay is not None:
-            raise InputError(f"{self.name}: is planned without delays; leave the cluster's out")
+            raise InputError(f"{self.name}: does not support delays; remove those of the cluster")
         settings = settle(self.name, self.knobs, knobs)
         work = Rounds(workload, cluster, min(workload.partitions, cluster.n))
         warmup, steps = 1, 2
@@ -101,7 +101,7 @@ class Runs(SparseClassifier):
         """Refuse ranks without a partition, and devices."""
         settings = settle(self.name, self.knobs, spec.knobs)
         if spec.device != "cpu":
-            raise InputError(f"{self.name}: device {spec.device}: it runs on processors only; leave --device out")
+            raise InputError(f"{self.name}: device {spec.device}: it runs on CPUs only; leave --device out")
         from densing.efficiency.systems.prox_csl.run import check_sparse
 
         check_sparse(spec.nproc, settings["partitions"])
@@ -171,7 +171,7 @@ class Rounds:
                     seconds,
                     count=self.workload.sent,
                     after=_waits(after, rank),
-                    resources=("link of the main machine",),
+                    resources=("main machine's link",),
                     comm=Comm("send_recv", "all", "all", 2, (rank, 0), src=rank, dst=0),
                 )
             )
@@ -192,13 +192,18 @@ def strength(text: str) -> float | str:
     return text if text in (ADAPTIVE, GUARDED) else number(0.0).parse(text)
 
 
-PASSES = Knob("passes", 100, "over a partition's items until its problem is solved", whole(1))
+PASSES = Knob("passes", 100, "passes over a partition's items until its problem is solved", whole(1))
 RUN_KNOBS = (
-    Knob("data", "mmlu", "of a real run: questions (mmlu) or films, by their words", choice(tuple(corpora.CORPORA))),
-    Knob("partitions", 16, "of a real run: its items are dealt out to so many", whole(1)),
-    Knob("lam", 1e-3, "of a real run: penalty of every weight", number(0.0)),
+    Knob(
+        "data",
+        "mmlu",
+        "data of a real run: questions (mmlu) or films, as bags of words",
+        choice(tuple(corpora.CORPORA)),
+    ),
+    Knob("partitions", 16, "partitions of a real run's items", whole(1)),
+    Knob("lam", 1e-3, "penalty on every weight, in a real run", number(0.0)),
 )
-UPDATES = Knob("updates", 2, "of a real run: rounds of gradients", whole(1, 100))
+UPDATES = Knob("updates", 2, "rounds of gradients of a real run", whole(1, 100))
 
 
 class NaiveAverage(Runs):
@@ -206,9 +211,9 @@ class NaiveAverage(Runs):
 
     name = "naive-average"
     role = "baseline"
-    summary = "every partition solves its own problem; the mean of the solutions, in one gather"
+    summary = "every partition solves its own problem; one gather averages the solutions"
     knobs: tuple[Knob, ...] = (PASSES, *RUN_KNOBS)
-    changes_loss = "a mean of solutions is not the solution of the whole"
+    changes_loss = "the mean of the solutions is not the solution of the whole problem"
     combining: ClassVar[bool] = False
 
     def update(self, work: Rounds, knobs: Mapping[str, Any], after: dict[int, int]) -> dict[int, int]:
@@ -229,7 +234,7 @@ class Owa(NaiveAverage):
 
     name = "owa"
     paper = "Izbicki and Shelton, ECML 2019"
-    summary = "as naive-average; the weights of the mean are fitted on one partition's items"
+    summary = "as naive-average, but with weights of the mean fitted on one partition's items"
     combining = True
     start = "owa"
 
@@ -240,9 +245,12 @@ class Csl(Runs):
     name = "csl"
     role = "baseline"
     paper = "Jordan, Lee and Yang, JASA 2019; Wang et al., ICML 2017"
-    summary = "an update: weights to all, gradients to the main machine, its own problem tilted by their difference"
+    summary = (
+        "an update broadcasts weights and gathers gradients; the main machine then solves "
+        "its own problem with the gradient corrected"
+    )
     knobs: tuple[Knob, ...] = (PASSES, *RUN_KNOBS, UPDATES)
-    changes_loss = "the main machine's items stand for the curvature of all"
+    changes_loss = "the main machine's items approximate the curvature of all items"
 
     def update(self, work: Rounds, knobs: Mapping[str, Any], after: dict[int, int]) -> dict[int, int]:
         """Broadcast, gradients, gather, solve on the main machine."""
@@ -259,7 +267,7 @@ class ProxCsl(Csl):
     name = "prox-csl"
     role = "exchange"
     paper = "Lu et al., KDD 2024, arXiv 2407.06346"
-    summary = "as csl; the main machine is held back to the weights that it sent, as strongly as a rule finds needed"
+    summary = "as csl, with a proximal term towards the weights sent, whose strength a rule chooses"
     knobs = (
         *Csl.knobs,
         Knob("alpha", ADAPTIVE, "of a real run: strength of the proximal term, the authors' rule (adaptive), "
@@ -279,8 +287,10 @@ class OwlQn(SparseClassifier):
     name = "owl-qn"
     role = "baseline"
     paper = "Andrew and Gao, ICML 2007"
-    summary = "quasi-Newton steps on the whole problem; a step sums gradients over all (an update has `iterations`)"
-    knobs: tuple[Knob, ...] = (Knob("iterations", 50, "of which an update is made, one sum each", whole(1)),)
+    summary = (
+        "quasi-Newton steps on the whole problem; each step all-reduces a gradient (an update has `iterations` steps)"
+    )
+    knobs: tuple[Knob, ...] = (Knob("iterations", 50, "steps per update, with one all-reduce each", whole(1)),)
 
     def update(self, work: Rounds, knobs: Mapping[str, Any], after: dict[int, int]) -> dict[int, int]:
         """Gradients and a sum of them, so many times."""
@@ -359,7 +369,7 @@ QUESTIONS, FILMS = ("mmlu", 16, 1e-3), ("films", 64, 1e-3)
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
 GAP, SPARSE = 0.02, 1000
 LAMBDAS = (5e-3, 2e-3, 1e-3)
-"""Further down the partitions' own solutions take minutes."""
+"""For smaller penalties the partitions' own solutions take minutes."""
 FEW = (30, 100, 300, 1000)
 
 
@@ -437,7 +447,8 @@ CLAIMS: tuple[Claim, ...] = (
           slow=True),
     Claim("CSL-2", "updates without the proximal term", f"{ON_FILMS}, lambda 1e-3", DIVERGES, "", "first-hand",
           ABSTRACT, unless_unavailable(_diverges), grade="measured", slow=True),
-    Claim("CSL-3", "two updates beside the mean of the partitions' solutions, at equal numbers of weights",
+    Claim("CSL-3",
+        "two updates against the mean of the partitions' solutions, at equal numbers of weights",
           f"{ON_QUESTIONS}; {ON_FILMS}; lambda {LAMBDAS[-1]:g} to {LAMBDAS[0]:g}", GAIN, "", "first-hand", ABSTRACT,
           unless_unavailable(_gain), grade="measured", slow=True),
 )  # fmt: skip

@@ -28,7 +28,7 @@ from densing.efficiency.parallel import Decoder, Link, Rounds, Waiting, number, 
 MOMENTUM = 0.9
 """Of the thresholds' SGD. Source: the released code."""
 RESET = 0.01
-"""Share of a tensor's rows at or below which its thresholds begin at 0 again. Source: the released code."""
+"""Share of a tensor's rows at or below which its thresholds are reset to 0. Source: the released code."""
 
 
 class Rows(NamedTuple):
@@ -58,7 +58,7 @@ class Personal(Rounds):
 
     personal = True
     parts: bool
-    """For who reads the data: each client has a part of its own."""
+    """For readers of the data: each client has its own part."""
 
     @property
     def clients(self) -> int:
@@ -110,7 +110,7 @@ class LocalOnly(Personal):
         return {"packet_bytes": 0.0}
 
     def _end_round(self) -> None:
-        raise AssertionError("a client alone has no rounds")
+        raise AssertionError("a single client has no rounds")
 
 
 class SpaFL(Personal):

@@ -111,10 +111,10 @@ class LocalOnly(DataParallelRun, Replicated):
 
     name = "local-only"
     role = "baseline"
-    paper = "no exchange at all, the baseline of personalised methods"
+    paper = "no exchange at all; the usual baseline of personalised methods"
     summary = "every client trains its own weights on its own data, and sends nothing"
     knobs: tuple[Knob, ...] = (PARTS,)
-    changes_loss = "clients never exchange anything: each ends with a model of its own"
+    changes_loss = "clients exchange nothing: each ends with its own model"
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return none."""
@@ -136,19 +136,19 @@ class SpaFl(Local):
     name = "spafl"
     role = "exchange"
     paper = "Kim et al., NeurIPS 2024, arXiv 2406.00431"
-    summary = "clients keep weights of their own and mask whole rows of them; only a threshold per row is averaged"
+    summary = "clients keep their own weights and mask whole rows of them; only one threshold per row is averaged"
     knobs: tuple[Knob, ...] = (
         TAU,
-        Knob("lam", 2e-3, "weight of the penalty that raises thresholds", number(0)),
-        Knob("ramp", 10, "rounds in which the penalty grows: half of it after half of them", whole(1)),
+        Knob("lam", 2e-3, "weight of the penalty that raises the thresholds", number(0)),
+        Knob("ramp", 10, "rounds over which the penalty ramps up (half its weight after half of them)", whole(1)),
         Knob("threshold_lr", 0.01, "step size of the thresholds", number(0)),
-        Knob("transfer", True, "whether weights take the step of the mean of thresholds after a round", flag),
-        Knob("kept", 1.0, "share of whole channels left, of which a plan counts the operations", SHARE),
+        Knob("transfer", True, "whether weights follow the change of the averaged thresholds after a round", flag),
+        Knob("kept", 1.0, "share of channels kept, whose operations a plan counts", SHARE),
         PARTS,
     )
     plan_only = ("kept",)
-    changes_loss = "every client keeps weights of its own, with whole rows masked"
-    not_available = ("the accuracies of Table 2, first-hand",)
+    changes_loss = "every client keeps its own weights, with whole rows masked"
+    not_available = ("first-hand accuracies of Table 2",)
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -220,9 +220,9 @@ def _gbit(shapes: Sequence[Shape], rounds: int) -> float:
 
 SETUP = "digits of scikit-learn, ten clients, Dirichlet 0.1 over digits, 30 rounds of 10 steps, six seeds"
 SEEDS = range(10, 16)
-"""Others than those on which penalty and ramp were chosen (0 to 2)."""
+"""Different seeds from those on which penalty and ramp were chosen (0 to 2)."""
 T_95 = 2.571
-"""Of Student's t with five degrees of freedom."""
+"""Quantile of Student's t with five degrees of freedom."""
 REVIEWS = "reviews of arXiv 2406.00431"
 PAPER = "arXiv 2406.00431, an arm of its own comparison"
 
@@ -284,17 +284,17 @@ CLAIMS: tuple[Claim, ...] = (
     _count("SPA-1a", "thresholds", "LeNet-5", 580.0, "", lambda: float(threshold_count(LENET))),
     _count("SPA-1b", "weights", "LeNet-5", 430_500.0, "", lambda: float(sum(map(math.prod, LENET)))),
     _count("SPA-1c", "traffic of 500 rounds of 10 clients", "LeNet-5", 0.1856, "Gbit", lambda: _gbit(LENET, 500)),
-    _count("SPA-1d", "weights' traffic over thresholds'", "LeNet-5", 742.0, "times",
+    _count("SPA-1d", "traffic of weights over traffic of thresholds", "LeNet-5", 742.0, "times",
            lambda: sum(map(math.prod, LENET)) / threshold_count(LENET)),
     _count("SPA-2a", "thresholds", "Conv4 as released", 650.0, "", lambda: float(threshold_count(CONV4))),
     _count("SPA-2b", "traffic of 500 rounds of 10 clients", "Conv4 as released", 0.208, "Gbit",
            lambda: _gbit(CONV4, 500)),
     _count("SPA-2c", "traffic of 1500 rounds of 10 clients", "ResNet-18 as released, of half the width", 2.304, "Gbit",
            lambda: _gbit(resnet18(32), 1500)),
-    _tried("SPA-4a", "mean client loss beside clients that train alone", "lower than local-only", "second-hand",
+    _tried("SPA-4a", "mean client loss against clients that train alone", "lower than local-only", "second-hand",
            REVIEWS, "spafl", "local-only"),
-    _tried("SPA-4b", "mean client loss beside one model for all", "near fedavg or lower", "second-hand", REVIEWS,
+    _tried("SPA-4b", "mean client loss against one model for all", "near fedavg or lower", "second-hand", REVIEWS,
            "spafl", "fedavg"),
-    _tried("SPA-5", "the weight step of the thresholds' change", "lower than without", "first-hand", PAPER, "spafl",
-           "without"),
+    _tried("SPA-5", "weights that follow the change of the thresholds", "lower than without", "first-hand", PAPER,
+           "spafl", "without"),
 )  # fmt: skip

@@ -22,8 +22,8 @@ from densing.efficiency.systems.stragglers.schemes import Scheme, backup, gradie
 Floats = NDArray[np.float64]
 
 WORKERS, A, MU = 20, 0.01, 10.0
-SETUP = "20 workers, 20 partitions, a task takes .01 s + Exp(10), messages are free"
-OURS = "our Monte Carlo, recomputed by a second program"
+SETUP = "20 workers, 20 partitions, a task takes .01 s + Exp(10), messages take no time"
+OURS = "our Monte Carlo, checked by a second program"
 ABSTRACT = "abstract of arXiv 2004.04948"
 
 SCHEMES: Mapping[str, Callable[[int], Scheme]] = {
@@ -41,7 +41,7 @@ TABLE: Mapping[str, tuple[float, ...]] = {
     "lcc": (0.464, 0.227, 0.223, 0.168, 0.127),
     "uc-mmc": (0.251, 0.217, 0.215, 0.181, 0.143),
 }
-"""Mean completion, seconds, of an earlier program of ours; see :data:`CELLS`."""
+"""Mean completion times, seconds, from an earlier program of ours; see :data:`CELLS`."""
 CELLS: tuple[tuple[int, str], ...] = ((2, "task"), (4, "task"), (10, "task"), (4, "step"), (10, "step"))
 """Computations per worker, and how long a worker keeps its delay."""
 
@@ -165,7 +165,7 @@ def _cells(kind: str, physics: Physics) -> Answer:
 
 
 WITHIN = "every cell within 1 %"
-MESSAGES = "shorter, for more messages"
+MESSAGES = "shorter, but more messages"
 
 
 def _messages(physics: Physics) -> Answer:
@@ -189,7 +189,7 @@ def _over(physics: Physics) -> Answer:
     return Answer(OVER if holds else f"not: {OVER}", f"{note}; {plain:.3f} s without any code")
 
 
-WINNERS = "coded under delays that last, uncoded under delays of each task"
+WINNERS = "coded if delays last, uncoded if each task has its own"
 
 
 def _winners(physics: Physics) -> Answer:
@@ -238,7 +238,7 @@ def _column(kind: str) -> Callable[[Physics], Answer]:
 
 
 COLUMNS: Sequence[tuple[str, str, str]] = (
-    ("STR-1a", "mean completion, one partition each, all waited for", "uncoded"),
+    ("STR-1a", "mean completion, one partition each, waiting for all", "uncoded"),
     ("STR-1b", "mean completion, gradient coding", "gradient-coding"),
     ("STR-1c", "mean completion, polynomial codes with one message a worker", "pcr"),
     ("STR-1d", "mean completion, Lagrange codes with a message after every task", "lcc"),
@@ -248,8 +248,8 @@ COLUMNS: Sequence[tuple[str, str, str]] = (
 CLAIMS: tuple[Claim, ...] = (
     *(_claim(name, what, WITHIN, OURS, _column(kind), ours=True) for name, what, kind in COLUMNS),
     _claim(
-        "STR-2", "several messages a worker against one: time, and messages that came", MESSAGES, ABSTRACT, _messages
+        "STR-2", "several messages per worker against one: time and number of messages", MESSAGES, ABSTRACT, _messages
     ),
-    _claim("STR-3", "one message of more partitions", OVER, ABSTRACT, _over),
+    _claim("STR-3", "one message for more partitions", OVER, ABSTRACT, _over),
     _claim("STR-4", "Lagrange codes against partial gradients", WINNERS, OURS, _winners, ours=True),
 )

@@ -19,9 +19,9 @@ import torch.distributed as dist
 from densing.efficiency.parallel import comm
 
 STOP, GONE = -1, -2
-"""Steps of the messages that are the last: no step follows; the peer is gone."""
+"""Step numbers of the last messages: no step follows, or the peer is gone."""
 NOTHING = -1
-"""In place of a message's number: it tells only what was done."""
+"""Number of a message that only reports what was done."""
 HEADER = 4
 
 

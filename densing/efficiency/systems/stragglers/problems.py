@@ -176,4 +176,4 @@ class LeastSquares:
 
 
 PROBLEMS: dict[str, Any] = {"lm": LanguageModel, "least-squares": LeastSquares}
-"""What a server can train, by name."""
+"""Problems that a server can train, by name."""

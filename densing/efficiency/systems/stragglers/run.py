@@ -30,7 +30,7 @@ from densing.efficiency.systems.stragglers.problems import PROBLEMS, LanguageMod
 from densing.efficiency.systems.stragglers.schemes import Scheme
 
 ARRIVALS = "arrivals.json"
-"""Which messages came when, in the folder of a run."""
+"""File in a run's folder that records when each message arrived."""
 SERVER = 0
 
 
@@ -77,14 +77,14 @@ def train_with_server(
     if env.world_size < 2:
         raise InputError("nproc=1: a server needs at least one worker; give 2 or more")
     if spec.device != "cpu":
-        raise InputError(f"device {spec.device}: a server and workers exchange by gloo, on processors only")
+        raise InputError(f"device {spec.device}: a server and its workers communicate by gloo, on CPUs only")
     if problem not in PROBLEMS:
         raise UnknownNameError("problem", problem, PROBLEMS)
     scheme = scheme_of(env.world_size - 1)
     if scheme.encoding is not None and problem != "least-squares":
         raise InputError(
-            f"{scheme.name}: encoded data give a gradient of degree 2 only, that of least squares; the language "
-            "model's loss is none; take another technique for it"
+            f"{scheme.name}: encoded data need a gradient of degree 2, as least squares has; the "
+            "language model's loss has none, so choose another technique for it"
         )
     scheme.check_condition(condition := scheme.condition())
     worker = env.rank != SERVER

@@ -21,7 +21,7 @@ from densing.core import InputError
 Floats = NDArray[np.float64]
 
 WORST_CONDITION = 1e6
-"""A decoding whose system is conditioned worse is refused: rounding errors may grow by as much."""
+"""Largest condition number of a decoding system, by which rounding errors may grow; above it decoding is refused."""
 
 
 class Message(NamedTuple):
@@ -133,8 +133,8 @@ class Scheme:
         lacking = self.lacking(arrived)
         if lacking:
             raise InputError(
-                f"{self.name}: {len(set(arrived))} messages do not suffice; more of workers "
-                f"{', '.join(map(str, lacking))} are needed"
+                f"{self.name}: {len(set(arrived))} messages do not suffice; more messages from "
+                f"workers {', '.join(map(str, lacking))} are needed"
             )
         total: dict[int, float] = {}
         for ways in self.enough:
@@ -180,7 +180,8 @@ class Scheme:
         if not condition <= WORST_CONDITION:
             raise InputError(
                 f"{self.name}: a decoding system of {self.workers} workers has the condition number {condition:.2g}, "
-                f"more than {WORST_CONDITION:.0e}: rounding errors may grow by as much; use fewer workers, or another r"
+                f"more than {WORST_CONDITION:.0e}: rounding errors may grow by that factor; use "
+                "fewer workers or another r"
             )
 
     def _system(self, used: Sequence[int], ways: Sequence[Enough]) -> tuple[Floats, Floats]:
@@ -320,12 +321,14 @@ def clustered_code(workers: int, r: int, clusters: int = 1, after: Sequence[int]
     """
     name = "gc-mmc"
     if clusters < 1 or workers % clusters:
-        raise InputError(f"{name}: {clusters} clusters of {workers} workers are not equal; give a divisor")
+        raise InputError(f"{name}: {clusters} clusters do not divide {workers} workers evenly; give a divisor")
     size = workers // clusters
     _checked(name, size, r, least=2)
     turns = tuple(after) or tuple(range(1, r + 1))
     if list(turns) != sorted(set(turns)) or turns[0] < 1 or turns[-1] != r:
-        raise InputError(f"{name}: messages after {turns} tasks; give rising numbers from 1, the last one r = {r}")
+        raise InputError(
+            f"{name}: messages after {turns} tasks; give increasing numbers of at least 1 that end with r = {r}"
+        )
     codes = {turn: _cyclic_code(size, turn, seed) for turn in turns}
     own = _cyclic(size, r)
     tasks = tuple(tuple(cluster * size + partition for partition in row) for cluster in range(clusters) for row in own)
@@ -341,7 +344,7 @@ def clustered_code(workers: int, r: int, clusters: int = 1, after: Sequence[int]
 
 
 DRAWS, SMALL = 64, 16
-"""Random codes of which the best is taken, and up to how many workers that is worth its time."""
+"""Number of random codes of which the best is used, and the most workers for which that is worth the time."""
 
 
 def _cyclic_code(workers: int, r: int, seed: int) -> Floats:

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from densing.efficiency.systems.plan import Plan
     from densing.efficiency.systems.stragglers.schemes import Scheme
 
-R = Knob("r", 2, "partitions that each worker computes, of as many as there are workers", whole(1))
+R = Knob("r", 2, "partitions that each worker computes (there are as many partitions as workers)", whole(1))
 SERVER = Knob(
     "server_gbit",
     None,
-    "10^9 bits per second of the server's link, each way; none: as the cluster's between nodes",
+    "bandwidth of the server's link, Gbit/s each way; none: that of the cluster between nodes",
     optional(above_zero),
 )
-SEED = Knob("code_seed", 0, "of the code's random parity checks", whole(0))
+SEED = Knob("code_seed", 0, "seed of the code's random parity checks", whole(0))
 
 
 class Served(Planned):
@@ -47,7 +47,7 @@ class Served(Planned):
     """What the ranks of a run are."""
     stand_in: str = ""
     problem: ClassVar[str] = "lm"
-    """What a run trains."""
+    """Problem that a run trains."""
 
     def scheme(self, workers: int, **knobs: Any) -> Scheme:
         """Return who computes what, and which messages suffice."""
@@ -147,7 +147,8 @@ class Served(Planned):
         if cluster.delay is not None:
             return ()
         message = (
-            f"{self.name}: {cluster.name} knows no delays, so nobody is late and redundancy only costs; fit yours with "
+            f"{self.name}: {cluster.name} has no delays, so no worker is late and redundancy only "
+            "costs time; fit yours with "
             "`densing calibrate TRACES --delays`, or give --delay"
         )
         return (Note("no-delay", "warning", message, {"technique": self.name}),)
@@ -213,7 +214,10 @@ class UcMmc(Served):
     """Partial gradients one by one, until every partition has come from one of its holders."""
 
     name = "uc-mmc"
-    summary = "each partition's gradient is sent when it is done; the server stops once each has come from a holder"
+    summary = (
+        "workers send each partition's gradient as soon as it is computed; the server goes "
+        "on once it has one of every partition"
+    )
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -233,7 +237,7 @@ class GradientCoding(Served):
     name = "gradient-coding"
     role = "baseline"
     paper = "Tandon et al., ICML 2017, arXiv 1612.03301"
-    summary = "one coded sum of r partitions a worker; any N - r + 1 of them give the whole gradient"
+    summary = "each worker sends one coded sum of r partitions; any N - r + 1 sums give the whole gradient"
     knobs = (R, SEED, SERVER)
 
     def scheme(self, workers: int, **knobs: Any) -> Scheme:
@@ -245,8 +249,13 @@ class GcMmc(Served):
     """Codes inside clusters, of rising redundancy."""
 
     name = "gc-mmc"
-    summary = "clusters of workers with a code each, and a coded message after every partition (construction ours)"
-    knobs = (R, Knob("clusters", 1, "equal groups of workers with a code of their own", whole(1)), SEED, SERVER)
+    summary = "clusters of workers with one code each, and a coded message after every partition (our construction)"
+    knobs = (
+        R,
+        Knob("clusters", 1, "number of equal groups of workers, each with its own code", whole(1)),
+        SEED,
+        SERVER,
+    )
     not_available = ("the construction of coded messages in clusters (ours is reconstructed from the abstract)",)
 
     def scheme(self, workers: int, **knobs: Any) -> Scheme:
@@ -266,7 +275,9 @@ class Lcc(Served):
     summary = "least squares on data encoded by Lagrange interpolation; any 2K - 1 evaluations give the whole gradient"
     knobs = (
         R,
-        Knob("messages", "each", "one after every evaluation, or one a worker (PCR)", choice(("each", "one"))),
+        Knob(
+            "messages", "each", "messages: one after every evaluation, or one per worker (PCR)", choice(("each", "one"))
+        ),
         SERVER,
     )
     stand_in = (
@@ -285,8 +296,8 @@ class Lcc(Served):
         if not isinstance(workload, Convex) or workload.loss != "squares":
             kind = f"the gradient of {workload.name}" if isinstance(workload, Convex) else "a transformer's gradient"
             raise InputError(
-                f"{self.name}: decodes polynomials of degree 2 in the data, so it does least squares only (--model "
-                f"least-squares); {kind} is none: compare uc-mmc or gc-mmc"
+                f"{self.name}: decodes polynomials of degree 2 in the data, so it supports least "
+                f"squares only (--model least-squares), not {kind}: compare uc-mmc or gc-mmc"
             )
         super().check(workload)
 
@@ -297,8 +308,8 @@ class BackupWorkers(Served):
     name = "backup-workers"
     role = "baseline"
     paper = "Chen et al. 2016, arXiv 1604.00981"
-    summary = "the server goes on without the slowest workers, whose partitions are lost; drop = 0 waits for all"
-    knobs = (Knob("drop", 1, "workers that are not waited for", whole(0)), SERVER)
+    summary = "the server does not wait for the slowest workers, whose partitions are lost; drop = 0 waits for all"
+    knobs = (Knob("drop", 1, "number of slowest workers not waited for", whole(0)), SERVER)
     changes_loss = "gradients of the slowest workers' partitions are dropped (drop = 0: none)"
 
     def scheme(self, workers: int, **knobs: Any) -> Scheme:

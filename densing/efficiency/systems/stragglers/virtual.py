@@ -15,7 +15,7 @@ from densing.efficiency.systems.stragglers.problems import weighted_sum
 from densing.efficiency.systems.stragglers.schemes import Scheme
 
 LATE = Delay("shifted-exp", mu=1.0, lasts="task")
-"""In which order messages come: only that matters here, not how long they take."""
+"""Order in which messages arrive; only the order matters here, not the time."""
 
 
 class VirtualServer:

@@ -130,16 +130,16 @@ class T3(TensorParallelRun, Sliced):
 
     name = "t3"
     paper = "Pati et al., ASPLOS 2024, arXiv 2401.16677"
-    summary = "hardware that starts a product's reduce-scatter as its stages complete, reducing near memory (simulated)"
-    stand_in = "tile-wise software decomposition, not T3"
+    summary = "hardware starts a product's reduce-scatter as its stages complete and reduces near memory (simulated)"
+    stand_in = "tile-wise decomposition in software, not T3"
     not_available = ("figures per sub-layer", "official code")
     knobs: tuple[Knob, ...] = (
         Knob("n_stages", 0, "stages of a product's output; 0: one per rank of the group", whole(0, 4096)),
         Knob("nmc", 0.0, "share of the reduce-scatter that near-memory reduction saves", number(0, 0.99)),
         Knob("kappa", 0.0, "the product takes 1 + kappa times as long beside its reduce-scatter", number(0)),
         Knob("mca", False, "memory-controller arbitration: kappa_mca in place of kappa", flag),
-        Knob("kappa_mca", 0.0, "contention that is left with arbitration", number(0)),
-        Knob("tiles", 4, "tiles of a product in a real run, which is a software stand-in", whole(1, 4096)),
+        Knob("kappa_mca", 0.0, "contention that remains with arbitration", number(0)),
+        Knob("tiles", 4, "tiles of a product in a real run (a software stand-in)", whole(1, 4096)),
         BUCKET,
         MODE,
     )
@@ -184,7 +184,7 @@ def sublayer(gemm_s: float, scatter_s: float, gather_s: float, hardware: Hardwar
     """
     hardware = hardware or Hardware(1)
     if hardware.stages < 1:
-        raise InputError("t3: a single product needs its stages said; give 1 or more")
+        raise InputError("t3: a single product needs a number of stages; give 1 or more")
     graph = Graph()
     graph.step = 0
     for _ in range(hardware.stages):
@@ -205,7 +205,7 @@ SHARES = {"OP": 1, "FC-2": 4, "FC-1": 4, "IP": 3}
 """Inner width of each product in hidden widths, before it is sliced."""
 
 FINE = 256
-"""Stages of the ideal overlap, whose first stage then takes next to nothing."""
+"""Stages of the ideal overlap: so many that the first takes almost no time."""
 
 GEOMEAN = {"ideal": 1.35, "t3": 1.20, "mca": 1.30}
 LARGEST = {"ideal": 1.50, "t3": 1.39, "mca": 1.47}
@@ -318,7 +318,7 @@ def _largest(kind: str, physics: Physics) -> Answer:
 def _largest_null(kind: str) -> Answer:
     """Free is the ideal overlap, blocking is none; the share is that of the geometric means."""
     mean = Published(1 / GEOMEAN["ideal"], 1.0, 1 / GEOMEAN[kind])
-    note = "the share of the ideal's saving that the geometric mean shows"
+    note = "the share of the ideal saving that the geometric mean implies"
     return Answer(1 / constant_share(1 / LARGEST["ideal"], 1.0, [mean]), note)
 
 
@@ -449,12 +449,15 @@ def _less_traffic(largest: bool, _: Physics) -> Answer:
         read, written, read_t3, written_t3 = scatter_traffic(shape.devices)
         fixed = shape.read / shape.written + 2 * (shape.devices - 1) / shape.devices
         ratios.append((fixed + read_t3 + written_t3) / (fixed + read + written))
-    note = "operands counted once: that T3's stores leave them more of the cache is not in it"
+    note = "operands counted once; the cache space that T3's stores leave to them is not modelled"
     return Answer(100 * (1 - (min(ratios) if largest else geometric_mean(ratios))), note)
 
 
-RING = "chunks of a ring that are read and written, mean over 8 and 16 devices"
-RATE = "compute against link speed fitted to the geometric mean of the ideal overlap (1.35; no ratio gives over 1.34)"
+RING = "ring chunks read and written, mean over 8 and 16 devices"
+RATE = (
+    "ratio of compute to link speed fitted to the geometric mean of the ideal overlap (1.35; "
+    "no ratio gives more than 1.34)"
+)
 KAPPAS = f"{RATE}, kappa of T3 to 1.20 and with arbitration to 1.30; near-memory savings of 7 and 3 % as published"
 SUBLAYERS = "sub-layers of Mega-GPT-2 and T-NLG, TP 8 and 16"
 HARDWARE = (
@@ -476,7 +479,7 @@ CALIBRATED: Grade = "calibrated on other rows"
 
 
 def _sublayers() -> list[Claim]:
-    split = "product and all-reduce side by side"
+    split = "product and all-reduce in parallel"
     ratio = "all-reduce of 1.5 times the product (fitted to 1.67); slow-downs as published"
     saving = "cost of reducing fitted to 7 % over 8 devices"
     return [
@@ -517,7 +520,7 @@ def _traffic() -> list[Claim]:
         ("T3-4b", share, f"T-NLG, {widths}", 43.0, ("t-nlg",), 1.0, f"{HARDWARE}; 32 heads in place of 28"),
         ("T3-4c", share, "PALM and MT-NLG, TP 32", 46.0, ("mt-nlg",), 1.0,
          f"{HARDWARE}; MT-NLG's shape alone (recalled), one sequence of 2048: PALM's 48 heads do not divide over 32"),
-        ("T3-4d", f"{share}, products twice as fast", "which model is not in our sources", 75.0, every, 2.0, HARDWARE),
+        ("T3-4d", f"{share}, products twice as fast", "our sources do not say which model", 75.0, every, 2.0, HARDWARE),
     )  # fmt: skip
 
     def slower(models: tuple[str, ...], rate: float) -> Callable[[], Answer]:
@@ -540,12 +543,13 @@ def _traffic() -> list[Claim]:
                    100 * (1 - geometric_mean([writes_t3 / writes for _, writes, _, writes_t3 in traffic])), RING
                ), unit="%",
                grade="counted"),
-        _claim("T3-5c", "movement to and from memory saved, mean", SUBLAYERS, 22.0, partial(_less_traffic, False),
+        _claim("T3-5c", "memory traffic saved, mean", SUBLAYERS, 22.0, partial(_less_traffic, False),
                unit="%", tolerance=0.25, grade="counted"),
-        _claim("T3-5d", "movement to and from memory saved, largest", SUBLAYERS, 36.0, partial(_less_traffic, True),
+        _claim("T3-5d", "memory traffic saved, largest", SUBLAYERS, 36.0, partial(_less_traffic, True),
                unit="%", tolerance=0.25, grade="counted"),
         _claim("T3-5e", "reads of the product, before over T3", SUBLAYERS, 1.56,
-               lambda _: Answer(None, "T3's stores leave the cache to the product's operands; no cache is modelled")),
+               lambda _: Answer(None, "T3's stores leave more cache to the product's operands, "
+                                      "and no cache is modelled")),
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""TACCL: collectives synthesised for the machine at hand, from a sketch, by mixed-integer programs.
+"""TACCL: collectives synthesised for a given machine from a sketch, by mixed-integer programs.
 
 Source: Shah et al., NSDI 2023, arXiv 2111.04867, and the released code.
 """

@@ -21,7 +21,7 @@ from densing.efficiency.systems.taccl.topology import Channel, Sketch, Topology,
 
 OPS = ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter", "send_recv")
 GATHERING = ("all_gather", "all_to_all", "broadcast", "send_recv")
-"""Collectives that only copy; the others are these turned round in time."""
+"""Collectives that only copy; the others are these reversed in time."""
 
 
 class Demand(Record, frozen=True):
@@ -95,7 +95,7 @@ def demand(op: str, n: int, parts: int = 1) -> Demand:
 
 
 Trees = tuple[tuple[int, ...], ...]
-"""By chunk: the channels it travels, parents before children."""
+"""Channels of each chunk, parents before children."""
 
 
 def greedy_routes(topology: Topology, request: Demand) -> Trees:
@@ -139,7 +139,7 @@ def _grow(
             heapq.heappush(heap, (grown, at + channel.cost(), nxt, channel.dst))
     missing = [rank for rank in request.wanted[chunk] if rank not in into]
     if missing:
-        raise InputError(f"topology {topology.name!r}: nothing leads from rank {source} to rank {missing[0]}")
+        raise InputError(f"topology {topology.name!r}: no path leads from rank {source} to rank {missing[0]}")
     return into
 
 
@@ -233,7 +233,7 @@ def _joined(images: Sequence[Labels], shape: tuple[int, ...]) -> Labels:
 
 
 LARGEST = 6000
-"""Binaries above which no MILP is tried: greedy routes instead, and the status says so."""
+"""Most binary variables of a MILP; above it routes are greedy, and the status says so."""
 MU = 0.01
 """Weight of a channel used by a switch (uc-min, uc-max), as in the released code."""
 

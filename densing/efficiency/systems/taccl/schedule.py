@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FORMAT = "densing.collective/1"
 TOLERANCE = 1e-9
-"""By which times may differ by rounding, relative to the length of the schedule."""
+"""Rounding tolerance on times, relative to the length of the schedule."""
 
 
 class Send(Record, frozen=True):
@@ -105,12 +105,14 @@ def check(schedule: Schedule, topology: Topology) -> None:
         chunks = len(schedule.home)
         finite = math.isfinite(send.start) and math.isfinite(send.end) and send.start >= -slack
         if not finite or not send.chunks or len(set(send.chunks)) != len(send.chunks):
-            raise InputError(f"{_words(send)}: times must be finite from 0 up, chunks different and at least one")
+            raise InputError(
+                f"{_words(send)}: times must be finite and not negative, with at least one chunk and no chunk twice"
+            )
         if any(not 0 <= chunk < chunks for chunk in send.chunks):
-            raise InputError(f"{_words(send)}: there are chunks 0 to {chunks - 1}")
+            raise InputError(f"{_words(send)}: chunks must lie between 0 and {chunks - 1}")
         cost = channel.cost(len(send.chunks))
         if abs(send.end - send.start - cost) > slack:
-            raise InputError(f"{_words(send)}: it takes {send.end - send.start:.6g} us, its channel {cost:.6g}")
+            raise InputError(f"{_words(send)}: it takes {send.end - send.start:.6g} us, but its channel {cost:.6g}")
         for name in ((send.src, send.dst), *channel.ports):
             if send.start < free.get(name, 0.0) - slack:
                 raise InputError(f"{_words(send)}: {name} is busy until {free[name]:.6g} us")
@@ -174,9 +176,9 @@ def from_json(text: str) -> Schedule:
     try:
         result = msgspec.json.decode(text, type=Schedule)
     except msgspec.MsgspecError as error:
-        raise ArtefactError(f"no schedule of a collective: {error}") from None
+        raise ArtefactError(f"not a schedule of a collective: {error}") from None
     if result.format != FORMAT:
-        raise ArtefactError(f"schedule of format {result.format!r}; this version reads {FORMAT!r}")
+        raise ArtefactError(f"the schedule has format {result.format!r}; this version reads {FORMAT!r}")
     return result
 
 
@@ -256,7 +258,7 @@ def execute(schedule: Schedule, rank: int, tensor: torch.Tensor, comm: Any) -> t
     import torch
 
     if schedule.op not in ("all_gather", "all_reduce"):
-        raise InputError(f"{schedule.op}: all_gather and all_reduce schedules can be run")
+        raise InputError(f"{schedule.op}: only all_gather and all_reduce schedules can be run")
     # Every receive is posted before anything is sent: no order of sends can then block for want of a receiver.
     data, size = _laid_out(schedule, rank, tensor)
     steps = program(schedule, rank)

@@ -23,13 +23,13 @@ from densing.efficiency.systems.taccl.schedule import Schedule, Send, check, ord
 from densing.efficiency.systems.taccl.topology import Sketch, Topology, logical, maps_onto, occupy, ring_time, sketches
 
 TOGETHER = 6
-"""Most chunks of one message, as in the released code."""
+"""Most chunks per message, as in the released code."""
 EXACT = 100
-"""Hops above which no exact model is tried."""
+"""Most hops for which the exact model is tried."""
 NODES = 3000
-"""Of the search tree: unlike a limit of time it gives the same answer on a slow machine."""
+"""Most nodes of the search tree; unlike a time limit it gives the same answer on a slow machine."""
 EFFORT = 12_000
-"""Hops that are put in order in all: of large schedules fewer orders are tried, at least two."""
+"""Most hops ordered in total: for large schedules fewer orders are tried, but at least two."""
 
 
 class Synthesis(Record, frozen=True):
@@ -265,7 +265,7 @@ class Hop(NamedTuple):
 
 
 Priority = Callable[[Hop], tuple[float, ...]]
-"""Smaller goes first."""
+"""The smaller key goes first."""
 
 
 def hops(topology: Topology, trees: Trees) -> list[Hop]:
@@ -311,7 +311,7 @@ def priorities(topology: Topology, request: Demand) -> Iterator[tuple[str, Prior
     yield "between nodes first", lambda h: (inter(h), -h.remaining, h.chunk)
     yield "between nodes first, round robin", lambda h: (inter(h), turn(h))
     yield "round robin", lambda h: (turn(h), h.chunk)
-    yield "round robin backwards", lambda h: (-turn(h), h.chunk)
+    yield "reversed round robin", lambda h: (-turn(h), h.chunk)
     yield "shortest remaining", lambda h: (h.remaining, h.chunk)
     yield "in order of chunks", lambda h: (h.chunk, -h.remaining)
 

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from densing.efficiency.simulation import Workload
 
 
-TOGETHER_KNOB = Knob("together", TOGETHER, "most chunks that travel as one message (released code: 6)", whole(1, 64))
-TIME_LIMIT = Knob("time_limit", 2.0, "seconds for each routing problem", above_zero)
-OP = Knob("op", "all_gather", "of a real run: all_gather or all_reduce", choice(("all_gather", "all_reduce")))
-BYTES = Knob("bytes", 1 << 20, "of a real run: bytes that each rank puts in", whole(4, 1 << 32))
-NODES = Knob("nodes", 0, "of a real run: nodes that the ranks are taken for; 0: two from 4 ranks on", whole(0, 1024))
+TOGETHER_KNOB = Knob("together", TOGETHER, "most chunks per message (released code: 6)", whole(1, 64))
+TIME_LIMIT = Knob("time_limit", 2.0, "time limit of each routing problem, seconds", above_zero)
+OP = Knob(
+    "op", "all_gather", "collective of a real run: all_gather or all_reduce", choice(("all_gather", "all_reduce"))
+)
+BYTES = Knob("bytes", 1 << 20, "bytes that each rank contributes in a real run", whole(4, 1 << 32))
+NODES = Knob("nodes", 0, "nodes that a real run assumes for its ranks; 0: two for 4 ranks or more", whole(0, 1024))
 
 
 class Taccl(Planned):
@@ -50,10 +52,12 @@ class Taccl(Planned):
     name = "taccl"
     role = "collective"
     paper = "Shah et al., NSDI 2023, arXiv 2111.04867"
-    summary = "collectives synthesised for the machine: routes by a MILP, an order, chunks that travel together"
+    summary = (
+        "collectives are synthesised for the machine: routes by a MILP, then an order, then chunks merged into messages"
+    )
     knobs = (BUCKET, TOGETHER_KNOB, TIME_LIMIT, OP, BYTES, NODES)
-    stand_in = "the schedule of one collective over isend and irecv, not a training run"
-    not_available = ("curves by size", "topology and end-to-end set-ups behind the speed-ups of models")
+    stand_in = "runs one collective's schedule over isend and irecv, not a training run"
+    not_available = ("curves over message size", "topology and end-to-end set-ups behind the speed-ups on models")
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -98,7 +102,7 @@ TACCL = Taccl()
 
 
 MOST_RANKS = 64
-"""Of a group: beyond it neither the search nor its result would be worth waiting for."""
+"""Largest group; beyond it the search takes longer than its result is worth."""
 
 
 def collective_schedule(
@@ -250,7 +254,7 @@ class Synthesised:
 PILOT = "pilot with scipy's HiGHS; costs of the NDv2 profile in github.com/microsoft/taccl"
 PAPER = "arXiv 2111.04867, as summarised by others"
 PROFILE = "link costs of the NDv2 profile"
-QUICKER = "the pilot ordered its routes by one rule; four times 107 on the wire and a hop of 23, 451, are the least"
+QUICKER = "the pilot ordered its routes by one rule; the minimum is 451, four times 107 on the wire and a hop of 23"
 
 
 @cache
@@ -315,7 +319,8 @@ def _nccl(_: Physics) -> Answer:
     return Answer(
         None,
         f"measured against NCCL on real machines; the simulator has no NCCL. Ours over a ring of the same costs is "
-        f"{lead.ring / lead.makespan:.1f}x at 1 KB: it says where the lead comes from, not how large it is over NCCL",
+        f"{lead.ring / lead.makespan:.1f}x at 1 KB: that shows where the lead comes from, not how "
+        "large it is over NCCL",
     )
 
 
@@ -362,6 +367,6 @@ CLAIMS: tuple[Claim, ...] = (
         "largest end-to-end gain",
         "Transformer-XL and BERT",
         2.36,
-        lambda _: Answer(None, "end-to-end times of models whose share of communication is not published"),
+        lambda _: Answer(None, "end-to-end times of models with an unpublished share of communication"),
     ),
 )

@@ -120,9 +120,9 @@ def checked(topology: Topology) -> Topology:
         if not (0 <= c.src < topology.n and 0 <= c.dst < topology.n) or c.src == c.dst:
             raise InputError(f"{pair}: it must join two different ranks of 0 to {topology.n - 1}")
         if (c.src, c.dst) in seen:
-            raise InputError(f"{pair}: it is there twice; give the pair one channel with the joint bandwidth")
+            raise InputError(f"{pair}: it occurs twice; give the pair one channel with the total bandwidth")
         if not (math.isfinite(c.alpha) and math.isfinite(c.beta) and c.alpha >= 0 and c.beta >= 0 and c.cost() > 0):
-            raise InputError(f"{pair}: alpha {c.alpha} and beta {c.beta} must be finite, from 0 up, and not both 0")
+            raise InputError(f"{pair}: alpha {c.alpha} and beta {c.beta} must be finite, not negative, and not both 0")
         seen.add((c.src, c.dst))
     return topology
 
@@ -381,7 +381,7 @@ def logical(topology: Topology, sketch: Sketch) -> Topology:
     for offset, block in sketch.symmetry:
         if not is_symmetric(result, permutation(topology.n, offset, block)):
             raise InputError(
-                f"sketch {sketch.name!r}: topology {topology.name!r} looks different after the symmetry "
+                f"sketch {sketch.name!r}: topology {topology.name!r} does not have the symmetry "
                 f"({offset}, {block}); leave it out"
             )
     return result

@@ -58,7 +58,7 @@ class Sharded:
         waiting: Waiting = nullcontext,
     ) -> None:
         if stage not in (1, 2):
-            raise InputError(f"stage={stage!r}: 1 or 2")
+            raise InputError(f"stage={stage!r}: must be 1 or 2")
         self.model, self.stage, self.link = model, stage, Link(group, waiting)
         flat = Flat(model)
         self.link.copy_first([*(p.detach() for p in model.parameters()), *(b for b in model.buffers() if b.numel())])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica
     from densing.efficiency.simulation import Workload
 
-BUCKET = Knob("bucket_mb", 25.0, "mebibytes of gradients that are sent together", above_zero)
+BUCKET = Knob("bucket_mb", 25.0, "bucket size, MiB of gradients", above_zero)
 PAPER = "Rajbhandari et al., SC 2020, arXiv 1910.02054"
 
 
@@ -147,7 +147,9 @@ class Zero1(DataParallelRun, Replicated):
     role = "baseline"
     plain = True
     paper = PAPER
-    summary = "optimizer state split over the replicas: gradients reduce-scattered, updated parameters all-gathered"
+    summary = (
+        "optimizer state is sharded over the replicas: gradients are reduce-scattered, updated parameters all-gathered"
+    )
     zero = 1
     knobs: tuple[Knob, ...] = (BUCKET,)
 
@@ -167,7 +169,10 @@ class Zero2(DataParallelRun, Replicated):
     role = "baseline"
     plain = True
     paper = PAPER
-    summary = "gradients split too: reduce-scattered after every micro-batch, so that no rank keeps all of them"
+    summary = (
+        "as zero1, with gradients sharded too: they are reduce-scattered after every "
+        "micro-batch, so no rank keeps all of them"
+    )
     zero = 2
     knobs: tuple[Knob, ...] = (BUCKET,)
 
@@ -187,11 +192,14 @@ class Zero3(Replicated):
     role = "baseline"
     plain = True
     paper = f"{PAPER}; Zhao et al., VLDB 2023, arXiv 2304.11277"
-    summary = "parameters split too (FSDP): each layer all-gathered before forward and backward, one ahead"
+    summary = (
+        "as zero2, with parameters sharded too (FSDP): each layer is all-gathered before "
+        "forward and backward, one ahead"
+    )
     zero = 3
     knobs: tuple[Knob, ...] = (
-        Knob("prefetch", 1, "layers gathered ahead of the one that computes", whole(0, 1000)),
-        Knob("reshard", True, "drop parameters after every pass; false: keep them until the update", flag),
+        Knob("prefetch", 1, "layers gathered ahead of the one being computed", whole(0, 1000)),
+        Knob("reshard", True, "free gathered parameters after every pass; false: keep them until the update", flag),
     )
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:

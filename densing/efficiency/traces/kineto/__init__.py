@@ -1,4 +1,4 @@
-"""Traces of torch.profiler (Kineto) and others in the Chrome trace format: JSON, plain or packed."""
+"""Traces of torch.profiler (Kineto) and others in the Chrome trace format: JSON, plain or compressed."""
 
 import lazy_loader as lazy
 

@@ -90,7 +90,7 @@ class Document:
         buffer.fill(4)
         head = bytes(buffer.data[buffer.lo : min(buffer.hi, buffer.lo + 3)])
         if head[:2] in _BOMS or b"\x00" in head:
-            raise InputError(f"{self._label}: is no UTF-8 text (UTF-16 or binary); save it as UTF-8")
+            raise InputError(f"{self._label}: is not UTF-8 text (UTF-16 or binary); save it as UTF-8")
         if head == b"\xef\xbb\xbf":
             buffer.lo += 3
         first, _ = buffer.next_byte()
@@ -108,7 +108,7 @@ class Document:
         if not self.has_events:
             reason = f" ({self.notes[0].message.removeprefix(self._label + ': ')})" if self.notes else ""
             if self._is_lone_event:
-                reason = " (an event stands alone; put [ and ] around the events, and commas between them)"
+                reason = " (events stand alone; put them in [ ], separated by commas)"
             raise InputError(f"{self._label}: has no traceEvents{reason}; a Kineto or Chrome trace is expected")
 
     def _array(self) -> None:
@@ -126,10 +126,12 @@ class Document:
         at = buffer.position + buffer.hi - buffer.lo - len(text)
         if text[:1] in (b"{", b"["):
             self._warn(
-                "text-after-end", f"a second document begins at byte {at} and was not read; split it off", "error"
+                "text-after-end",
+                f"a second document begins at byte {at} and was not read; move it to a file of its own",
+                "error",
             )
         else:
-            self._warn("text-after-end", f"the text from byte {at} on is no part of the trace and was not read")
+            self._warn("text-after-end", f"the text after byte {at} is not part of the trace and was not read")
 
     def _members(self) -> None:
         while (byte := self._buffer.next_byte()[0]) is not None and byte != ord("}"):
@@ -219,9 +221,9 @@ def rank_of(trace: TraceFile, header: Mapping[str, Any]) -> tuple[int, str, list
         rank, source = in_name, "file name"
     else:
         rank, source = 0, "default"
-    message = f"{trace.label}: rank {rank} is known from: {source}"
+    message = f"{trace.label}: rank {rank} was taken from: {source}"
     if source == "default":
-        message = f"{trace.label}: neither the trace nor its name tells the rank; taken for rank 0"
+        message = f"{trace.label}: neither the trace nor its name states the rank; rank 0 is assumed"
     return rank, source, [Note("rank-source", "info", message, {"rank": rank, "source": source})]
 
 

@@ -289,7 +289,7 @@ class Decoders:
 
 
 CATEGORY: dict[type, str] = {}
-"""Category of each typed struct that is wanted; structs of skipped categories are not in it."""
+"""Category of each typed struct that is read; structs of skipped categories are missing."""
 
 
 def tag_of(kind: type[msgspec.Struct]) -> str:
@@ -390,10 +390,10 @@ def _plain(value: Any) -> Any:
 # Microseconds to nanoseconds.
 
 MISSING = -(2**40)
-"""Stands for a time that an event does not give; nobody measures -12.7 days to the microsecond."""
+"""Stands for a missing time; no event is at -12.7 days to the microsecond."""
 
 LIMIT_NS = 2**62
-"""Times at or beyond this (146 years) are damage: with the base time added they would leave int64."""
+"""Times at or beyond this (146 years) count as damaged: with the base time added they would overflow int64."""
 
 BLUNT_NS = 2**42 * 1000
 """From here on (2⁴² µs) a float64 does not show whether its text had more than three decimals."""

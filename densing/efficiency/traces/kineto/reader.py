@@ -42,7 +42,7 @@ from densing.efficiency.traces.source import Detail, Limits, Progress, Source, T
 _ISSUES_WORK = re.compile(r"(cu|hip|mu|ze|ur|cn|gcu|acl|mtia)\w*(Launch|Memcpy|Memset)")
 """Runtime calls that hand work to a device, by name."""
 _ON_PROCESSORS = {"gloo", "mpi", "ucc", "cpu", "cuda"}
-"""What the back-end of a run is made of that communicates by the processor: ``gloo``, ``cpu:gloo,cuda:gloo``."""
+"""Back-ends that communicate on the CPU, as in ``gloo`` or ``cpu:gloo,cuda:gloo``."""
 
 
 @dataclass
@@ -111,7 +111,7 @@ def _read_once(trace: TraceFile, limits: Limits, operators: bool, progress: Prog
         if events.count == 0:
             raise InputError(f"{trace.label}: holds no events; record at least one active step")
         if events.count == damage.skipped:
-            raise InputError(f"{damage.notes()[0].message}; no event of the file can be read, record it again")
+            raise InputError(f"{damage.notes()[0].message}; no event of the file can be read; record it again")
         return _Read(document, events, rows, damage, source.damage)
 
 
@@ -148,17 +148,18 @@ def _timeline(trace: TraceFile, read: _Read, classifier: Classifier, with_operat
     work, host, steps = assembly.host() if on_host else assembly.device()
     if device:
         message = (
-            f"{trace.label}: is of a run on a device ({device[:80]}) but holds no kernel, so nothing tells what the "
-            "device did; record its activity too (ProfilerActivity.CUDA or the device's own), with no other profiler "
-            "attached to it"
+            f"{trace.label}: comes from a run on a device ({device[:80]}) but has no kernels, so "
+            "what the device did is unknown; record its activity too (ProfilerActivity.CUDA or "
+            "the equivalent), with no other profiler attached"
         )
         notes.append(Note(NO_DEVICE_WORK, "error", message, {"seen": device}))
     elif not len(work):
-        notes.append(Note("no-work", "error", f"{trace.label}: holds neither device work nor operators", {}))
+        notes.append(Note("no-work", "error", f"{trace.label}: has neither device work nor operators", {}))
     if assembly.marks_left_out:
         message = (
-            f"{trace.label}: {assembly.marks_left_out} marks of steps (ProfilerStep) are no steps of their own: "
-            "another thread marks the same step, or a longer mark holds them; the window still reaches over them"
+            f"{trace.label}: {assembly.marks_left_out} marks of steps (ProfilerStep) are not "
+            "separate steps: another thread marks the same step, or a longer mark contains them; "
+            "the window still covers them"
         )
         base_notes.append(Note("steps-merged", "warning", message, {"count": assembly.marks_left_out}))
     return RankTimeline(
@@ -187,7 +188,7 @@ def _base(label: str, header: dict[str, Any]) -> tuple[int, list[Note]]:
         base = -1
     if 0 <= base < LIMIT_NS:
         return base, []
-    message = f"{label}: baseTimeNanoseconds is {str(recorded)[:40]!r}; times count from the trace's own zero"
+    message = f"{label}: baseTimeNanoseconds is {str(recorded)[:40]!r}; times are relative to the trace's own zero"
     return 0, [Note("base-time-unreadable", "warning", message, {})]
 
 
@@ -195,10 +196,10 @@ def _remarks(label: str, read: _Read) -> list[Note]:
     """What is wrong with the file beyond single events, and what of it is not counted."""
     notes = []
     if read.stream_damage:
-        message = f"{label}: the file is damaged ({read.stream_damage}); what precedes was read"
+        message = f"{label}: the file is damaged ({read.stream_damage}); everything before that was read"
         notes.append(Note("file-damaged", "error", message, {"file": label}))
     if read.events.cut_short:
-        message = f"{label}: the file {read.events.cut_short}; what precedes was read"
+        message = f"{label}: the file {read.events.cut_short}; everything before that was read"
         notes.append(Note("file-ends-early", "error", message, {"file": label}))
     for category, (count, name) in read.rows.unknown.items():
         message = f"{label}: {count} events of unknown category {category!r} (first: {name[:80]!r}) are not counted"

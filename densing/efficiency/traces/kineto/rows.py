@@ -27,12 +27,12 @@ from densing.efficiency.traces.kineto.text import Damage
 
 Key = TypeVar("Key", bound=Hashable)
 LaneKey = tuple[int | str, int | str, int | str | None, int | str | None, bool]
-"""pid, tid, device, stream, and whether it is a device's."""
+"""pid, tid, device, stream, and whether the row belongs to a device."""
 
 Locate = Callable[[Any], tuple[int, int]]
 
 ANNOUNCER = "record_param_comms"
-"""The operator that tells what a communication moves; the kernel it leads to carries its ``External id``."""
+"""The operator that records what a communication moves; its kernel carries its ``External id``."""
 
 _MISSING_NS = MISSING * 1000
 _HOST = (Role.LAUNCH, Role.RANGE, Role.OP)
@@ -209,8 +209,8 @@ class Rows:
         different = len(self.names) + self.names.characters // 256 + len(self.lanes) + len(self.comms)
         if self._spans + different + len(self.announced) > self._limit:
             raise InputError(
-                f"{self.damage.source}: holds more than {self._limit} spans and names, and memory for them is "
-                "limited; record fewer steps, split it, or raise Limits(spans=...)"
+                f"{self.damage.source}: holds more than {self._limit} spans and names, which is "
+                "the memory limit; record fewer steps, split it, or raise Limits(spans=...)"
             )
 
     def _times(self, events: list[Any], locate: Locate, text: bool) -> tuple[list[Any], Int, Int]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from densing.core import Note, Severity, formatting
 
 SUFFIXES: tuple[str, ...] = (".json",)
-"""How the names of such traces end, before they are packed."""
+"""Suffixes of such traces, before compression."""
 _MARKS = (b'"traceEvents"', b'"ph"', b'"deviceProperties"')
 
 
@@ -259,9 +259,9 @@ def clean(text: str) -> str:
 # Salvage: what is damaged, repaired or left out.
 
 MAX_LOST = 100_000
-"""Elements that are no events or cannot be read; a file with more is not read to its end."""
+"""Most elements that are not events or cannot be read; a file with more is not read to its end."""
 SHOWN = 5
-"""Places told per reason."""
+"""Most places named per reason."""
 
 # Text that may be tried again with more of it, beyond four times what was read: damage must not make reading quadratic.
 _PATIENCE = 1 << 26
@@ -272,7 +272,7 @@ _NEXT = re.compile(rb"\s*,\s*(?=\{)")
 _CLOSE, _BRACE = ord("]"), ord("{")
 
 Location = tuple[int, int] | Callable[[], tuple[int, int]]
-"""Number and byte of an event, or a function that finds them."""
+"""Number and byte offset of an event, or a function that finds them."""
 
 
 class Damage:
@@ -371,7 +371,7 @@ class Salvage:
             buffer.lo += 1
             return False
         if self.owed is not None and commas != self.owed:
-            self._damage.repair("no comma before it" if commas < self.owed else "a comma too many before it", location)
+            self._damage.repair("no comma before it" if commas < self.owed else "an extra comma before it", location)
         self.owed = 1
         try:
             going_on = self._element(byte == _BRACE)
@@ -408,7 +408,7 @@ class Salvage:
             self._taker.take_one(value, used, "")
             buffer.lo += used
             return True
-        return self._leave("it is no event", buffer.lo + used)
+        return self._leave("it is not an event", buffer.lo + used)
 
     def _may_widen(self, length: int) -> bool:
         """Whether an element that seemed to be cut short may be tried again with more text."""
@@ -472,9 +472,9 @@ _TRAILING = re.compile(r",\s*([}\]])")
 _QUOTE = re.compile(r'(?<!\\)"')
 
 _REPAIRS: tuple[tuple[str, Callable[[str], str]], ...] = (
-    ("backslash that escapes nothing", lambda text: _ESCAPE.sub(lambda m: m[0] if m[1] else r"\\", text)),
+    ("backslash without a valid escape", lambda text: _ESCAPE.sub(lambda m: m[0] if m[1] else r"\\", text)),
     (
-        "quotes inside a name",
+        "unescaped quotes inside a name",
         lambda text: _NAME.sub(lambda m: m[1] + _QUOTE.sub(r"\\" + '"', m[2]) + m[3], text, count=1),
     ),
     ("trailing comma", lambda text: _TRAILING.sub(r"\1", text)),
@@ -492,7 +492,7 @@ def repair(data: bytes) -> tuple[Any, str] | None:
     Examples
     --------
     >>> repair(rb'{"name": "C:\\Users", "ts": 1}')
-    ({'name': 'C:\\\\Users', 'ts': 1}, 'backslash that escapes nothing')
+    ({'name': 'C:\\\\Users', 'ts': 1}, 'backslash without a valid escape')
     """
     text = str(data, "utf-8", "surrogateescape")
     reasons: list[str] = []
@@ -513,9 +513,9 @@ def repair(data: bytes) -> tuple[Any, str] | None:
 def oddity(data: bytes) -> str:
     """Say why an event that can be read is no strict JSON."""
     if re.search(rb"[\x00-\x1f]", re.sub(rb"[\r\n\t]", b"", data)):
-        return "control character in a text"
+        return "control character in a string"
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
-        return "bytes that are no UTF-8"
+        return "bytes that are not UTF-8"
     return "not strict JSON"

@@ -1,4 +1,4 @@
-"""Results of evaluations that ran elsewhere or here, read into one measurement table.
+"""Readers of evaluation results, ours or those of other harnesses, into one measurement table.
 
 Accepted are a run folder of ours, lm-eval's results files (current and old schema, with their samples when these
 stand beside them), a folder tree of them, lighteval's results and details, inspect's logs, and

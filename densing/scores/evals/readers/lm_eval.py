@@ -86,7 +86,7 @@ def _inline_items(results: Mapping[str, Any], samples: Mapping[str, Any], name: 
         config = mapping(mapping(results.get("configs")).get(task))
         try:
             if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-                raise InputError(f"samples of {str(task)[:60]!r} are no list of objects")
+                raise InputError(f"samples of {str(task)[:60]!r} are not a list of objects")
             tables.append(item_table(rows, config, model=name, task=str(task)))
         except InputError as error:
             problems.append(f"no items: {error}")

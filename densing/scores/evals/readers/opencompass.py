@@ -73,7 +73,7 @@ def read(content: Any, path: Path) -> Measurements:
             value = float(parts["value"]) if parts else math.nan
             if parts is None or not (0 <= value <= 100 if percent else math.isfinite(value)):
                 problems.append(
-                    f"row {number}, column {model}: {text[:40]!r} is no score of {metric}; shares are 0 to 100"
+                    f"row {number}, column {model}: {text[:40]!r} is not a score of {metric}; shares are 0 to 100"
                 )
                 continue
             if parts["done"] and int(parts["done"]) < int(parts["all"]):

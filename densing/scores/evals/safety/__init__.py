@@ -1,4 +1,4 @@
-"""Nothing that comes as data runs as code unless the user says so, and no credential is written down."""
+"""Safety checks: data never runs as code unless the user allows it, and credentials are never written."""
 
 import lazy_loader as lazy
 

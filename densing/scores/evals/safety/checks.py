@@ -531,7 +531,7 @@ def _check_folder(folder: Path, args: Mapping[str, Any]) -> None:
                 hint = "(transformers may know the model without it: delete the key)"
                 refuse(str(file), key, value, f"names Python code that comes with the model {hint}", TRUST)
             if key == "transformers_weights" and not str(value).endswith(".safetensors"):
-                refuse(str(file), key, value, "names weights that are no safetensors file", TRUST)
+                refuse(str(file), key, value, "names weights that are not a safetensors file", TRUST)
             if key in ("custom_generate", "custom_pipelines") and value:
                 refuse(str(file), key, value, "names Python code that comes with the model", TRUST)
             _check_kernel(str(file), key, value)

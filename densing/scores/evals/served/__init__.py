@@ -1,4 +1,4 @@
-"""A model as it is served: computed up to an exit layer, handed over at a cut, its numbers in few bits."""
+"""Evaluation of a model as it is served: early exit, a cut between two machines, few-bit numbers."""
 
 import lazy_loader as lazy
 

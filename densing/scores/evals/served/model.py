@@ -167,7 +167,7 @@ def _matrices(model: Any) -> dict[str, torch.Tensor]:
     rest = [n for n, w in model.named_parameters() if w.dim() > 1 and id(w) not in unique and TRANSLATOR not in n]
     if rest:
         raise InputError(
-            f"weight_bits: {rest[0]} is no matrix of a linear layer or an embedding; leave weight_bits out"
+            f"weight_bits: {rest[0]} is not a matrix of a linear layer or an embedding; leave weight_bits out"
         )
     return {name: matrices[name] for name in unique.values()}
 

@@ -335,7 +335,7 @@ def read_translators(folder: Path, revision: str) -> Translators:
     except KeyError as error:
         raise ArtefactError(f"{folder / WEIGHTS}: {error} is missing; fit them again") from error
     if not all(bool(tensor.isfinite().all()) for each in maps.values() for tensor in each):
-        raise InputError(f"{folder / WEIGHTS}: holds values that are no numbers; fit them again")
+        raise InputError(f"{folder / WEIGHTS}: contains NaN or infinity; fit the translators again")
     return Translators(folder, maps, manifest)
 
 
@@ -366,7 +366,7 @@ def _states(layers: nn.ModuleList, wanted: Sequence[int]) -> Iterator[dict[int, 
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             state = output[0] if isinstance(output, tuple) else output
             if not bool(state.isfinite().all()):
-                raise InputError(f"the state behind layer {layer} holds values that are no numbers")
+                raise InputError(f"the state behind layer {layer} contains NaN or infinity")
             states[layer] = state[:, 1:].double().cpu().numpy()
 
         return hook

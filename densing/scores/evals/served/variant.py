@@ -55,7 +55,7 @@ class Variant:
         for name, least in (("exit", 1), ("cut", 0)):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < least):
-                raise InputError(f"{name}={value!r} is no number of layers from {least} up")
+                raise InputError(f"{name}={value!r} is not a number of layers from {least} up")
         for name, offered in (("cut_bits", CUT_BITS), ("weight_bits", WEIGHT_BITS)):
             if (value := getattr(self, name)) not in offered:
                 raise InputError(f"{name}={value!r} is not offered; choose one of {', '.join(map(str, offered))}")

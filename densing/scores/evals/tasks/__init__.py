@@ -1,4 +1,4 @@
-"""Task suites that the package brings: a folder of lm-eval task files each, and the functions that they name."""
+"""The package's task suites: one folder of lm-eval task files each, and the functions that they name."""
 
 import lazy_loader as lazy
 

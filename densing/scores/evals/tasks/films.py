@@ -158,10 +158,10 @@ def film_of(row: Mapping[str, Any]) -> Film:
     about = f"films: film {facts['ID']} ({str(facts['Title'])[:60]})"
     meter, reviews, box = (facts[name] for name in ("Meter", "Reviews", "BoxOffice"))
     if meter is not None and not (isinstance(meter, int | float) and meter == int(meter) and 0 <= meter <= 100):
-        raise InputError(f"{about}: Meter {meter!r} is no whole number of 0 to 100; reinstall the wheel")
+        raise InputError(f"{about}: Meter {meter!r} is not a whole number from 0 to 100; reinstall the wheel")
     for name, count in (("Reviews", reviews), ("BoxOffice", box)):
         if count is not None and not (isinstance(count, int | float) and count >= 0):
-            raise InputError(f"{about}: {name} {count!r} is no number from 0 up; reinstall the wheel")
+            raise InputError(f"{about}: {name} {count!r} is not a number of 0 or more; reinstall the wheel")
     return Film(
         int(facts["ID"]),
         str(facts["Title"]),

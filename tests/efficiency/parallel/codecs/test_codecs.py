@@ -248,5 +248,5 @@ def test_an_unknown_rule_and_a_packet_cut_short_are_refused() -> None:
     data = pack([TopK(0.1).encode(tensor)])
     with pytest.raises(InputError, match="ends after"):
         TopK(0.1).decode(Reader(data[:-1]), tensor)
-    with pytest.raises(InputError, match="tensors of equal shape"):
+    with pytest.raises(InputError, match="tensors of the same shape"):
         TopK(0.1).decode(Reader(data), tensor[:5])

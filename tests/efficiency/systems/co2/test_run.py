@@ -203,10 +203,10 @@ def test_batch_normalisation_and_frozen_and_shared_parameters() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"tau": 0}, "tau=0: a whole number from 1 up"),
+        ({"tau": 0}, "tau=0: must be a whole number from 1 up"),
         ({"tau": True}, "tau=True"),
         ({"tau": 2.0}, "tau=2.0"),
-        ({"outer_lr": 0.0}, "outer_lr=0.0: a number above 0"),
+        ({"outer_lr": 0.0}, "outer_lr=0.0: must be a number above 0"),
         ({"outer_lr": float("nan")}, "outer_lr=nan"),
         ({"outer_momentum": 1.0}, "from 0 and below 1"),
         ({"outer_momentum": -0.1}, "outer_momentum=-0.1"),
@@ -259,7 +259,7 @@ def test_a_model_changed_since_is_refused_at_the_end_of_the_round(change: Any) -
     co2 = CO2(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
     change(model)
     co2.advance()
-    with pytest.raises(DensingError, match="not those of the start"):
+    with pytest.raises(DensingError, match="have changed since the start"):
         co2.advance()
 
 

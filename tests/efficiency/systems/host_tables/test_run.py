@@ -113,7 +113,7 @@ def test_gathered_rows_are_indexed_rows(count: int, width: int, ids: list[int]) 
     table, chosen = HostTable(rows), np.array(ids, np.int64)
     into = np.full((len(ids), width), -1, np.float32)
     if ids and max(ids) >= count:
-        with pytest.raises(InputError, match=f"row {max(ids)} of a table of {count}"):
+        with pytest.raises(InputError, match=f"row {max(ids)} is outside a table of {count}"):
             table.gather(chosen, into)
     else:
         table.gather(chosen, into)
@@ -123,11 +123,11 @@ def test_gathered_rows_are_indexed_rows(count: int, width: int, ids: list[int]) 
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (np.empty((4, 0), np.float32), "holds no rows"),
-        (np.empty(4, np.float32), "holds no rows"),
+        (np.empty((4, 0), np.float32), "has no rows"),
+        (np.empty(4, np.float32), "has no rows"),
         (np.empty((4, 2)), "numbers are float64; give float32"),
-        (np.empty((4, 6), np.float32)[:, ::2], "do not follow one another.*ascontiguousarray"),
-        (np.asfortranarray(np.empty((4, 6), np.float32)), "do not follow one another"),
+        (np.empty((4, 6), np.float32)[:, ::2], "are not contiguous in memory.*ascontiguousarray"),
+        (np.asfortranarray(np.empty((4, 6), np.float32)), "are not contiguous in memory"),
     ],
 )
 def test_what_is_no_table_is_refused(rows: Any, words: str) -> None:
@@ -162,9 +162,9 @@ def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", a=np.zeros(2), b=np.zeros(2))
     np.save(tmp_path / "columns.npy", np.asfortranarray(np.zeros((3, 2), np.float32)))
     np.save(tmp_path / "code.npy", np.array([{}], object), allow_pickle=True)
-    for name, words in (("words.npy", "no readable table"), ("none.npy", "no readable table"),
-                        ("two.npz", "several arrays"), ("columns.npy", "do not follow"),
-                        ("code.npy", "no readable table")):  # fmt: skip
+    for name, words in (("words.npy", "not a readable table"), ("none.npy", "not a readable table"),
+                        ("two.npz", "several arrays"), ("columns.npy", "are not contiguous"),
+                        ("code.npy", "not a readable table")):  # fmt: skip
         with pytest.raises(InputError, match=words):
             open_table(tmp_path / name)
 

@@ -210,9 +210,9 @@ def test_what_needs_a_device_says_so(name: str) -> None:
     ("change", "words"),
     [
         ({"nproc": 2}, "nproc is 2"),
-        ({"batch": 8}, "batch is for runs of the language model"),
-        ({"link": "200mbit"}, "link is for"),
-        ({"checkpoint_every": 4}, "checkpoint_every is for"),
+        ({"batch": 8}, "batch applies to runs of the language model"),
+        ({"link": "200mbit"}, "link applies to"),
+        ({"checkpoint_every": 4}, "checkpoint_every applies to"),
     ],
 )
 def test_options_of_another_kind_of_run_are_refused(change: dict[str, Any], words: str) -> None:

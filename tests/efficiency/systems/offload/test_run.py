@@ -76,7 +76,7 @@ def test_a_model_of_another_build_is_refused(tmp_path: Path) -> None:
     from densing.efficiency.systems.offload.halves import Halves
 
     folder = write_deep_model(tmp_path, "GPTNeoX")
-    with pytest.raises(InputError, match="only such models can be cut"):
+    with pytest.raises(InputError, match="only Llama-like models can be cut"):
         Halves(folder)
     with pytest.raises(InputError, match="give a folder of a model"):
         Halves(tmp_path / "none")

@@ -130,7 +130,7 @@ def test_traces_that_are_none_are_refused(tmp_path: Path, text: str, words: str)
         ([], "0 ways"),
         ([(3, 4, 8, 1.0)], "cut=4 lies outside 0 to exit=3"),
         ([(7, None, 16, 1.0)], "exit=7"),
-        ([(3, 1, 8, 1.0), (3, 1, 8, 0.9)], "is there twice"),
+        ([(3, 1, 8, 1.0), (3, 1, 8, 0.9)], "occurs twice"),
         ([(3, 1, 8, float("nan"))], "its quality is nan"),
     ],
 )

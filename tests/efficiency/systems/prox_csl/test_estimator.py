@@ -77,12 +77,12 @@ def test_stores_are_partitions_under_one_numbering() -> None:
     ("settings", "message"),
     [
         ({"lam": 0}, "lam=0; give above 0"),
-        ({"lam": float("nan")}, "lam=nan is no number"),
+        ({"lam": float("nan")}, "lam=nan is not a number"),
         ({"partitions": 0}, "partitions=0; give at least 1"),
-        ({"partitions": 2.5}, "partitions=2.5 is no whole number"),
+        ({"partitions": 2.5}, "partitions=2.5 is not a whole number"),
         ({"partitions": 401}, "partitions=401 with n_samples=400"),
         ({"updates": -1}, "updates=-1; give at least 0"),
-        ({"alpha": "much"}, "alpha='much' is no number"),
+        ({"alpha": "much"}, "alpha='much' is not a number"),
         ({"start": "best"}, "start='best'; give one of naive, owa, zeros"),
     ],
 )

@@ -62,11 +62,11 @@ def test_bytes_are_those_of_the_messages(ranks: tuple[int, dict[str, Any]]) -> N
 def test_ranks_without_a_partition_and_devices_are_refused() -> None:
     with pytest.raises(InputError, match="3 ranks and 2 partitions"):
         find(RunSpec("prox-csl", {"partitions": 2}, nproc=3))
-    with pytest.raises(InputError, match="processors only"):
+    with pytest.raises(InputError, match="CPUs only"):
         find(RunSpec("csl", nproc=2, device="cuda"))
     with pytest.raises(InputError, match="leave --delay out"):
         find(RunSpec("owa", nproc=2, delay="shifted-exp:mu=10"))
-    with pytest.raises(InputError, match="not run for real"):
+    with pytest.raises(InputError, match="can only be simulated"):
         find(RunSpec("owl-qn", nproc=2))
 
 

@@ -63,7 +63,7 @@ def test_every_set_of_enough_workers_decodes_a_gradient_code(workers: int, r: in
     assert worst < 1e-5, f"condition number {scheme.condition():.3g}"
     for some in combinations(range(workers), workers - r):
         missing = sorted(set(range(workers)) - set(some))
-        with pytest.raises(InputError, match=f"more of workers {', '.join(map(str, missing))} are needed"):
+        with pytest.raises(InputError, match=f"more messages from workers {', '.join(map(str, missing))} are needed"):
             scheme.weights(some)
 
 
@@ -231,7 +231,7 @@ def test_backup_workers_without_any_drop_are_the_plain_sum_and_with_some_the_mea
         scheme = backup(4, 1)
         assert not scheme.exact
         assert off(decoded(scheme, gradients, order), 4 * gradients[list(order[:3])].mean(axis=0)) < 1e-6
-    with pytest.raises(InputError, match="more of workers 0, 1 are needed"):
+    with pytest.raises(InputError, match="more messages from workers 0, 1 are needed"):
         backup(4, 1).weights([2, 3])
 
 
@@ -259,9 +259,9 @@ def test_the_server_is_satisfied_exactly_when_nobody_is_lacking(data: st.DataObj
         (lambda: uncoded(0, 1), "0 workers"),
         (lambda: gradient_code(4, 1), "each partition twice"),
         (lambda: gradient_code(4, 5), "there are 4 partitions"),
-        (lambda: clustered_code(6, 2, 4), "not equal"),
+        (lambda: clustered_code(6, 2, 4), "do not divide 6 workers evenly"),
         (lambda: clustered_code(6, 4, 2), "r = 4"),
-        (lambda: clustered_code(4, 2, 1, (2, 1)), "rising numbers"),
+        (lambda: clustered_code(4, 2, 1, (2, 1)), "increasing numbers"),
         (lambda: lagrange(4, 1), "give r = 2 or more"),
         (lambda: lagrange(4, 5), "r = 5"),
         (lambda: backup(4, 4), "drop = 4"),

@@ -56,8 +56,8 @@ def changed(schedule, number, **fields):
         ({"end": 9.0}, "its channel"),
         ({"start": float("nan")}, "finite"),
         ({"chunks": ()}, "at least one"),
-        ({"chunks": (0, 0)}, "different"),
-        ({"chunks": (7,)}, "there are chunks"),
+        ({"chunks": (0, 0)}, "no chunk twice"),
+        ({"chunks": (7,)}, "chunks must lie between"),
         ({"dst": 5}, "no such channel"),
     ],
 )
@@ -101,11 +101,11 @@ def test_the_checker_refuses_sums_added_twice_or_late():
 
 
 def test_bad_topologies_and_sketches():
-    with pytest.raises(InputError, match="nothing leads from rank"):
+    with pytest.raises(InputError, match="no path leads from rank"):
         synthesise(machine([(0, 1, 1), (1, 0, 1)], 3), "all_gather", Sketch("plain"))
     with pytest.raises(InputError, match="must join two different ranks"):
         machine([(0, 0, 1)], 2)
-    with pytest.raises(InputError, match="is there twice"):
+    with pytest.raises(InputError, match="occurs twice"):
         machine([(0, 1, 1), (0, 1, 2)], 2)
     for cost in (float("nan"), float("inf"), -1.0, 0.0):
         with pytest.raises(InputError, match="must be finite"):
@@ -114,7 +114,7 @@ def test_bad_topologies_and_sketches():
     for sketch, words in [
         (Sketch("s", relays=((0, 9),)), "not within a node"),
         (Sketch("s", symmetry=((1, 3),)), "not whole blocks"),
-        (Sketch("s", relays=((0, 1),), symmetry=((1, 2),)), "looks different"),
+        (Sketch("s", relays=((0, 1),), symmetry=((1, 2),)), "does not have the symmetry"),
         (Sketch("s", chunks_up=0), "chunks_up 0"),
         (Sketch("s", policy="most"), "neither uc-min"),
     ]:

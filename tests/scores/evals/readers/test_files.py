@@ -77,9 +77,9 @@ def test_folder_without_results(tmp_path: Path) -> None:
         (b"[1, 2]", "holds a list; expected lm-eval"),
         (b'{"hidden_size": 8}', "an object with hidden_size; expected lm-eval"),
         (b'{"results": 3, "config": {}}', "no object 'results'"),
-        (b'{"results": {"a": 3}, "config": {}}', "results of 'a' are no object of metrics"),
-        (b'{"results": {"a": {"acc,none": "high"}}, "config": {}}', "a, acc,none: 'high' is no number"),
-        (b'{"results": {"a": {"acc,none": true}}, "config": {}}', "'True' is no number"),
+        (b'{"results": {"a": 3}, "config": {}}', "results of 'a' are not an object of metrics"),
+        (b'{"results": {"a": {"acc,none": "high"}}, "config": {}}', "a, acc,none: 'high' is not a number"),
+        (b'{"results": {"a": {"acc,none": true}}, "config": {}}', "'True' is not a number"),
         (
             b'{"results": {"a": {"acc,none": 1e999}}, "config": {}}',
             "no measurement; .*a, acc is inf, no finite number",

@@ -58,5 +58,5 @@ def test_lighteval_details(tmp_path: Path, spelling: str, as_text: bool) -> None
 def test_damaged_lighteval(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="acc is 'high', expected a number"):
         read_results(lighteval_file(tmp_path, results={"a|b|0": {"acc": "high"}}))
-    with pytest.raises(InputError, match="no object of metrics"):
+    with pytest.raises(InputError, match="not an object of metrics"):
         read_results(lighteval_file(tmp_path, results={"a|b|0": 3}))

@@ -35,8 +35,12 @@ def test_opencompass_summary(tmp_path: Path) -> None:
     ("text", "error", "message"),
     [
         ("a,b\n1,2\n", InputError, "an OpenCompass summary has dataset, version, metric, mode"),
-        ("dataset,version,metric,mode,m\na,-,accuracy,gen,132.0\n", TableError, "row 2, column m: '132.0' is no score"),
-        ("dataset,version,metric,mode,m\na,-,accuracy,gen,high\n", TableError, "'high' is no score"),
+        (
+            "dataset,version,metric,mode,m\na,-,accuracy,gen,132.0\n",
+            TableError,
+            "row 2, column m: '132.0' is not a score",
+        ),
+        ("dataset,version,metric,mode,m\na,-,accuracy,gen,high\n", TableError, "'high' is not a score"),
         ("dataset,version,metric,mode,m\na,-,accuracy,gen,-\n", InputError, "no score in the table"),
         ("dataset,version,metric,mode,m\na,-\n", TableError, "2 cells, but the header has 5"),
     ],

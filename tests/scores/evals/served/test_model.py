@@ -145,11 +145,11 @@ def test_weights_of_a_gguf_file_weigh_what_the_file_holds() -> None:
         ({"exit": 5}, f"exit=5: .* has {LAYERS} layers"),
         ({"cut": 5}, f"cut=5: .* has {LAYERS} layers"),
         ({"exit": 2, "cut": 3}, r"cut=3 lies after exit=2"),
-        ({"exit": 0}, r"exit=0 is no number of layers from 1 up"),
+        ({"exit": 0}, r"exit=0 is not a number of layers from 1 up"),
         ({"cut": 1, "cut_bits": 3}, r"cut_bits=3 is not offered; choose one of 2, 4, 8, 16"),
         ({"weight_bits": 2}, r"weight_bits=2 is not offered"),
         ({"cut_bits": 8}, r"without a cut"),
-        ({"exit": "x"}, r"exit='x' is no number"),
+        ({"exit": "x"}, r"exit='x' is not a number"),
         ({"weight_bits": 4, "peft": "adapter"}, r"merge it into the weights first"),
     ],
 )

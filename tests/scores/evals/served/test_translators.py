@@ -124,7 +124,7 @@ def test_states_that_are_no_numbers_are_refused(model: ModelSpec, tmp_path: Path
         network.model.layers[1].mlp.down_proj.weight[0, 0] = math.nan
     network.save_pretrained(tmp_path / "m")
     broken = ModelSpec.of("hf", {"pretrained": str(tmp_path / "m"), "dtype": "float32"})
-    with pytest.raises(InputError, match="behind layer 2 holds values that are no numbers"):
+    with pytest.raises(InputError, match="behind layer 2 contains NaN or infinity"):
         fit_translators(broken, [2], TEXTS, tmp_path / "out", tokens=2000, block=100)
     assert not (tmp_path / "out").exists()
 
@@ -143,7 +143,10 @@ def test_stored_translators_that_do_not_fit_are_refused(model: ModelSpec, tmp_pa
     from safetensors.torch import save_file
 
     broken = {"2.matrix": torch.full((16, 16), math.nan).half(), "2.bias": torch.zeros(16).half()}
-    for tensors, error, message in ((broken, InputError, "are no numbers"), ({}, ArtefactError, "is missing")):
+    for tensors, error, message in (
+        (broken, InputError, "contains NaN or infinity"),
+        ({}, ArtefactError, "is missing"),
+    ):
         save_file(tensors, str(tmp_path / WEIGHTS))
         from densing.scores.evals.identity import file_digest
 

@@ -31,11 +31,11 @@ def made(count: int = 60) -> list[Film]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"Meter": 101}, r"film 1 \(A\): Meter 101 is no whole number of 0 to 100"),
+        ({"Meter": 101}, r"film 1 \(A\): Meter 101 is not a whole number from 0 to 100"),
         ({"Meter": -1}, "Meter -1"),
         ({"Meter": 63.5}, "Meter 63.5"),
         ({"Meter": "good"}, "Meter 'good'"),
-        ({"Reviews": -2}, "Reviews -2 is no number from 0 up"),
+        ({"Reviews": -2}, "Reviews -2 is not a number of 0 or more"),
     ],
 )
 def test_a_score_that_is_none_names_its_film(change: dict[str, Any], message: str) -> None:
