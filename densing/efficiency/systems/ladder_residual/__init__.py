@@ -3,8 +3,8 @@
 Claims: tokens per second of Llama models in decoding. The authors' plot script gives, per link and batch, the standard
 model, ladder, parallel attention, and a bound without communication. Compute is fitted to the bound and the all-reduce
 to the standard model; ladder is then predicted by the plan and compared with a null model without one; parallel
-attention is arithmetic. The headlines are predicted from data sheets. How the compute of a layer divides between attention and MLP
-is not published: ``equal`` halves it, ``own`` takes what the shapes of the matrices say.
+attention is arithmetic. The headlines are predicted from data sheets. How the compute of a layer divides between
+attention and MLP is not published: ``equal`` halves it, ``own`` takes what the shapes of the matrices say.
 
 Source: Zhang et al., ICML 2025, arXiv 2501.06589.
 """
