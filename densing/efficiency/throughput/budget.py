@@ -118,7 +118,7 @@ def checkpoint_interval(write_s: float, between_s: float) -> float:
     Examples
     --------
     >>> round(checkpoint_interval(60.0, 10_000.0))
-    1057
+    1056
     """
     if write_s >= 2 * between_s:
         return between_s
@@ -138,8 +138,8 @@ def slowdown(work_s: float, write_s: float, between_s: float, restart_s: float) 
 
     Examples
     --------
-    >>> round(slowdown(1057.0, 60.0, 10_000.0, 600.0), 3)
-    1.188
+    >>> round(slowdown(1056.0, 60.0, 10_000.0, 600.0), 3)
+    1.187
     """
     try:
         return between_s * math.exp(restart_s / between_s) * math.expm1((work_s + write_s) / between_s) / work_s

@@ -260,8 +260,8 @@ class _Step:
         scattered = self.collective("reduce_scatter", gradients, n, runs.tp)
         gathered = self.collective("all_gather", weights, n, runs.tp)
         whole = np.where(runs.zero == 0, self.collective("all_reduce", gradients, n, runs.tp), scattered + gathered)
-        # Gradients in shards are scattered after every micro-batch.
-        often = np.where(runs.zero == 2, runs.parts, 1)
+        # Gradients in shards are scattered after every micro-batch; in a pipeline they are summed first.
+        often = np.where((runs.zero == 2) & (runs.pp == 1), runs.parts, 1)
         whole = whole + (often - 1) * scattered
         hidden = np.maximum(whole - BEHIND_BACKWARD * often * backward, 2 * LEAST_EXPOSED * whole)
         beside = np.where(runs.hidden_gradients > 0, hidden, whole)

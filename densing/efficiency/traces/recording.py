@@ -56,7 +56,7 @@ class Schedule:
     >>> Schedule(active=0)
     Traceback (most recent call last):
         ...
-    densing.core.errors.InputError: record(active=0): a whole number from 1 up is needed
+    densing.core.errors.InputError: record(active=0): must be a whole number from 1 up
     """
 
     wait: int = 1
