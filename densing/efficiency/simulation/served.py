@@ -112,7 +112,8 @@ def check_served(request: Served) -> None:
     >>> check_served(Served("toy", (1.0,), (), (0.0, 0.0), (0.0, 0.0), tokens=8, width=4))
     Traceback (most recent call last):
         ...
-    densing.core.errors.InputError: toy: device_s, edge_s: 1 and 0 layers, but both need the same number; measure the same model on both sides
+    densing.core.errors.InputError: toy: device_s, edge_s: 1 and 0 layers, but both need the same number; measure
+    the same model on both sides
     """
     if len(request.device_s) != len(request.edge_s) or not request.device_s:
         raise InputError(

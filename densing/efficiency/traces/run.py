@@ -330,7 +330,7 @@ def check_ranks(claims: Iterable[tuple[int, str]]) -> None:
     --------
     >>> check_ranks([(0, "a.json"), (0, "b.json")])
     Traceback (most recent call last):
-    densing.core.errors.InputError: a.json and b.json both claim rank 0; leave one out, or state the rank of each (ranks=)
+    densing.core.errors.InputError: a.json and b.json both claim rank 0; leave one out, or state the rank of each
     (ranks=)
     """
     owners: dict[int, str] = {}
