@@ -57,3 +57,16 @@ def test_resamples_of_many_runs_fit_into_memory() -> None:
     label = np.arange(rows)
     drawn = resample_cases(np.random.default_rng(0), np.ones(rows), np.ones(rows), label, label, 4, 5)
     assert drawn.weights.shape == (4, rows) and (drawn.weights.sum(axis=1) == rows).all() and not drawn.redrawn
+
+
+@pytest.mark.parametrize(
+    ("law", "column", "most"), [("power", "params", 1e15), ("power", "loss", 1e3), ("chinchilla", "tokens", 1e18)]
+)
+def test_the_largest_numbers_that_a_fit_takes(law: str, column: str, most: float) -> None:
+    rows = pd.DataFrame({"params": [1e8, 1e9, 7e9], "tokens": [1e9, 2e9, 3e9], "loss": [3.2, 2.5, 2.1]})
+    shape = get_law(law)
+    rows[column] = [*rows[column][:2], most]
+    assert read_runs(rows, shape)[0][column].iloc[-1] == most
+    rows[column] = [*rows[column][:2], 1.01 * most]
+    with pytest.raises(TableError, match=f"column {column}"):
+        read_runs(rows, shape)

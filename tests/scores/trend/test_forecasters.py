@@ -178,3 +178,21 @@ def test_equal_parts_draw_from_every_member() -> None:
     middle = (STILL.abilities(known, later).mean() + TREND.abilities(known, later).mean()) / 2
     assert pool.mean() == pytest.approx(middle, abs=0.1)
     assert pool.std() > TREND.abilities(known, later).std()
+
+
+def test_the_nearest_score_errs_as_successors_did_either_way() -> None:
+    models = pd.DataFrame({"model": ["old", "new"], "family": ["a", "b"], "organisation": ["x", "y"],
+                           "days": [100.0, 400.0], "log_params": [20.0, 20.0]})  # fmt: skip
+    known = Known(
+        models=models,
+        abilities=np.zeros((400, 2, 1)),
+        slopes=np.zeros((400, 1)),
+        scores=pd.DataFrame({"model": ["old", "new"], "test": "t", "score": [0.5, 0.6]}),
+    )
+    later = pd.DataFrame({"model": ["next"], "log_params": [20.0]})
+    cells = pd.DataFrame({"model": ["next", "next"], "test": ["t", "unseen"]})
+    drawn = Nearest().scores(known, later, cells)
+    # The latest of its size has .6, and missed its own predecessor by .1.
+    values, counts = np.unique(drawn[:, 0].round(9), return_counts=True)
+    assert values.tolist() == [0.5, 0.7] and counts.min() > 150
+    assert np.isnan(drawn[:, 1]).all()
