@@ -66,7 +66,7 @@ SHARDINGS = (
 RECOMPUTED = (
     (0, "^$|^no|^-$|^off|^false|^0$"),
     (2, "^full|^all|^every layer|^uniform|^block|^true|^yes|^1$|^on$"),
-    (1, "^selective|^core|attn|attention|_act|moe|mlp|norm"),
+    (1, "^selective|^core|attn|attention|_act|moe|mlp|norm|proj"),
 )
 """What is computed again, by the word that says so; "not said" is nothing."""
 NARROW = "bf16|bfloat16|fp16|float16|half|16|fp8|float8|fp4|amp|mixed"
