@@ -133,7 +133,7 @@ def test_a_server_and_its_workers_with_injected_delays_beside_the_plan_that_draw
     ("options", "said"),
     [
         (["--technique", "co3"], "unknown technique 'co3'; did you mean 'co2'?"),
-        (["--technique", "zero3"], "zero3: can be simulated"),
+        (["--technique", "zero3"], "zero3: can only be simulated"),
         (["--technique", "pipeline", "--nproc", "5"], "pp: 5 stages for 4 layers"),
         (["--technique", "pipeline", "--batch", "6"], "batch: 6 cannot be divided by micro_batches 4"),
         (["--technique", "pipeline", "--set", "cuts=4"], "leave a stage without layers"),

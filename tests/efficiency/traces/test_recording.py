@@ -203,7 +203,7 @@ def test_a_failure_before_the_recording_stays_itself(tmp_path: Path) -> None:
 
 
 def test_a_loop_too_short_is_told(tmp_path: Path) -> None:
-    with pytest.warns(RuntimeWarning, match=r"called step\(\) 1 time\(s\) but the first trace needs 5"):
+    with pytest.warns(RuntimeWarning, match=r"called step\(\) 1 time\(s\), but the first trace needs 5"):
         assert loop(tmp_path / "a", 1).files == ()
     with pytest.warns(RuntimeWarning, match="ended before 3 steps were recorded"):
         assert len(loop(tmp_path / "b", 3).files) == 1
@@ -237,7 +237,7 @@ def test_a_profiler_that_breaks_is_let_go(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_traces_of_an_earlier_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop(tmp_path, 5)
-    with pytest.raises(InputError, match=r"rank00000\.pt\.trace\.json\.gz: a trace of an earlier run"):
+    with pytest.raises(InputError, match=r"rank00000\.pt\.trace\.json\.gz: is a trace of an earlier run"):
         record(tmp_path).start()
     # Rank 1 of the same run may find rank 0's fresh trace, but not that of a rank it does not have.
     monkeypatch.setenv("RANK", "1")
@@ -301,7 +301,7 @@ def test_nonsense_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="rank=-1"):
         record(tmp_path, rank=-1).start()
     for option, value in [("active", 0), ("wait", -1), ("repeat", 1.5), ("warmup", True)]:
-        with pytest.raises(InputError, match=rf"record\({option}={value}\): a whole number"):
+        with pytest.raises(InputError, match=rf"record\({option}={value}\): must be a whole number"):
             record(tmp_path, **{option: value})
     assert Schedule(0, 0, 1).needed == 1
     recorder = record(tmp_path).start()

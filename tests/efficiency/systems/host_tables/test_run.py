@@ -207,7 +207,7 @@ def test_rows_gathered_ahead_give_the_same_weights(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_ends_too_early_is_no_hang(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="ended with code 7"):
+    with pytest.raises(RuntimeError, match="exited with code 7"):
         trained(tmp_path, partial(dying_task, os.getpid()))
 
 
