@@ -210,8 +210,8 @@ def test_what_makes_no_sense_is_refused_on_all_ranks(runs: dict[str, Any], name:
 def test_a_stage_that_makes_nan_is_named_by_all_ranks(runs: dict[str, Any]) -> None:
     for codec in ("dense", "int8", "topk", "threshold"):
         assert {said[codec] for said in runs["poison"]} == {
-            "step 1: stage 1, layers 2 to 3: its activations hold inf or NaN (its weight blocks.2.mlp.up.weight does "
-            "already); lower the learning rate (--lr), go on from a checkpoint"
+            "step 1: stage 1, layers 2 to 3: its activations hold inf or NaN (its weight blocks.2.mlp.up.weight "
+            "already does); lower the learning rate (--lr), go on from a checkpoint"
         }
 
 
