@@ -15,7 +15,7 @@ import typer
 from densing.cli.grouped import given, grouped
 from densing.cli.options import FORMS, JsonFlag, Report
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar, visible, width
-from densing.core import InputError, Note, formatting
+from densing.core import InputError, Note, formatting, parse_pairs
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Cluster, Workload
@@ -488,7 +488,7 @@ def plan(
     machine = load_cluster(cluster, n=gpus)
     shape = load_workload(model, mode="train").model
     found = plan_layout(
-        shape, machine, machine.n, sequence=sequence, batch=batch, most=most, only=_layout_of(layout),
+        shape, machine, machine.n, sequence=sequence, batch=batch, most=most, only=parse_pairs([layout], "--layout"),
         precision=precision, schedule=schedule,
     )  # fmt: skip
     whole = charged and budget(found, charged)
@@ -498,17 +498,6 @@ def plan(
         typer.echo("\n".join([*_plan_lines(found), *(_budget_lines(whole) if whole else [])]))
     show_notes(found.notes)
     finish(found.notes)
-
-
-def _layout_of(text: str) -> dict[str, int | str]:
-    """Read the parts of a layout."""
-    parts: dict[str, int | str] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        name, _, value = (word.strip() for word in part.partition("="))
-        if name != "recompute" and not value.isdecimal():
-            raise InputError(f"--layout {part}: not a part and a whole number; write tp=8,pp=4,recompute=none")
-        parts[name] = value if name == "recompute" else int(value)
-    return parts
 
 
 def _plan_lines(found: LayoutPlan) -> list[str]:
@@ -545,6 +534,9 @@ def _budget_lines(whole: Budget) -> list[str]:
     def line(label: str, span: Span | None, form: Callable[[float], str]) -> list[str]:
         return [] if span is None else [f"  {label:13}{form(span.value)} ({form(span.low)} to {form(span.high)})"]
 
+    def rounded(value: float) -> str:
+        return f"{float(f'{value:.3g}'):,.0f}"
+
     lost = []
     if whole.checkpoint_every_s is not None and whole.write_s is not None:
         lost = [
@@ -556,10 +548,10 @@ def _budget_lines(whole: Budget) -> list[str]:
         "",
         f"{whole.tokens:,.3g} tokens with the first (range of its step):",
         *line("days", whole.days, lambda value: formatting.number(value, 3)),
-        *line("device hours", whole.device_hours, lambda value: f"{float(f'{value:.3g}'):,.0f}"),
+        *line("device hours", whole.device_hours, rounded),
         *lost,
-        *line("cost", whole.cost, lambda value: f"{float(f'{value:.3g}'):,.0f}"),
-        *line("kWh", whole.kwh, lambda value: f"{float(f'{value:.3g}'):,.0f}"),
+        *line("cost", whole.cost, rounded),
+        *line("kWh", whole.kwh, rounded),
         *line("t CO2e", whole.co2e_kg, lambda value: formatting.number(value / 1000, 3)),
         *([f"  assumed: {'; '.join(whole.assumed)}"] if whole.assumed else []),
     ]

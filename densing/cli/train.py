@@ -27,7 +27,7 @@ class ShapeOptions:
     """What is changed about a model that has a name."""
 
     layers: Annotated[int | None, typer.Option("--layers", min=1, help="Transformer layers.")] = None
-    hidden: Annotated[int | None, typer.Option("--hidden", min=1, help="Width.")] = None
+    hidden: Annotated[int | None, typer.Option("--hidden", min=1, help="Hidden size of the model.")] = None
     heads: Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")] = None
     ffn: Annotated[int | None, typer.Option("--ffn", min=1, help="Hidden size of the feed-forward block.")] = None
 

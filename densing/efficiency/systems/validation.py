@@ -367,19 +367,18 @@ def verdict(claim: Claim, answer: Answer) -> str:
     ``reproduced``, anything else that does only ``agrees``. An answer that depends on what is not published holds where
     its whole range does, and is ``not answerable`` where only a part of it does.
     """
-    if answer.ends is not None and not isinstance(claim.published, str):
-        low, high = answer.ends
-        allowed = (claim.tolerance or 0.0) * abs(claim.published)
-        inside = [abs(end - claim.published) <= allowed for end in answer.ends]
-        if not all(inside) and (any(inside) or low < claim.published < high):
-            return "not answerable"
-        number = 0 if claim.grade == "predicted" else 1
-        return (HELD if all(inside) else MISSED)[number]
     if answer.value is None or (isinstance(answer.value, float) and not math.isfinite(answer.value)):
         return "not answerable"
-    if isinstance(claim.published, str) or isinstance(answer.value, str):
+    if isinstance(claim.published, str):
         held = claim.published == answer.value
+    elif answer.ends is None and isinstance(answer.value, str):
+        held = False
     else:
-        held = abs(answer.value - claim.published) <= (claim.tolerance or 0.0) * abs(claim.published) + 1e-12
+        low, high = answer.ends or (float(answer.value), float(answer.value))
+        allowed = (claim.tolerance or 0.0) * abs(claim.published) + 1e-12
+        inside = [abs(end - claim.published) <= allowed for end in (low, high)]
+        held = all(inside)
+        if not held and (any(inside) or low < claim.published < high):
+            return "not answerable"
     number = 0 if claim.grade == "predicted" else 1
     return (HELD if held else MISSED)[number]

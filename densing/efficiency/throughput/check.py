@@ -226,8 +226,7 @@ def check_throughput(
     predicted = np.where(measured.usable, measured.runs.tokens / step_seconds(measured.runs, own).step, np.nan)
     speeds = measured.about.tokens_per_s.where(measured.about.tokens_per_s > 0).to_numpy(float)
     kinds = measured.runs.kinds(measured.about.generation.isin(known.constants).to_numpy())
-    ranges = {kind: known.spread(kind) for kind in set(kinds)}
-    predicted[[ranges[kind] is None for kind in kinds]] = np.nan
+    predicted[[bool(known.unpredicted(kind)) for kind in kinds]] = np.nan
     unseen = predicted.copy()
     for source in set(measured.about.source) & set(known.without):
         which = (measured.about.source == source).to_numpy()
@@ -262,6 +261,7 @@ def _rows(
     runs, about = measured.runs, measured.about
     per_token = runs.flops_per_token / (runs.devices * runs.flops)
     ran = about.status == "ok"
+    ranges = {kind: known.spread(kind) for kind in map(str, set(kinds))}
     rows = []
     for at, (row_id, source, reason) in enumerate(zip(about.row_id, about.source, about.reason, strict=True)):
         if reason:
@@ -269,7 +269,7 @@ def _rows(
             continue
         seen = about.generation[at] in known.constants
         carried = "" if seen else f" (for {about.generation[at]}, which was never measured)"
-        need, kind, ends = _known(needed[at]), str(kinds[at]), known.spread(str(kinds[at]))
+        need, kind, ends = _known(needed[at]), str(kinds[at]), ranges[str(kinds[at])]
         rows.append(
             Row(
                 row_id,

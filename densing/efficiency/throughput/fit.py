@@ -22,7 +22,17 @@ import pandas as pd
 from densing.core import Array, InputError, Note, Record, formatting, read_json, write_text
 from densing.efficiency.throughput.memory import counted_bytes
 from densing.efficiency.throughput.step import Constants, step_seconds
-from densing.efficiency.throughput.table import EAGER, FOLDER, KINDS, MeasuredRuns, Runs, evidence_of
+from densing.efficiency.throughput.table import (
+    EAGER,
+    FOLDER,
+    KINDS,
+    NEW_GENERATION,
+    ONE_DOMAIN,
+    SEVERAL_DOMAINS,
+    MeasuredRuns,
+    Runs,
+    evidence_of,
+)
 
 FILE = FOLDER / "constants.json"
 GENERATIONS = ("V100", "A100", "H100")
@@ -201,9 +211,10 @@ class Range(Record, frozen=True):
 
     def ends(self, share: float) -> tuple[float, float]:
         """Return the ends of the errors' range that holds such a share."""
-        from scipy.stats import t
+        # Of scipy.stats, which takes half a second to load, it is all that a plan would need.
+        from scipy.special import stdtrit
 
-        half = float(t.ppf(0.5 + share / 2, self.sources - 1)) * (self.scale or math.nan)
+        half = float(stdtrit(self.sources - 1, 0.5 + share / 2)) * (self.scale or math.nan)
         return self.center - half, self.center + half
 
 
@@ -229,12 +240,12 @@ def _ranges(measured: MeasuredRuns, without: Mapping[str, Mapping[str, Constants
     source = measured.about.source
     generations = {name: fit_constants(measured, name) for name in GENERATIONS}
     new = unseen_errors(measured, {name: fitted for name, fitted in generations.items() if fitted})
-    dense = np.isin(kinds, (KINDS[0], KINDS[1]))
+    dense = np.isin(kinds, (ONE_DOMAIN, SEVERAL_DOMAINS))
     # A source on two generations errs differently on each: it counts as two.
     pairs = source + " " + measured.about.generation
     found = ranges_of(
         np.concatenate([errors, np.where(dense, new, np.nan)]),
-        np.concatenate([kinds, np.full(len(kinds), KINDS[3])]),
+        np.concatenate([kinds, np.full(len(kinds), NEW_GENERATION)]),
         pd.concat([source, pairs], ignore_index=True),
     )
     return {kind: each.to_dict() for kind, each in found.items() if each.rows}
@@ -320,27 +331,23 @@ class Frozen:
         columns = {name: np.array([getattr(known[key], name) for key in whose]) for name in NAMES}
         return columns, pd.Series(whose)
 
-    def spread(self, kind: str, share: float = SHARE) -> tuple[float, float] | None:
-        """Return factors on a step's time between which such a share of runs of this kind lies.
+    def spread(self, kind: str) -> tuple[float, float] | None:
+        """Return factors on a step's time between which :data:`SHARE` of runs of this kind lies.
 
         None for a kind that too few sources measured: of it nothing is predicted.
         """
         found = self.ranges.get(kind)
         if found is None or found.scale is None:
             return None
-        low, high = found.ends(share)
+        low, high = found.ends(SHARE)
         # A speed that is predicted too high is a time predicted too short.
         return math.exp(low), math.exp(high)
 
-    def kind(self, runs: Runs, generation: str) -> str:
-        """Return which of the kinds of runs a step on this generation is."""
-        return str(runs.kinds(generation in self.constants)[0])
-
     def unpredicted(self, kind: str) -> str:
         """Return why nothing is predicted of a kind of runs; empty where something is."""
-        if self.spread(kind) is not None:
-            return ""
         found = self.ranges.get(kind)
+        if found is not None and found.scale is not None:
+            return ""
         sources = found.sources if found else 0
         return (
             f"{kind}: not predicted, measured runs come from {formatting.plural(sources, 'source')} and a range takes "

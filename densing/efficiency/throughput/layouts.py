@@ -1,8 +1,9 @@
 """Layouts: every way to split a training step over so many devices, and which is the fastest that fits.
 
 Tried are tensor-parallel groups within a node, context-parallel groups for long sequences, pipelines with and without
-interleaved stages, replicas with ZeRO 0, 1 and 3 (the last without a pipeline), micro-batches of powers of two, and
-recomputation of nothing or of whole layers. Tensor-parallel groups of two devices and more split the sequence too.
+interleaved stages, replicas with ZeRO 0 to 3 (2 and 3 without a pipeline), micro-batches of powers of two, and
+recomputation of nothing, of the core of attention or of whole layers. Tensor-parallel groups of two devices and more
+split the sequence too.
 """
 
 from __future__ import annotations
@@ -187,13 +188,14 @@ def plan_layout(
         )
     candidates = _chosen(candidates, only or {})
     runs = _runs(model, cluster, sequence, candidates, precision, schedule)
-    kinds = runs.kinds(generation in known.constants)
-    for kind in dict.fromkeys(kinds):
-        if reason := known.unpredicted(str(kind)):
+    kinds, ranges = runs.kinds(generation in known.constants), {}
+    for kind in map(str, dict.fromkeys(kinds)):
+        if (ends := known.spread(kind)) is None:
             raise InputError(
-                f"model {model.name}: {reason}; compare techniques on it with data-sheet figures "
+                f"model {model.name}: {known.unpredicted(kind)}; compare techniques on it with data-sheet figures "
                 "(`densing techniques compare`)"
             )
+        ranges[kind] = ends
     own, _ = known.of([generation] * len(candidates))
     seconds = step_seconds(runs, own)
     needed = known.peak_bytes(runs)
@@ -205,7 +207,7 @@ def plan_layout(
             f"{least / 1e9:.0f} GB each); give more devices"
         )
     order = [at for at in np.argsort(seconds.step, kind="stable") if fits[at]]
-    layouts = [_layout(runs, seconds, needed, at, known.spread(str(kinds[at]))) for at in order[:most]]
+    layouts = [_layout(runs, seconds, needed, at, ranges[str(kinds[at])]) for at in order[:most]]
     other = next((at for at in order if (runs.tp[at], runs.pp[at]) != (runs.tp[order[0]], runs.pp[order[0]])), None)
     return LayoutPlan(
         model.name,
@@ -278,7 +280,7 @@ def modelled_step(workload: Workload, cluster: Cluster, zero: int = 0) -> Modell
         split_sequence=np.array([float(split.sequence)]),
         written=np.array([float(not workload.fused_attention)]),
     )
-    ends = known.spread(known.kind(runs, generation))
+    ends = known.spread(str(runs.kinds(generation in known.constants)[0]))
     if ends is None:
         return None
     own, _ = known.of([generation])
@@ -393,8 +395,7 @@ def _pace(device: str, precision: str) -> float:
     return narrow
 
 
-def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, ends: tuple[float, float] | None) -> Layout:
-    assert ends is not None
+def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, ends: tuple[float, float]) -> Layout:
     step = float(seconds.step[at])
     speed = float(runs.tokens[at]) / step
     whole = {name: int(getattr(runs, name)[at]) for name in SPLIT}

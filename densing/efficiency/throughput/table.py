@@ -49,6 +49,7 @@ LONG = 32_768
 KINDS = ("one domain", "several domains", "long sequences", "new generation", "mixture", "eager")
 """Kinds of runs, each with a range of its own: dense ones within one domain of fast links, or over several; beyond
 :data:`LONG` tokens; on a generation that was never fitted; mixtures of experts; eager programs."""
+ONE_DOMAIN, SEVERAL_DOMAINS, LONG_SEQUENCES, NEW_GENERATION, MIXTURE, EAGER_PROGRAM = KINDS
 UNEVEN = 2
 """Layers by which the first and the last stage together may be shorter: embedding and head stand for them."""
 HEAD_WIDTH = 128
@@ -64,7 +65,7 @@ SHARDINGS = (
 )
 """What states of the replicas are called, blanks and underscores as hyphens; the first that is found counts."""
 RECOMPUTED = (
-    (0, "^$|^no|^-$|^off|^false|^0$"),
+    (0, r"^$|^no\b|^none|^not |^-$|^off|^false|^0$"),
     (2, "^full|^all|^every layer|^uniform|^block|^true|^yes|^1$|^on$"),
     (1, "^selective|^core|attn|attention|_act|moe|mlp|norm|proj"),
 )
@@ -167,9 +168,14 @@ class Runs:
 
     def kinds(self, known: Array | bool = True) -> Array:
         """Return which of :data:`KINDS` each step is of; ``known``: whether its generation was fitted."""
-        which = [self.eager > 0, self.experts > 0, ~np.broadcast_to(known, len(self)), self.sequence > LONG,
-                 self.devices > self.node]  # fmt: skip
-        return np.select(which, [KINDS[5], KINDS[4], KINDS[3], KINDS[2], KINDS[1]], KINDS[0])
+        which = {
+            EAGER_PROGRAM: self.eager > 0,
+            MIXTURE: self.experts > 0,
+            NEW_GENERATION: ~np.broadcast_to(known, len(self)),
+            LONG_SEQUENCES: self.sequence > LONG,
+            SEVERAL_DOMAINS: self.devices > self.node,
+        }
+        return np.select(list(which.values()), list(which), ONE_DOMAIN)
 
     @property
     def tokens(self) -> Array:
@@ -396,7 +402,7 @@ class _Reader:
                    "gpu": self.cells.gpu == "", "gpus": np.isnan(devices),
                    "gbs": (self.cells.gbs == "") & (self.cells.grad_acc == "")}  # fmt: skip
         names = pd.DataFrame(missing, index=self.cells.index)
-        listed = names.apply(lambda row: ", ".join(row.index[row]), axis=1) if len(names) else ""
+        listed = names.dot(names.columns + ", ").str.removesuffix(", ")
         self.refuse(names.any(axis=1), listed + ": not stated")
         self.refuse(self.text("model").str.contains("bert|t5|vit"), "model: not a decoder")
         self.refuse(~self.text("workload").isin(["", "pretrain", "sft"]), "workload: " + self.cells.workload)

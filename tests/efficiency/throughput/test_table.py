@@ -102,6 +102,11 @@ def test_every_spelling_of_a_sharding_is_that_sharding(words: str, stage: int) -
     assert set(table.runs.zero) == {stage}
 
 
+def test_a_module_that_is_computed_again_is_not_taken_for_none() -> None:
+    words = ("none", "no", "not said (see recipe)", "norm", "core_attn", "full", "selective")
+    assert read(*({"recompute": word} for word in words)).runs.recompute.tolist() == [0, 0, 0, 1, 1, 2, 1]
+
+
 def test_links_of_a_rack_reach_beyond_its_hosts() -> None:
     rows = ({"gpu": "GB200", "gpus_per_node": 4}, {"gpu": "B200", "gpus_per_node": 4}, {"gpu": "GB300"})
     assert read(*rows).runs.node.tolist() == [64, 4, 64]
