@@ -291,10 +291,16 @@ def compare(
     cluster: ClusterOptions,
     techniques: TechniqueOptions,
     regimes: MapOptions,
+    ideal: Annotated[
+        bool, typer.Option("--ideal", help="Take the cluster's figures as they are, not what published runs reach.")
+    ] = False,
     html: Report = None,
     json: JsonFlag = False,
 ) -> None:
     """Compare techniques on one model and one cluster, from simulated timelines.
+
+    A training step takes the times of its modules and the shares of its links from published runs, where there are any
+    like it, with a range; --ideal takes the cluster's figures as they are.
 
     What does not fit in a device's memory says so, with the smallest change tried that would make it fit; exit code 3
     if it is the fastest.
@@ -328,7 +334,7 @@ def compare(
         problem = f"{refused[0]}: applies to transformers only"
         raise InputError(f"{problem}, and {step.model} is not one; leave it out")
     workload: Step = step.load(machine, names) if other is None else other
-    comparison = compare_techniques(workload, machine, names, knobs=knobs, baseline=baseline)
+    comparison = compare_techniques(workload, machine, names, knobs=knobs, baseline=baseline, ideal=ideal)
     if all(row.status == "does not apply" for row in comparison.rows):
         raise InputError(
             "no technique works here: " + "; ".join(f"{row.technique}: {row.reason}" for row in comparison.rows)
@@ -343,6 +349,7 @@ def compare(
                 **regimes.axes(),
                 knobs=knobs,
                 baseline=baseline,
+                ideal=ideal,
                 progress=lambda done, total: show("map", float(done), float(total)),
             )
     # Of the map's notes those that the comparison has not said already.
@@ -355,7 +362,7 @@ def compare(
             html,
             compare=comparison.rows,
             regime=grid.cells if grid else None,
-            timelines=timelines(workload, machine, comparison, knobs),
+            timelines=timelines(workload, machine, comparison, knobs, ideal=ideal),
             notes=notes,
             baseline=comparison.baseline,
         )
@@ -472,8 +479,9 @@ def plan(
 ) -> None:
     """Find the fastest layout of a training step that fits, and what a whole run with it takes.
 
-    Times come from a cost model fitted to published training speeds (`densing techniques validate --throughput`); the
-    range is made to hold four of five runs of a source that the constants had not seen, and is wider for long sequences
+    All layouts are ranked in closed form, and the ten best simulated as `densing techniques compare` does. Times of
+    modules and shares of links are fitted to published training speeds (`densing techniques validate --throughput`);
+    the range is made to hold four of five runs of a source that the fit had not seen, and is wider for long sequences
     and for new devices. Mixtures of experts are not predicted: one source measured them.
 
     Example: densing techniques plan --model llama3-70b --cluster a100x8-rdma --gpus 1024
@@ -482,15 +490,18 @@ def plan(
     --mtbf 50000h --carbon 0.35
     """
     from densing.efficiency.simulation import load_cluster, load_workload
-    from densing.efficiency.throughput import budget, plan_layout
+    from densing.efficiency.systems import fastest_layouts
+    from densing.efficiency.throughput import budget
 
     charged = terms.load()
     machine = load_cluster(cluster, n=gpus)
     shape = load_workload(model, mode="train").model
-    found = plan_layout(
-        shape, machine, machine.n, sequence=sequence, batch=batch, most=most, only=parse_pairs([layout], "--layout"),
-        precision=precision, schedule=schedule,
-    )  # fmt: skip
+    with timed_bar(quiet=json, label="layouts") as show:
+        found = fastest_layouts(
+            shape, machine, machine.n, sequence=sequence, batch=batch, most=most,
+            only=parse_pairs([layout], "--layout"), precision=precision, schedule=schedule,
+            progress=lambda done, total: show("layouts", float(done), float(total)),
+        )  # fmt: skip
     whole = charged and budget(found, charged)
     if json:
         emit_plain(found.to_dict() | ({"budget": whole.to_dict()} if whole else {}))
@@ -787,12 +798,15 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
     from densing.efficiency.simulation import Workload
     from densing.efficiency.systems import in_memory
 
-    header = ("technique", "memory", "step ms", "exposed ms", "hidden %", "MB sent", "GB memory", "speed-up", "loss")
+    ranged = any(row.low_s for row in comparison.rows)
+    header = ("technique", "memory", "step ms", *(["4 of 5 in"] if ranged else []), "exposed ms", "hidden %", "MB sent",
+              "GB memory", "speed-up", "loss")  # fmt: skip
     rows = [
         (
             row.technique,
             in_memory(row.status, row.room_bytes),
             _scaled(row.step_s, 1e3, 2),
+            *([f"{_scaled(row.low_s, 1e3, 0)} to {_scaled(row.high_s, 1e3, 0)}"] if ranged else []),
             _scaled(row.exposed_comm_s, 1e3, 2),
             _scaled(row.overlap_ratio, 100, 1),
             _scaled(row.bytes, 1e-6, 1),
@@ -808,12 +822,6 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
     late = (
         [] if cluster.delay is None else [f"delays are drawn ({cluster.delay}); standard errors, ms: {errors or '–'}"]
     )
-    modelled = "; ".join(
-        f"{row.technique} {formatting.duration(1e9 * row.modelled_s)} ({formatting.duration(1e9 * row.modelled_low_s)} "
-        f"to {formatting.duration(1e9 * row.modelled_high_s)})"
-        for row in comparison.rows
-        if row.modelled_s and row.modelled_low_s and row.modelled_high_s
-    )
     figures = []
     if not isinstance(workload, Workload) and workload.source:
         figures = [f"figures of {visible(workload.name)} ({visible(workload.evidence)}): {visible(workload.source)}"]
@@ -825,7 +833,7 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
     legend = [
         f"simulated; per rank and step; speed-up over {comparison.baseline}",
         *late,
-        *([f"cost model calibrated on published runs (80 % prediction interval): {modelled}"] if modelled else []),
+        *(["4 of 5 in: steps of sources that the cost model had not seen; speed-ups vary less"] if ranged else []),
         "loss: whether a step is mathematically equivalent to one of plain synchronous training",
         *([f"parameters on the device, of all (either may serve as N): {', '.join(counted)}"] if counted else []),
         *(f"does not fit: {row.technique} {row.reason}" for row in comparison.rows if row.status == "does not fit"),

@@ -70,6 +70,8 @@ class Device(Record, frozen=True):
     measured : tuple of (float, float, float)
         Operations, bytes moved and seconds of pieces of work that were measured: small products reach a share of the
         peak that depends on their shape. Work takes what the piece most like it took, in proportion to operations.
+    step_s : float
+        Seconds of a training step that no size changes, beside the optimizer.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Device(Record, frozen=True):
     efficiency: float = 1.0
     mem_efficiency: float = 1.0
     measured: tuple[tuple[float, float, float], ...] = ()
+    step_s: float = 0.0
 
     def seconds(self, flops: float, moved: float = 0.0) -> float:
         """Return what an operation takes: as measured, else the longer of computing and of moving its bytes (roofline).
@@ -196,7 +199,8 @@ RANGES: tuple[tuple[str, float, float, str], ...] = (
     ("pipelined", 0, 1, "a number"),
 )
 DEVICE_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("flops", 1, 1e24), ("mem_bw", 1, 1e24), ("memory", 0, 1e18), ("efficiency", 1e-6, 1), ("mem_efficiency", 1e-6, 1)
+    ("flops", 1, 1e24), ("mem_bw", 1, 1e24), ("memory", 0, 1e18), ("efficiency", 1e-6, 1), ("mem_efficiency", 1e-6, 1),
+    ("step_s", 0, 1e6),
 )  # fmt: skip
 Table = Mapping[str, Any]
 FILE = Path(__file__).with_name("clusters.toml")

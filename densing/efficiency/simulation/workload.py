@@ -184,6 +184,9 @@ class Workload(Record, frozen=True):
     overlap_weight_gradients : bool
         The tensor-parallel sum of an input's gradient runs beside the gradients of the weights, where the technique
         places no sums of its own (Megatron-LM's asynchronous all-reduce).
+    exposed_sums : float
+        Share of a tensor-parallel sum that a layer waits for where the technique places no sums of its own; the rest
+        runs in pieces beside the products (Megatron-Core's ``tp_comm_overlap``).
     """
 
     model: Transformer
@@ -198,6 +201,7 @@ class Workload(Record, frozen=True):
     dropout: bool = False
     gradient_bytes: int = 0
     overlap_weight_gradients: bool = False
+    exposed_sums: float = 1.0
 
 
 MOST = 10**9
@@ -328,6 +332,8 @@ def check(workload: Workload) -> None:
         raise InputError(f"dtype_bytes: {workload.dtype_bytes} is not a valid number of bytes; give 1, 2, 4 or 8")
     if workload.gradient_bytes not in (0, 1, 2, 4, 8):
         raise InputError(f"gradient_bytes: {workload.gradient_bytes} is not a valid number of bytes; give 1, 2, 4 or 8")
+    if not 0 < workload.exposed_sums <= 1:
+        raise InputError(f"exposed_sums: {workload.exposed_sums} is out of range; give a share above 0, at most 1")
     counts = {
         **{field: getattr(model, field) for field in COUNTS},
         **{field: getattr(split, field) for field in ("dp", "tp", "pp", "cp", "virtual")},

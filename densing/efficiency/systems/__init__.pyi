@@ -18,6 +18,7 @@ from .comparison import title as title
 from .dct.run import DCT as DCT
 from .fedft.run import Federated as Federated
 from .fedft.run import FedFT as FedFT
+from .layouts import fastest_layouts as fastest_layouts
 from .local_sgd.run import LocalSGD as LocalSGD
 from .local_sgd.run import SlowMo as SlowMo
 from .plan import Plan as Plan

@@ -19,7 +19,7 @@ from densing.efficiency.systems.plan import SteadyStep, measure, steady_timeline
 from densing.efficiency.systems.planner import Planned
 from densing.efficiency.systems.registry import BUILT_IN, Technique, get_technique
 from densing.efficiency.systems.splits import remedy
-from densing.efficiency.throughput import Modelled, modelled_step
+from densing.efficiency.throughput import FRAMEWORK, device_of, fitted_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,10 +37,6 @@ FITS, DOES_NOT_FIT, DOES_NOT_APPLY = "simulated", "does not fit", "does not appl
 RANKS = (FITS, DOES_NOT_FIT, DOES_NOT_APPLY)
 TIGHT = 0.8
 """Share of a device's memory above which little is left for what is not counted (buffers, fragments, the driver)."""
-
-
-PLAIN = {"ddp": 0, "ddp-tuned": 0, "zero1": 1, "zero2": 2, "zero3": 3, "tensor-parallel": 0, "pipeline": 0}
-"""Techniques that the cost model also covers, with their ZeRO stage."""
 
 
 class Row(Record, frozen=True):
@@ -76,9 +72,9 @@ class Row(Record, frozen=True):
         technique does not say.
     step_se_s : float, optional
         Standard error of ``step_s``, where the cluster's delays are drawn.
-    modelled_s, modelled_low_s, modelled_high_s : float, optional
-        Of a plain layout: the step by the cost model of measured runs, and between which four of five runs lie that it
-        had not seen (:func:`densing.efficiency.throughput.modelled_step`).
+    low_s, high_s : float, optional
+        Between which four of five steps of plain training lie that the cost model had not seen; None where nothing was
+        measured that is like it (:func:`densing.efficiency.throughput.fitted_step`).
     parameters_on_device, parameters : int, optional
         Of a step that gathers rows: those in the device's memory, and all, the table's with them. Which of them divides
         is a choice of N.
@@ -98,9 +94,8 @@ class Row(Record, frozen=True):
     room_bytes: float | None = None
     changes_loss: str | None = None
     step_se_s: float | None = None
-    modelled_s: float | None = None
-    modelled_low_s: float | None = None
-    modelled_high_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
     parameters_on_device: int | None = None
     parameters: int | None = None
 
@@ -196,8 +191,12 @@ def compare(
     knobs: Settings | None = None,
     baseline: str | None = None,
     remedies: bool = True,
+    ideal: bool = False,
 ) -> Comparison:
     """Simulate techniques on one workload and one cluster.
+
+    A training step takes the times of its modules, the shares of its links and the framework's ways from the cost model
+    of published runs, where these hold any that are like it; the simulator says what overlaps what.
 
     Parameters
     ----------
@@ -211,6 +210,8 @@ def compare(
         Whose step the speed-ups are relative to; the first technique when left out.
     remedies : bool
         Also try what would make a technique fit that does not fit in a device's memory.
+    ideal : bool
+        Take the cluster's own figures as they are, from data sheets or measured.
 
     Returns
     -------
@@ -239,6 +240,7 @@ def compare(
             if knob not in known:
                 raise UnknownNameError(f"knob of {name}:", knob, known)
     reference = baseline or techniques[0]
+    workload, cluster, ends, said = _figures(workload, cluster, ideal)
     outcomes = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in names}
     base = outcomes[reference]
     step = base.step_s if isinstance(base, SteadyStep) else None
@@ -247,20 +249,11 @@ def compare(
         if remedies and row.status == DOES_NOT_FIT and isinstance(workload, Workload):
             change = remedy(get_technique(row.technique), workload, cluster, (knobs or {}).get(row.technique, {}))
             rows[at] = replace(row, reason=f"{row.reason}; {change}") if change else row
-    doubts: dict[str, Note] = {}
-    for at, row in enumerate(rows):
-        if isinstance(workload, Workload) and row.technique in PLAIN and row.step_s is not None:
-            found = modelled_step(workload, cluster, PLAIN[row.technique])
-            if found is not None:
-                rows[at] = replace(
-                    row, modelled_s=found.step_s, modelled_low_s=found.low_s, modelled_high_s=found.high_s
-                )
-                doubts |= {note.code: note for note in found.doubts}
-                if not found.low_s <= row.step_s <= found.high_s:
-                    doubts.setdefault("seconds-differ", _differ(row.technique, row.step_s, found))
+        if ends and row.step_s is not None:
+            rows[at] = replace(rows[at], low_s=row.step_s * ends[0], high_s=row.step_s * ends[1])
     # A stable sort: within a status the order asked for stays.
     rows.sort(key=lambda row: RANKS.index(row.status))
-    notes = [*_notes(rows, workload, cluster), *doubts.values()]
+    notes = [*_notes(rows, workload, cluster), *said]
     for row in rows:
         technique: Any = get_technique(row.technique)
         if isinstance(technique, Planned | TableTechnique) and row.status != DOES_NOT_APPLY:
@@ -272,13 +265,39 @@ def compare(
 
 
 def timelines(
-    workload: Step, cluster: Cluster, comparison: Comparison, knobs: Settings | None = None
+    workload: Step, cluster: Cluster, comparison: Comparison, knobs: Settings | None = None, *, ideal: bool = False
 ) -> list[tuple[str, Timeline]]:
     """Return the simulated steady steps of each technique of a comparison that applies, to be drawn."""
+    workload, cluster, _, _ = _figures(workload, cluster, ideal)
     applied = [row.technique for row in comparison.rows if row.status != DOES_NOT_APPLY]
     step: Any = workload
     plans = {name: get_technique(name).plan(step, cluster, **(knobs or {}).get(name, {})) for name in applied}
     return [(name, steady_timeline(plan, cluster)) for name, plan in plans.items()]
+
+
+def _figures(
+    workload: Step, cluster: Cluster, ideal: bool
+) -> tuple[Step, Cluster, tuple[float, float] | None, list[Note]]:
+    """Return workload and cluster with the cost model's figures, the ends of its range, and where times are from."""
+    if ideal or not isinstance(workload, Workload):
+        return workload, cluster, None, []
+    found = fitted_step(workload, cluster)
+    if found is None:
+        if not device_of(cluster.device.name):
+            return workload, cluster, None, []
+        message = (
+            f"no published run is like this step on {cluster.name}: times follow from the cluster's own figures, "
+            "without a range"
+        )
+        return workload, cluster, None, [Note("own-figures", "info", message, {"cluster": cluster.name})]
+    share = formatting.percent(100 * found.workload.exposed_sums)
+    sums = f", {share} of tensor-parallel sums exposed" if workload.split.tp > 1 else ""
+    message = (
+        f"times of modules and shares of links are those of published runs on {cluster.device.name}, with gradients of "
+        f"{found.workload.gradient_bytes} bytes{sums}, as in {FRAMEWORK}; data-sheet figures: --ideal"
+    )
+    said = [Note("fitted-figures", "info", message, {"framework": FRAMEWORK}), *found.notes]
+    return found.workload, found.cluster, (found.low, found.high), said
 
 
 def _try(technique: Technique, workload: Any, cluster: Cluster, knobs: Mapping[str, Any]) -> SteadyStep | InputError:
@@ -324,18 +343,6 @@ def _row(name: str, outcome: SteadyStep | InputError, base: float | None, worklo
     )
 
 
-def _differ(name: str, step_s: float, found: Modelled) -> Note:
-    """Return the note that measured runs make another step likely than the simulated one."""
-    low, high = (formatting.duration(1e9 * end) for end in (found.low_s, found.high_s))
-    return Note(
-        "seconds-differ",
-        "warning",
-        f"{name}: simulated {formatting.duration(1e9 * step_s)} a step, by the cost model calibrated on published "
-        f"runs {low} to {high}; trust the latter for absolute times; speed-ups are of simulated steps",
-        {"step_s": step_s, "modelled_low_s": found.low_s, "modelled_high_s": found.high_s},
-    )
-
-
 def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
     notes = []
     for row in rows:
@@ -354,7 +361,7 @@ def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
         )
         notes.append(Note("times-without-scores", "info", message, {"recompute": transformer.recompute}))
     if transformer and transformer.recompute == "selective" and transformer.fused_attention:
-        message = "recompute selective: fused attention keeps no scores to recompute, so nothing changes"
+        message = "recompute selective: fused attention keeps no scores, so recomputing it saves no memory"
         notes.append(Note("nothing-to-recompute", "info", message, {"recompute": transformer.recompute}))
     if cluster.delay is not None:
         shares = [row.step_se_s / row.step_s for row in rows if row.step_se_s is not None and row.step_s]
@@ -494,13 +501,14 @@ def regime(
     replicas: Sequence[int] = (),
     knobs: Settings | None = None,
     baseline: str | None = None,
+    ideal: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> RegimeMap:
     """Compare techniques over a grid of bandwidths and batches, or of bandwidths and numbers of replicas.
 
     Parameters
     ----------
-    workload, cluster, techniques, knobs, baseline
+    workload, cluster, techniques, knobs, baseline, ideal
         As for :func:`densing.efficiency.systems.comparison.compare`.
     link : {"intra", "inter", "wide"}, optional
         Which link is varied; the one between nodes when left out, within the node where there is only one.
@@ -539,6 +547,7 @@ def regime(
             knobs=knobs,
             baseline=baseline,
             remedies=False,
+            ideal=ideal,
         )
         for row in sorted(comparison.rows, key=lambda row: list(techniques).index(row.technique)):
             misfit = row.status == DOES_NOT_FIT

@@ -17,12 +17,13 @@ from .fit import Range as Range
 from .fit import fit_constants as fit_constants
 from .fit import freeze as freeze
 from .fit import frozen as frozen
-from .layouts import PRECISIONS as PRECISIONS
-from .layouts import SCHEDULES as SCHEDULES
+from .fitted import FRAMEWORK as FRAMEWORK
+from .fitted import PRECISIONS as PRECISIONS
+from .fitted import SCHEDULES as SCHEDULES
+from .fitted import FittedStep as FittedStep
+from .fitted import fitted_step as fitted_step
 from .layouts import Layout as Layout
 from .layouts import LayoutPlan as LayoutPlan
-from .layouts import Modelled as Modelled
-from .layouts import modelled_step as modelled_step
 from .layouts import plan_layout as plan_layout
 from .memory import counted_bytes as counted_bytes
 from .step import Constants as Constants

@@ -2,37 +2,32 @@
 
 Tried are tensor-parallel groups within a node, context-parallel groups for long sequences, pipelines with and without
 interleaved stages, replicas with ZeRO 0 to 3 (2 and 3 without a pipeline), micro-batches of powers of two, and
-recomputation of nothing, of the core of attention or of whole layers. Tensor-parallel groups of two devices and more
-split the sequence too.
+recomputation of nothing or of whole layers; of the core of attention where that is asked for. Tensor-parallel groups of
+two devices and more split the sequence too.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from itertools import product
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from densing.core import Array, Card, InputError, Note, Readable, Record, UnknownNameError, formatting
-from densing.efficiency.simulation import Cluster, Transformer, Workload, parameter_count
+from densing.efficiency.simulation import Cluster, Transformer, parameter_count
 from densing.efficiency.throughput.fit import Frozen, frozen
+from densing.efficiency.throughput.fitted import SPLIT, constants_on, runs_of
 from densing.efficiency.throughput.memory import RECOMPUTE, memory_parts
 from densing.efficiency.throughput.step import Parts, step_seconds
-from densing.efficiency.throughput.table import UNEVEN, Runs, device_of, narrow_of, read_runs
+from densing.efficiency.throughput.table import UNEVEN, Runs, device_of
 
 VIRTUAL = (1, 2, 4)
-PRECISIONS, SCHEDULES = ("bf16", "fp8"), ("1f1b", "zero-bubble")
 LEAST_PIECE = 4096
 """Tokens of a sequence that a device of a context-parallel group takes at least."""
 ZERO = (0, 1, 2, 3)
 MOST_MICRO_BATCH = 64
-SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute", "ep", "cp")
-"""Columns of a candidate, in this order."""
 REASONS = {
     "compute": "compute and what blocks it",
     "head": "its head",
@@ -180,14 +175,16 @@ def plan_layout(
         )
     known = constants or frozen()
     generation = device_of(cluster.device.name)
-    candidates = list(_layouts(model, cluster, devices, batch, sequence))
+    # Fused attention keeps no scores: recomputing them saves nothing, and is priced where it is asked for.
+    again = (0, 1, 2) if (only or {}).get("recompute") == "selective" else (0, 2)
+    candidates = list(_layouts(model, cluster, devices, batch, sequence, again))
     if not candidates:
         raise InputError(
             f"gpus: no split of {devices} devices divides {model.heads} heads, {model.layers} layers and a batch of "
             f"{batch}; change the number of devices or --batch"
         )
     candidates = _chosen(candidates, only or {})
-    runs = _runs(model, cluster, sequence, candidates, precision, schedule)
+    runs = runs_of(model, cluster, sequence, candidates, precision, schedule)
     kinds, ranges = runs.kinds(generation in known.constants), {}
     for kind in map(str, dict.fromkeys(kinds)):
         if (ends := known.spread(kind)) is None:
@@ -196,8 +193,7 @@ def plan_layout(
                 "(`densing techniques compare`)"
             )
         ranges[kind] = ends
-    own, _ = known.of([generation] * len(candidates))
-    seconds = step_seconds(runs, own)
+    seconds = step_seconds(runs, constants_on(cluster, known))
     needed = known.peak_bytes(runs)
     fits = needed <= (cluster.device.memory or math.inf)
     if not fits.any():
@@ -225,71 +221,8 @@ def plan_layout(
     )
 
 
-class Modelled(NamedTuple):
-    """What a step takes by the cost model.
-
-    Attributes
-    ----------
-    step_s, low_s, high_s : float
-        Seconds, and between which four of five runs lie that the constants had not seen.
-    doubts : tuple of Note
-        In what respects the step is outside everything that was measured.
-    """
-
-    step_s: float
-    low_s: float
-    high_s: float
-    doubts: tuple[Note, ...]
-
-
-def modelled_step(workload: Workload, cluster: Cluster, zero: int = 0) -> Modelled | None:
-    """Return what a training step takes by the cost model of measured runs.
-
-    Parameters
-    ----------
-    workload : Workload
-        With one schedule per stage, 1F1B.
-    cluster : Cluster
-    zero : int
-        Stage of ZeRO.
-
-    Returns
-    -------
-    Modelled or None
-        None where nothing was measured that is like it: inference, linear attention, devices that differ or come late,
-        devices without a data sheet, and kinds of runs that too few sources measured (mixtures of experts).
-
-    Examples
-    --------
-    >>> from densing.efficiency.simulation import load_cluster, load_workload
-    >>> step = load_workload("llama3-70b", mode="train", dp=2, tp=8, pp=4)
-    >>> found = modelled_step(step, load_cluster("a100x8-rdma", n=64))
-    >>> found.low_s < found.step_s < found.high_s
-    True
-    """
-    generation = device_of(cluster.device.name)
-    unlike = cluster.wide is not None or cluster.speed or cluster.delay is not None
-    if workload.mode != "train" or workload.model.linear_attention or unlike or not generation:
-        return None
-    known, split = frozen(), workload.split
-    micro, again = workload.batch // workload.micro_batches, RECOMPUTE.index(workload.recompute)
-    candidate = (split.tp, split.pp, split.virtual, split.dp, micro, workload.micro_batches, zero, again, split.ep,
-                 split.cp)  # fmt: skip
-    runs = replace(
-        _runs(workload.model, cluster, workload.sequence, [candidate]),
-        split_sequence=np.array([float(split.sequence)]),
-        written=np.array([float(not workload.fused_attention)]),
-    )
-    ends = known.spread(str(runs.kinds(generation in known.constants)[0]))
-    if ends is None:
-        return None
-    own, _ = known.of([generation])
-    step = float(step_seconds(runs, own).step[0])
-    return Modelled(step, step * ends[0], step * ends[1], known.doubts(generation, cluster.device.name, runs))
-
-
 def _layouts(
-    model: Transformer, cluster: Cluster, devices: int, batch: int, sequence: int
+    model: Transformer, cluster: Cluster, devices: int, batch: int, sequence: int, again: Sequence[int] = (0, 1, 2)
 ) -> Iterator[tuple[int, ...]]:
     """Yield candidates that frameworks run, see :data:`SPLIT`."""
     node = min(cluster.per_node, devices)
@@ -307,7 +240,7 @@ def _layouts(
                 zero = ZERO[:1] if dp == 1 else ZERO if pp == 1 else ZERO[:2]
                 dealt = [ep for ep in _powers(dp) if dp % ep == 0 and model.experts % ep == 0] if model.experts else [1]
                 yield from (
-                    (tp, pp, *rest, cp) for rest in product(virtual, (dp,), (micro,), (parts,), zero, (0, 1, 2), dealt)
+                    (tp, pp, *rest, cp) for rest in product(virtual, (dp,), (micro,), (parts,), zero, again, dealt)
                 )
 
 
@@ -346,53 +279,6 @@ def _divides(layers: int, pieces: int) -> bool:
 
 def _powers(most: int) -> list[int]:
     return [2**power for power in range(max(most, 1).bit_length())]
-
-
-def _runs(
-    model: Transformer,
-    cluster: Cluster,
-    sequence: int,
-    candidates: Sequence[tuple[int, ...]],
-    precision: str = "bf16",
-    schedule: str = "1f1b",
-) -> Runs:
-    """Return the candidates as columns; software: fused operations, FlashAttention, gradients in 32 bit."""
-    for name, value, known in (("precision", precision, PRECISIONS), ("schedule", schedule, SCHEDULES)):
-        if value not in known:
-            raise UnknownNameError(name, value, known)
-    row = {
-        "row_id": "plan", "framework": "Megatron-Core", "layers": model.layers, "hidden": model.hidden,
-        "heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden": model.ffn, "vocab": model.vocabulary,
-        "mlp": "swiglu" if model.gated else "gelu", "tied_embeddings": int(model.tied), "seq": sequence,
-        "gpu": "H100", "gpus": 1, "mbs": 1, "gbs": 1, "precision": precision, "pp_schedule": schedule,
-        "moe": f"{model.experts} experts, top {model.active}, expert ffn {model.ffn}" if model.experts else "",
-    }  # fmt: skip
-    one = read_runs(pd.DataFrame([row])).runs
-    columns = {field.name: np.repeat(getattr(one, field.name), len(candidates)) for field in fields(Runs)}
-    columns |= dict(zip(SPLIT, np.array(candidates, dtype=float).T, strict=True))
-    device = cluster.device
-    sheet = {
-        "flops": device.flops, "flops_low": device.flops * _pace(device.name, precision),
-        "bandwidth": device.mem_bw, "memory": device.memory,
-        "link": 1 / cluster.intra.beta_s_per_byte,
-        "nic": 1 / cluster.inter.beta_s_per_byte / (cluster.per_node if cluster.inter.shared else 1),
-    }  # fmt: skip
-    columns |= {name: np.full(len(candidates), value) for name, value in sheet.items()}
-    columns["node"] = np.minimum(cluster.per_node, columns["dp"] * columns["tp"] * columns["pp"])
-    # The vendor's attention is faster still, but was measured on one generation only.
-    columns["vendor"] = np.zeros(len(candidates))
-    columns["split_sequence"] = (columns["tp"] > 1).astype(float)
-    return Runs(**columns)
-
-
-def _pace(device: str, precision: str) -> float:
-    """Return how many times as fast as products of 16 bits a device's are."""
-    if precision == "bf16":
-        return 1.0
-    narrow = narrow_of(device)
-    if narrow is None:
-        raise InputError(f"precision {precision}: no products of 8 bits are known of {device}; give bf16")
-    return narrow
 
 
 def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, ends: tuple[float, float]) -> Layout:

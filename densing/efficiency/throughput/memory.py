@@ -45,36 +45,53 @@ def memory_parts(runs: Runs) -> list[dict[str, float]]:
     return [_counted(*row) if np.all(np.isfinite(row)) else {} for row in rows]
 
 
+def workload_of(runs: Runs) -> Workload | None:
+    """Return the first of some runs as a workload; None where its split cannot divide the model.
+
+    Its ``recompute`` is none where single operations are computed again.
+    """
+    row = [float(getattr(runs, name)[0]) for name in _FIELDS]
+    return _workload(*row) if np.all(np.isfinite(row)) else None
+
+
 @cache
-def _counted(*row: float) -> dict[str, float]:
+def _workload(*row: float) -> Workload | None:
     run = dict(zip(_FIELDS, row, strict=True))
     whole = {name: int(value) for name, value in run.items()}
     if any(run[name] < 1 or run[name] != whole[name] for name in ("micro_batch", "parts", "dp")):
-        return {}
+        return None
     ffn = whole["experts"] * whole["expert_ffn"] // whole["ep"] if run["experts"] else whole["ffn"]
     model = Transformer(
         "row", whole["layers"], whole["hidden"], whole["heads"], whole["kv_heads"], whole["hidden"] // whole["heads"],
         ffn, whole["vocabulary"], gated=run["gated"] > 0, tied=run["tied"] > 0,
     )  # fmt: skip
-    step = Workload(
+    sequence = max(whole["sequence"] // whole["cp"], 1) * whole["cp"]
+    split = Split(
+        whole["dp"], whole["tp"], whole["pp"], run["split_sequence"] > 0, virtual=whole["virtual"], cp=whole["cp"]
+    )
+    return Workload(
         model,
         "train",
         whole["micro_batch"] * whole["parts"],
-        max(whole["sequence"] // whole["cp"], 1),
-        Split(
-            whole["dp"] * whole["cp"],
-            whole["tp"],
-            whole["pp"],
-            sequence=run["split_sequence"] > 0,
-            virtual=whole["virtual"],
-        ),
+        sequence,
+        split,
         whole["parts"],
+        recompute="none" if whole["recompute"] == len(RECOMPUTE) else RECOMPUTE[whole["recompute"]],
         fused_attention=not run["written"],
         dropout=bool(run["written"]),
+        gradient_bytes=whole["gradient_bytes"],
     )
+
+
+@cache
+def _counted(*row: float) -> dict[str, float]:
+    step = _workload(*row)
+    if step is None:
+        return {}
+    whole = {name: int(value) for name, value in zip(_FIELDS, row, strict=True)}
     # Half of what layers compute is kept: between nothing computed again and all of it.
     again = ("none", "full") if whole["recompute"] == len(RECOMPUTE) else (RECOMPUTE[whole["recompute"]],)
-    logits = step.sequence * whole["micro_batch"] * -(-whole["vocabulary"] // whole["tp"])
+    logits = step.sequence // whole["cp"] * whole["micro_batch"] * -(-whole["vocabulary"] // whole["tp"])
     try:
         kept = [
             memory(msgspec.structs.replace(step, recompute=each), whole["zero"], gradient_bytes=whole["gradient_bytes"])

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from densing.core import Array, Record
-from densing.efficiency.simulation import ring_terms
+from densing.efficiency.simulation import adam_bytes, ring_terms
 from densing.efficiency.throughput.table import Runs
 
 
@@ -77,14 +77,30 @@ library rounds most of them where they are made."""
 FUSED = 0.6
 """Share of element-wise traffic that is left where operations are fused, and as much of the launches less a bit."""
 FUSED_LAUNCHES = 0.5
-OPTIMIZER_BYTES, EAGER_OPTIMIZER_BYTES = 36, 240
-"""Bytes moved per parameter by a fused Adam, and by an unfused one: some twenty operations on 32 bits."""
+EAGER_OPTIMIZER_BYTES = 240
+"""Bytes moved per parameter by an unfused Adam: some twenty operations on 32 bits. A fused one reads the gradient,
+writes the weight, and reads and writes its state."""
 EXPOSED_SUMS, EXPOSED_RING = 0.3, 0.3
 """Share of all-reduces, and of keys passed round a ring, that stays exposed when they are overlapped."""
 BEHIND_BACKWARD, BEHIND_LAYERS, LEAST_EXPOSED = 0.8, 0.9, 0.05
 SCORE_PASSES, SCORE_PASSES_BACK = 6, 8
+MOVED_BACK = 1.6
+"""Bytes that element-wise operations move backward, over those forward."""
 WEIGHT_BYTES = LOW_BYTES = 2
 LOGIT_PASSES_BYTES = 24
+
+
+class Layer(NamedTuple):
+    """Seconds of a layer's modules for one micro-batch, without what they wait for: forward and backward.
+
+    ``core``: of ``attention`` the scores and what they weight, which selective recomputation does again.
+    """
+
+    attention: Array
+    attention_back: Array
+    mlp: Array
+    mlp_back: Array
+    core: Array
 
 
 class Parts(NamedTuple):
@@ -120,6 +136,22 @@ def step_seconds(runs: Runs, constants: dict[str, Array]) -> Parts:
         return _Step(runs, constants).parts()
 
 
+def layer_seconds(runs: Runs, constants: dict[str, Array]) -> tuple[Layer, Array]:
+    """Return what the modules of a layer take, and what embedding, head and loss take, forward and backward together.
+
+    A layer that its kernels' launches hold up has its modules take so much longer. Communication is left out, and
+    recomputation too.
+
+    Parameters
+    ----------
+    runs, constants
+        As for :func:`step_seconds`.
+    """
+    with np.errstate(all="ignore"):
+        step = _Step(runs, constants)
+        return step.modules(), step.head()
+
+
 class _Step:
     """The pieces of a step; all figures are those of one device."""
 
@@ -143,7 +175,9 @@ class _Step:
         fill = (runs.pp - 1) * (runs.bubble * mean + 2 * handed) / runs.virtual
         exchange = self.exchange(layers, layers * backward, stage)
         shards = np.where(runs.zero >= 1, self.replicas, 1)
-        each = np.where(runs.eager > 0, EAGER_OPTIMIZER_BYTES, OPTIMIZER_BYTES)
+        each = np.where(
+            runs.eager > 0, EAGER_OPTIMIZER_BYTES, runs.gradient_bytes + WEIGHT_BYTES + 2 * adam_bytes(WEIGHT_BYTES)
+        )
         optimizer = self.held(layers) / shards * each / self.bandwidth
         fixed = np.broadcast_to(c["step_s"], np.shape(stage))
         compute = runs.parts * (period - head)
@@ -169,42 +203,48 @@ class _Step:
 
     def layer(self) -> tuple[Array, Array]:
         """Return what a layer takes forward and backward, what is recomputed with the latter."""
-        runs, c, tokens, tp, width = self.runs, self.constants, self.tokens, self.runs.tp, self.runs.hidden
+        runs, each, between = self.runs, self.modules(), self.between()
+        forward = each.attention + each.mlp + between
+        again = np.select(
+            [runs.recompute == 2, runs.recompute == 1, runs.recompute == 3], [forward, each.core, forward / 2], 0.0
+        )
+        return forward, each.attention_back + each.mlp_back + between + again
+
+    def between(self) -> Array:
+        """Return what a pass over a layer waits for: sums of the tensor-parallel group, tokens on their way."""
+        runs = self.runs
+        count = self.tokens * runs.top * runs.hidden * LOW_BYTES
+        routing = np.where(runs.experts > 0, 2 * self.collective("all_to_all", count, runs.ep, runs.tp), 0)
+        return 2 * self.group_sum() + routing
+
+    def modules(self) -> Layer:
+        """Return what the modules of a layer take, their share of a launch that holds them up with it."""
+        runs, tokens, tp, width = self.runs, self.tokens, self.runs.tp, self.runs.hidden
         sparse = runs.experts > 0
         ffn = np.where(sparse, runs.expert_ffn, runs.ffn)
         # Tokens of one expert, and the experts of a device.
         routed = np.where(sparse, tokens * runs.top * runs.ep / np.maximum(runs.experts, 1), tokens)
         held = np.where(sparse, runs.experts / runs.ep, 1)
-        pairs = [
-            self.products(tokens, width, (width + 2 * self.keys) / tp),
-            self.products(tokens, width / tp, width),
-            *(
-                (forward * held, back * held)
-                for forward, back in (
-                    self.products(routed, width, ffn * (1 + runs.gated) / tp),
-                    self.products(routed, ffn / tp, width),
-                )
-            ),
-        ]
-        attention, attention_back = self.attention()
+        queries = self.products(tokens, width, (width + 2 * self.keys) / tp)
+        output = self.products(tokens, width / tp, width)
+        first = self.products(routed, width, ffn * (1 + runs.gated) / tp)
+        second = self.products(routed, ffn / tp, width)
+        core, core_back = self.attention()
         columns = np.where(runs.split_sequence > 0, width / tp, width)
         active = ffn * np.where(sparse, runs.top, 1)
-        moved = LOW_BYTES * tokens * (
-            16 * columns + (4 + 2 * runs.gated) * active / tp + 4 * (width + 2 * self.keys) / tp
-            + np.where(sparse, 8 * runs.top * width, 0)
-        )  # fmt: skip
-        others = moved * np.where(runs.fused > 0, FUSED, 1) / self.bandwidth
-        sums = 2 * self.group_sum()
-        routing = np.where(
-            sparse, 2 * self.collective("all_to_all", tokens * runs.top * width * LOW_BYTES, runs.ep, tp), 0
+        pace = LOW_BYTES * tokens * np.where(runs.fused > 0, FUSED, 1) / self.bandwidth
+        moved = pace * (8 * columns + 4 * (width + 2 * self.keys) / tp)
+        moved_mlp = pace * (
+            8 * columns + (4 + 2 * runs.gated) * active / tp + np.where(sparse, 8 * runs.top * width, 0)
         )
-        least = c["launch_s"] * np.where(runs.fused > 0, FUSED_LAUNCHES, 1)
-        forward = np.maximum(sum(one for one, _ in pairs) + attention + others + sums + routing, least)
-        back = sum(two for _, two in pairs) + attention_back + 1.6 * others + sums + routing
-        again = np.select(
-            [runs.recompute == 2, runs.recompute == 1, runs.recompute == 3], [forward, attention, forward / 2], 0.0
-        )
-        return forward, np.maximum(back, 2 * least) + again
+        attention, mlp = queries[0] + output[0] + core + moved, held * (first[0] + second[0]) + moved_mlp
+        back = queries[1] + output[1] + core_back + MOVED_BACK * moved
+        mlp_back = held * (first[1] + second[1]) + MOVED_BACK * moved_mlp
+        between = self.between()
+        least = self.constants["launch_s"] * np.where(runs.fused > 0, FUSED_LAUNCHES, 1)
+        short = np.maximum(least - attention - mlp - between, 0) / 2
+        short_back = np.maximum(2 * least - back - mlp_back - between, 0) / 2
+        return Layer(attention + short, back + short_back, mlp + short, mlp_back + short_back, core)
 
     def attention(self) -> tuple[Array, Array]:
         """Return what the core of attention takes forward and backward."""

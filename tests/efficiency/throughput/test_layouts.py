@@ -11,8 +11,9 @@ import pytest
 
 from densing.core.errors import InputError
 from densing.efficiency.simulation import load_cluster, load_workload
-from densing.efficiency.throughput import check_throughput, frozen, modelled_step, plan_layout, step_seconds
-from densing.efficiency.throughput.layouts import _layouts, _runs
+from densing.efficiency.throughput import check_throughput, frozen, plan_layout, step_seconds
+from densing.efficiency.throughput.fitted import runs_of
+from densing.efficiency.throughput.layouts import _layouts
 
 SMALL = load_workload("llama-8b").model
 
@@ -102,7 +103,7 @@ def test_no_plan_takes_more_than_the_devices_have(name: str, sequence: int, clus
 def test_states_in_shards_pay_latency_for_every_layer() -> None:
     # 2,048 replicas of a small model: a ring over 255 nodes has its latency in each of the layers' collectives.
     model, cluster = load_workload("llama-8b").model, load_cluster("h100x8-nvlink", n=2048)
-    runs = _runs(model, cluster, 4096, [(1, 1, 1, 2048, 1, 1, stage, 0, 1, 1) for stage in (1, 3)])
+    runs = runs_of(model, cluster, 4096, [(1, 1, 1, 2048, 1, 1, stage, 0, 1, 1) for stage in (1, 3)])
     own, _ = frozen().of(["H100"] * 2)
     plain, sharded = step_seconds(runs, own).exchange
     hops = 3 * model.layers * (2048 / 8 - 1) * own["far_hop_s"][0]
@@ -135,22 +136,3 @@ def test_a_thousand_devices_are_planned_at_once() -> None:
     started = time.process_time()
     plan_layout(load_workload("llama3-70b").model, load_cluster("a100x8-rdma", n=1024), 1024)
     assert time.process_time() - started < 30
-
-
-def test_a_step_is_the_layout_that_it_would_be_planned_as() -> None:
-    cluster = load_cluster("a100x8-rdma", n=16)
-    first = next(each for each in plan_layout(SMALL, cluster, 16, batch=64, most=10_000).layouts if each.virtual == 1)
-    step = load_workload(
-        "llama-8b", mode="train", tp=first.tp, pp=first.pp, dp=first.dp, batch=first.micro_batch * first.parts,
-        micro_batches=first.parts, sequence=4096, recompute=first.recompute, sequence_parallel=first.tp > 1,
-    )  # fmt: skip
-    found = modelled_step(step, cluster, first.zero)
-    assert found is not None
-    assert (found.step_s, found.low_s, found.high_s) == pytest.approx((first.step_s, first.low_s, first.high_s))
-
-
-def test_nothing_is_said_where_nothing_like_it_was_measured() -> None:
-    step = load_workload("llama-8b", mode="train")
-    assert modelled_step(step, load_cluster("cpu2")) is None
-    assert modelled_step(step, load_cluster("geo48")) is None
-    assert modelled_step(load_workload("llama-8b", mode="prefill"), load_cluster("a100x8-rdma")) is None

@@ -104,19 +104,20 @@ class Pass:
         edge = "embedding" if self.phase == "forward" else "head"
         return module.name in BLOCK or (module.name == edge and self.stage.workload.mode == "train")
 
-    def reduce(self, module: Module, after: Event, share: float = 1.0, label: str = "") -> Event:
+    def reduce(self, module: Module, after: Event, share: float = 1.0, label: str = "", exposed: float = 1.0) -> Event:
         """Add the sum over the tensor-parallel group of a module's output, or of its input's gradient.
 
         Where the sequence is split between such sums, a reduce-scatter and, before the next module, an all-gather.
-        A layer that is recomputed sums up what it leaves once more.
+        A layer that is recomputed sums up what it leaves once more. Of a sum that runs in pieces beside the products,
+        only the ``exposed`` share of its time is waited for.
         """
         count, name = module.activation * share, f"{module.name}{label}"
-        for _ in range(2 if self.recomputes(module) else 1):
-            if self.stage.workload.split.sequence:
-                after = self.stage.collective(f"reduce_scatter {name}", "reduce_scatter", count, "tp", after)
-                after = self.stage.collective(f"all_gather {name}", "all_gather", count, "tp", after)
+        ops = ("reduce_scatter", "all_gather") if self.stage.workload.split.sequence else ("all_reduce",)
+        for op in ops * (2 if self.recomputes(module) else 1):
+            if exposed < 1:
+                after = self.stage.part(f"{op} {name}", op, count, 1.0, after, saved=1 - exposed)
             else:
-                after = self.stage.collective(f"all_reduce {name}", "all_reduce", count, "tp", after)
+                after = self.stage.collective(f"{op} {name}", op, count, "tp", after)
         return after
 
 
@@ -138,18 +139,19 @@ class Blocking:
 
     def lay(self, run: Pass, after: Event) -> Event:
         """Add the pass's tasks, and return when its output is there."""
-        beside = run.phase == "backward" and run.stage.workload.overlap_weight_gradients
+        work = run.stage.workload
+        beside = run.phase == "backward" and work.overlap_weight_gradients and work.exposed_sums == 1
         for module in run.modules:
             if not run.reduces(module):
                 after = run.compute(module, after)
             elif beside:
-                weights = product_share(run.stage.workload, module, run.phase) * run.seconds(module)
+                weights = product_share(work, module, run.phase) * run.seconds(module)
                 ready = run.compute(module, after, run.seconds(module) - weights, closes=False, label=" input")
                 summed = run.reduce(module, ready)
                 done = run.compute(module, ready, weights, opens=False, label=" weights")
                 after = join(summed, done)
             else:
-                after = run.reduce(module, run.compute(module, after))
+                after = run.reduce(module, run.compute(module, after), exposed=work.exposed_sums)
         return after
 
 
@@ -199,11 +201,15 @@ class Exchange:
         Adam moves gradient and weight, and momentum, variance and any master copy twice.
         """
         size = self.stage.workload.dtype_bytes
+        gradient = self.stage.workload.gradient_bytes or size
         held = self.stage.parameters
         if shards > 1:
             # Experts that are dealt out have fewer copies to be divided among.
             held += (self.stage.workload.split.ep - 1) * self.stage.experts
-        return self._move("update", held / shards * (2 * size + 2 * adam_bytes(size)), done)
+        moved = held / shards * (gradient + size + 2 * adam_bytes(size))
+        # What no size changes comes once per step, however many stages a device has.
+        once = self.stage.device.step_s if self.stage.index == self.stage.place else 0.0
+        return self.stage.compute("update", self.stage.device.seconds(0.0, moved) + once, done)
 
     def outer_update(self, done: Event) -> Event:
         """Add a momentum step on the average of the replicas: average and weight move, anchor and momentum twice."""

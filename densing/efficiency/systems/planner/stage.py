@@ -361,6 +361,7 @@ class Layout:
             raise InputError(f"inner = {inner} does not divide the {split.dp} data-parallel ranks; choose a divisor")
         self.split, self.cluster, self.inner = split, cluster, inner
         self.every = bool(cluster.speed) or cluster.delay is not None
+        self._neighbours: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
     @property
     def simulated(self) -> int:
@@ -409,9 +410,12 @@ class Layout:
 
     def neighbours(self, stage: int, other: int) -> list[tuple[int, int]]:
         """Return who hands activations to whom, from a stage to another: real ranks, one pair per simulated rank."""
-        copies, tp = self.split.copies, self.split.tp
-        pairs = [(self._rank(d, t, stage), self._rank(d, t, other)) for d in range(copies) for t in range(tp)]
-        return pairs if self.every else [max(pairs, key=lambda pair: (*self._spread(pair), self._beta(pair)))]
+        if (stage, other) not in self._neighbours:
+            copies, tp = self.split.copies, self.split.tp
+            pairs = [(self._rank(d, t, stage), self._rank(d, t, other)) for d in range(copies) for t in range(tp)]
+            farthest = pairs if self.every else [max(pairs, key=lambda pair: (*self._spread(pair), self._beta(pair)))]
+            self._neighbours[stage, other] = farthest
+        return self._neighbours[stage, other]
 
     def handing_on(self, count: float, source: int, target: int) -> float:
         """Return the seconds in which a rank hands on so many bytes, while all of its stage do the same.

@@ -65,12 +65,12 @@ class Shards(Buckets):
 
 
 class _Layer(NamedTuple):
-    """First and last module of a layer in a pass, the bytes of its parameters, and of experts that are dealt out."""
+    """First and last module of a layer in a pass, its parameters, and those of experts that are dealt out."""
 
     first: Module
     last: Module
-    held: float
-    apart: float
+    held: int
+    apart: int
 
 
 class FullShards(Exchange):
@@ -94,14 +94,13 @@ class FullShards(Exchange):
 
     def begin(self, run: Pass) -> None:
         """List the layers of a pass and what they hold."""
-        size = self.stage.workload.dtype_bytes
         layers = [list(layer) for _, layer in groupby(run.modules, key=lambda module: module.layer)]
         dealt = self.stage.size("ep") > 1
         self.units = []
         for layer in layers:
             apart = sum(module.experts for module in layer) if dealt else 0
             held = sum(module.parameters for module in layer) - apart
-            self.units.append(_Layer(layer[0], layer[-1], float(held * size), float(apart * size)))
+            self.units.append(_Layer(layer[0], layer[-1], held, apart))
         self.gathered, self.at = [NOTHING] * len(self.units) if self.kept else [], -1
         self.kept = not self.reshard
 
@@ -124,9 +123,10 @@ class FullShards(Exchange):
             self.scattered = self._collective("reduce_scatter", "gradients", layer, done)
 
     def _collective(self, op: str, what: str, layer: _Layer, done: Event) -> Event:
-        name = f"{op} {what}"
-        done = self.stage.collective(name, op, layer.held, "dp", done, STREAM)
-        return self.stage.collective(name, op, layer.apart, "expert", done, STREAM)
+        name, work = f"{op} {what}", self.stage.workload
+        size = (work.gradient_bytes or work.dtype_bytes) if what == "gradients" else work.dtype_bytes
+        done = self.stage.collective(name, op, float(layer.held * size), "dp", done, STREAM)
+        return self.stage.collective(name, op, float(layer.apart * size), "expert", done, STREAM)
 
     def finish(self, done: Event) -> None:
         """Update the shard."""

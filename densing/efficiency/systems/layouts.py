@@ -1,0 +1,137 @@
+"""Which layout of a training step is fastest: narrowed down in closed form, then simulated as techniques are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from densing.core import InputError, Note
+from densing.efficiency.simulation import Cluster, Split, Transformer, Workload
+from densing.efficiency.systems.plan import measure
+from densing.efficiency.systems.planner import MEBIBYTE
+from densing.efficiency.systems.registry import get_technique
+from densing.efficiency.throughput import Layout, LayoutPlan, fitted_step, plan_layout
+
+SIMULATED = 10
+"""Layouts that are simulated, the best ones in closed form."""
+MOST_PASSES = 200_000
+"""Passes of a device over a module in one step, beyond which a layout is not simulated."""
+TECHNIQUES = ("ddp", "zero1", "zero2", "zero3")
+"""By ZeRO stage."""
+ALONE = "sequential"
+"""Where there is one replica."""
+LEAST_BUCKET, BUCKET_PER_REPLICA = 40e6, 1e6
+"""Gradients of a bucket, at least and per replica: Megatron-Core's defaults (recalled)."""
+PARTS = {"compute": "compute", "exposed": "exposed communication", "idle": "waiting for other stages"}
+"""What a simulated step is made of, in words."""
+
+
+def fastest_layouts(
+    model: Transformer,
+    cluster: Cluster,
+    devices: int,
+    *,
+    sequence: int = 4096,
+    batch: int = 1024,
+    most: int = 5,
+    only: Mapping[str, int | str] | None = None,
+    precision: str = "bf16",
+    schedule: str = "1f1b",
+    progress: Callable[[int, int], None] | None = None,
+) -> LayoutPlan:
+    """Find the fastest layouts that fit: the best :data:`SIMULATED` in closed form are simulated and ranked anew.
+
+    What a layout takes here is what :func:`densing.efficiency.systems.compare` says of it with the same buckets. A
+    zero-bubble schedule, and steps of very many passes, are ranked in closed form; a note says so.
+
+    Parameters
+    ----------
+    model, cluster, devices, sequence, batch, most, only, precision, schedule
+        As for :func:`densing.efficiency.throughput.plan_layout`.
+    progress : callable, optional
+        Called with the layouts done and the layouts to be simulated.
+
+    Raises
+    ------
+    InputError
+        As :func:`densing.efficiency.throughput.plan_layout`.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation import load_cluster, load_workload
+    >>> found = fastest_layouts(load_workload("llama-8b").model, load_cluster("a100x8-rdma"), 16, batch=64)
+    >>> best = found.layouts[0]
+    >>> best.low_s < best.step_s < best.high_s, sorted(best.parts_s)
+    (True, ['compute', 'exposed', 'idle'])
+    """
+    options: dict[str, Any] = {"only": only, "precision": precision, "schedule": schedule}
+    closed = plan_layout(model, cluster, devices, sequence=sequence, batch=batch, most=max(most, SIMULATED), **options)
+    tried = closed.layouts[:SIMULATED]
+    passes = max(2 * each.parts * 2 * model.layers for each in tried)
+    if schedule != "1f1b" or passes > MOST_PASSES:
+        why = f"a {schedule} schedule" if schedule != "1f1b" else f"{passes:,} passes over modules in a step"
+        note = Note("not-simulated", "info", f"ranked in closed form, not simulated: {why}", {"passes": passes})
+        return replace(closed, layouts=closed.layouts[:most], notes=(*closed.notes, note))
+    done: list[Layout] = []
+    for number, layout in enumerate(tried):
+        done.append(_simulated(layout, model, cluster, sequence, precision))
+        if progress is not None:
+            progress(number + 1, len(tried))
+    ranked = sorted(done, key=lambda layout: layout.step_s)
+    return replace(closed, layouts=(*ranked, *closed.layouts[SIMULATED:])[:most], why=_why(ranked))
+
+
+def step_of(layout: Layout, model: Transformer, sequence: int) -> tuple[Workload, str, dict[str, float]]:
+    """Return a layout as a workload, the technique that exchanges its gradients, and the technique's settings."""
+    split = Split(layout.dp, layout.tp, layout.pp, layout.tp > 1, virtual=layout.virtual, cp=layout.cp, ep=layout.ep)
+    workload = Workload(
+        model, "train", layout.micro_batch * layout.parts, sequence, split, layout.parts, recompute=layout.recompute
+    )
+    if split.copies == 1:
+        return workload, ALONE, {}
+    return workload, TECHNIQUES[layout.zero], {"bucket_mb": bucket_mb(split.copies)} if layout.zero < 3 else {}
+
+
+def bucket_mb(replicas: int) -> float:
+    """Return the size of a bucket of 32-bit gradients that Megatron-Core chooses, MiB.
+
+    Examples
+    --------
+    >>> round(bucket_mb(8), 1), round(bucket_mb(80), 1)
+    (152.6, 305.2)
+    """
+    return max(LEAST_BUCKET, BUCKET_PER_REPLICA * replicas) * 4 / MEBIBYTE
+
+
+def _simulated(layout: Layout, model: Transformer, cluster: Cluster, sequence: int, precision: str) -> Layout:
+    workload, technique, settings = step_of(layout, model, sequence)
+    found = fitted_step(workload, cluster, precision=precision)
+    if found is None:
+        raise InputError(f"{model.name}: no published run is like this step; compare techniques on it instead")
+    steady = measure(get_technique(technique).plan(found.workload, found.cluster, **settings), found.cluster)
+    step = steady.step_s
+    return replace(
+        layout,
+        step_s=step,
+        low_s=step * found.low,
+        high_s=step * found.high,
+        tokens_per_s=layout.tokens_per_s * layout.step_s / step,
+        mfu=layout.mfu * layout.step_s / step,
+        parts_s={
+            "compute": steady.compute_s,
+            "exposed": steady.exposed_comm_s,
+            "idle": max(step - steady.compute_s - steady.exposed_comm_s, 0.0),
+        },
+    )
+
+
+def _why(ranked: list[Layout]) -> str:
+    best = ranked[0]
+    other = next((each for each in ranked if (each.tp, each.pp) != (best.tp, best.pp)), None)
+    if other is None:
+        return "no other split is among the best"
+    name = max(PARTS, key=lambda part: other.parts_s[part] - best.parts_s[part])
+    slower = 100 * (other.step_s / best.step_s - 1)
+    return f"tp {other.tp} and pp {other.pp} take {slower:.1f} % longer, most of it for {PARTS[name]}"

@@ -1,0 +1,228 @@
+"""A step as the simulator is to lay it out: devices that take what the cost model says, links as collectives use them.
+
+The cost model knows what the modules of a layer take on a generation of devices, which shares of its links collectives
+reach and what software does by default; what overlaps what is the simulator's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from densing.core import Array, InputError, Note, UnknownNameError
+from densing.efficiency.simulation import Cluster, Link, Module, Transformer, Workload, modules
+from densing.efficiency.throughput.fit import NAMES, Frozen, frozen
+from densing.efficiency.throughput.memory import RECOMPUTE
+from densing.efficiency.throughput.step import EXPOSED_SUMS, layer_seconds
+from densing.efficiency.throughput.table import Runs, device_of, narrow_of, read_runs
+
+PRECISIONS, SCHEDULES = ("bf16", "fp8"), ("1f1b", "zero-bubble")
+SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute", "ep", "cp")
+"""Columns of a candidate, in this order."""
+FRAMEWORK = "Megatron-Core"
+"""Whose ways are assumed: fused kernels, gradients in 32 bits, sums of the tensor-parallel group beside products."""
+
+
+class FittedStep(NamedTuple):
+    """A workload and a cluster with the cost model's figures.
+
+    Attributes
+    ----------
+    workload : Workload
+        With the framework's bytes per gradient and exposed share of tensor-parallel sums.
+    cluster : Cluster
+        Its device takes what the modules of this workload take; its links have the shares that collectives reach.
+    low, high : float
+        Factors on a simulated step between which four of five runs lie that the constants had not seen.
+    notes : tuple of Note
+        In what respects the step is outside everything that was measured.
+    """
+
+    workload: Workload
+    cluster: Cluster
+    low: float
+    high: float
+    notes: tuple[Note, ...]
+
+
+def fitted_step(
+    workload: Workload, cluster: Cluster, constants: Frozen | None = None, *, precision: str = "bf16"
+) -> FittedStep | None:
+    """Return a training step with the figures of the cost model of measured runs.
+
+    Figures of the cluster that were measured (``densing calibrate``) stay as they are.
+
+    Parameters
+    ----------
+    workload : Workload
+    cluster : Cluster
+    constants : Frozen, optional
+    precision : {"bf16", "fp8"}
+        Of matrix products.
+
+    Returns
+    -------
+    FittedStep or None
+        None where nothing was measured that is like it: inference, linear attention, several sites, devices without a
+        data sheet, and kinds of runs that too few sources measured (mixtures of experts).
+
+    Raises
+    ------
+    InputError
+        When the split cannot divide the model.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation import load_cluster, load_workload
+    >>> step = load_workload("llama3-70b", mode="train", dp=2, tp=8, pp=4)
+    >>> found = fitted_step(step, load_cluster("a100x8-rdma", n=64))
+    >>> found.low < 1 < found.high, found.workload.gradient_bytes
+    (True, 4)
+    """
+    known = constants or frozen()
+    generation = device_of(cluster.device.name)
+    unlike = cluster.wide is not None or workload.model.linear_attention or not generation
+    if workload.mode != "train" or unlike or _measured(cluster, "device"):
+        return None
+    split = workload.split
+    candidate = (
+        split.tp, split.pp, split.virtual, split.dp, workload.batch // workload.micro_batches, workload.micro_batches,
+        0, RECOMPUTE.index(workload.recompute), split.ep, split.cp,
+    )  # fmt: skip
+    runs = replace(
+        runs_of(workload.model, cluster, workload.sequence, [candidate], precision),
+        split_sequence=np.array([float(split.sequence)]),
+        written=np.array([float(not workload.fused_attention)]),
+    )
+    ends = known.spread(str(runs.kinds(generation in known.constants)[0]))
+    if ends is None:
+        return None
+    placed = workload.overlap_weight_gradients or workload.exposed_sums < 1
+    usual = msgspec.structs.replace(
+        workload,
+        gradient_bytes=workload.gradient_bytes or int(runs.gradient_bytes[0]),
+        exposed_sums=workload.exposed_sums if placed or not runs.hidden_sums[0] else EXPOSED_SUMS,
+    )
+    own = constants_on(cluster, known)
+    doubts = known.doubts(generation, cluster.device.name, runs)
+    return FittedStep(usual, paced(usual, cluster, runs, own), *ends, doubts)
+
+
+def constants_on(cluster: Cluster, known: Frozen) -> dict[str, Array]:
+    """Return the constants of a cluster's generation; a message takes no less than the cluster says.
+
+    A link whose figures were measured reaches all of what they say.
+    """
+    own, _ = known.of([device_of(cluster.device.name)])
+    for link, share, hop in ((cluster.intra, "link", "hop_s"), (cluster.inter, "nic", "far_hop_s")):
+        exact = _measured(cluster, "intra" if share == "link" else "inter")
+        own[share] = np.ones(1) if exact else own[share]
+        own[hop] = np.array([link.alpha_s]) if exact else np.maximum(own[hop], link.alpha_s)
+    return own
+
+
+def _measured(cluster: Cluster, part: str) -> bool:
+    return any(
+        name.startswith(f"{part}.") and figure.evidence == "measured" for name, figure in cluster.sources.items()
+    ) or (part == "device" and bool(cluster.device.measured))
+
+
+def paced(workload: Workload, cluster: Cluster, runs: Runs, constants: dict[str, Array]) -> Cluster:
+    """Return the cluster whose device and links take what constants say of a step.
+
+    Parameters
+    ----------
+    workload : Workload
+    cluster : Cluster
+    runs : Runs
+        The workload on the cluster, one row.
+    constants : dict of str to array
+    """
+    c = {name: float(constants[name][0]) for name in NAMES}
+    layer, head = layer_seconds(runs, constants)
+    attention, mlp, last = (
+        next(each for each in modules(workload) if each.name == name) for name in ("attention", "mlp", "head")
+    )
+    # What is done again of single modules the simulator leaves to the device, but for whole layers and written scores.
+    core = layer.core * ((runs.recompute == 1) & (runs.written == 0))
+    half = np.where(runs.recompute == 3, 0.5, 0.0)
+    pieces = [
+        *_pieces(attention, layer.attention, layer.attention_back + core + half * layer.attention),
+        *_pieces(mlp, layer.mlp, layer.mlp_back + half * layer.mlp),
+        *_pieces(last, head / 3, 2 * head / 3),
+    ]
+    device = msgspec.structs.replace(
+        cluster.device,
+        efficiency=min(c["products"], 1.0),
+        mem_efficiency=min(c["memory"], 1.0),
+        measured=tuple(pieces),
+        step_s=c["step_s"],
+    )
+
+    def reached(link: Link, share: str, hop: str) -> Link:
+        return Link(c[hop], link.beta_s_per_byte / c[share], link.shared)
+
+    return cluster.change(
+        device=device,
+        intra=reached(cluster.intra, "link", "hop_s"),
+        inter=reached(cluster.inter, "nic", "far_hop_s"),
+    )
+
+
+def _pieces(module: Module, forward: Array, backward: Array) -> list[tuple[float, float, float]]:
+    return [
+        (module.flops, module.moved, float(forward[0])),
+        (module.backward_flops, module.backward_moved, float(backward[0])),
+    ]
+
+
+def runs_of(
+    model: Transformer,
+    cluster: Cluster,
+    sequence: int,
+    candidates: Sequence[tuple[int, ...]],
+    precision: str = "bf16",
+    schedule: str = "1f1b",
+) -> Runs:
+    """Return the candidates as columns; software: fused operations, FlashAttention, gradients in 32 bit."""
+    for name, value, known in (("precision", precision, PRECISIONS), ("schedule", schedule, SCHEDULES)):
+        if value not in known:
+            raise UnknownNameError(name, value, known)
+    row = {
+        "row_id": "plan", "framework": "Megatron-Core", "layers": model.layers, "hidden": model.hidden,
+        "heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden": model.ffn, "vocab": model.vocabulary,
+        "mlp": "swiglu" if model.gated else "gelu", "tied_embeddings": int(model.tied), "seq": sequence,
+        "gpu": "H100", "gpus": 1, "mbs": 1, "gbs": 1, "precision": precision, "pp_schedule": schedule,
+        "moe": f"{model.experts} experts, top {model.active}, expert ffn {model.ffn}" if model.experts else "",
+    }  # fmt: skip
+    one = read_runs(pd.DataFrame([row])).runs
+    columns = {field.name: np.repeat(getattr(one, field.name), len(candidates)) for field in fields(Runs)}
+    columns |= dict(zip(SPLIT, np.array(candidates, dtype=float).T, strict=True))
+    device = cluster.device
+    sheet = {
+        "flops": device.flops, "flops_low": device.flops * _narrow_pace(device.name, precision),
+        "bandwidth": device.mem_bw, "memory": device.memory,
+        "link": 1 / cluster.intra.beta_s_per_byte,
+        "nic": 1 / cluster.inter.beta_s_per_byte / (cluster.per_node if cluster.inter.shared else 1),
+    }  # fmt: skip
+    columns |= {name: np.full(len(candidates), value) for name, value in sheet.items()}
+    columns["node"] = np.minimum(cluster.per_node, columns["dp"] * columns["tp"] * columns["pp"])
+    # The vendor's attention is faster still, but was measured on one generation only.
+    columns["vendor"] = np.zeros(len(candidates))
+    columns["split_sequence"] = (columns["tp"] > 1).astype(float)
+    return Runs(**columns)
+
+
+def _narrow_pace(device: str, precision: str) -> float:
+    """Return how many times as fast as products of 16 bits a device's are."""
+    if precision == "bf16":
+        return 1.0
+    narrow = narrow_of(device)
+    if narrow is None:
+        raise InputError(f"precision {precision}: no products of 8 bits are known of {device}; give bf16")
+    return narrow
