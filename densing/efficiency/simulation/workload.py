@@ -185,8 +185,8 @@ class Workload(Record, frozen=True):
         The tensor-parallel sum of an input's gradient runs beside the gradients of the weights, where the technique
         places no sums of its own (Megatron-LM's asynchronous all-reduce).
     exposed_sums : float
-        Share of a tensor-parallel sum that a layer waits for where the technique places no sums of its own; the rest
-        runs in pieces beside the products (Megatron-Core's ``tp_comm_overlap``).
+        Share of a tensor-parallel sum that a layer waits for where the technique places no sums of its own; the rest,
+        as far as it is no longer than the module, runs in pieces beside it (Megatron-Core's ``tp_comm_overlap``).
     """
 
     model: Transformer

@@ -91,7 +91,7 @@ LOGIT_PASSES_BYTES = 24
 
 
 class Layer(NamedTuple):
-    """Seconds of a layer's modules for one micro-batch, without what they wait for: forward and backward.
+    """Seconds of a layer's modules for one micro-batch, forward and backward, and of what a pass waits for.
 
     ``core``: of ``attention`` the scores and what they weight, which selective recomputation does again.
     """
@@ -101,6 +101,8 @@ class Layer(NamedTuple):
     mlp: Array
     mlp_back: Array
     core: Array
+    waits: Array
+    waits_back: Array
 
 
 class Parts(NamedTuple):
@@ -139,8 +141,7 @@ def step_seconds(runs: Runs, constants: dict[str, Array]) -> Parts:
 def layer_seconds(runs: Runs, constants: dict[str, Array]) -> tuple[Layer, Array]:
     """Return what the modules of a layer take, and what embedding, head and loss take, forward and backward together.
 
-    A layer that its kernels' launches hold up has its modules take so much longer. Communication is left out, and
-    recomputation too.
+    A layer that its kernels' launches hold up has its modules take so much longer. Recomputation is left out.
 
     Parameters
     ----------
@@ -203,19 +204,19 @@ class _Step:
 
     def layer(self) -> tuple[Array, Array]:
         """Return what a layer takes forward and backward, what is recomputed with the latter."""
-        runs, each, between = self.runs, self.modules(), self.between()
-        forward = each.attention + each.mlp + between
+        runs, each = self.runs, self.modules()
+        forward = each.attention + each.mlp + each.waits
         again = np.select(
             [runs.recompute == 2, runs.recompute == 1, runs.recompute == 3], [forward, each.core, forward / 2], 0.0
         )
-        return forward, each.attention_back + each.mlp_back + between + again
+        return forward, each.attention_back + each.mlp_back + each.waits_back + again
 
-    def between(self) -> Array:
+    def waits(self, attention: Array, mlp: Array) -> Array:
         """Return what a pass over a layer waits for: sums of the tensor-parallel group, tokens on their way."""
         runs = self.runs
         count = self.tokens * runs.top * runs.hidden * LOW_BYTES
         routing = np.where(runs.experts > 0, 2 * self.collective("all_to_all", count, runs.ep, runs.tp), 0)
-        return 2 * self.group_sum() + routing
+        return self.group_sum(attention) + self.group_sum(mlp) + routing
 
     def modules(self) -> Layer:
         """Return what the modules of a layer take, their share of a launch that holds them up with it."""
@@ -240,11 +241,11 @@ class _Step:
         attention, mlp = queries[0] + output[0] + core + moved, held * (first[0] + second[0]) + moved_mlp
         back = queries[1] + output[1] + core_back + MOVED_BACK * moved
         mlp_back = held * (first[1] + second[1]) + MOVED_BACK * moved_mlp
-        between = self.between()
+        waits, waits_back = self.waits(attention, mlp), self.waits(back, mlp_back)
         least = self.constants["launch_s"] * np.where(runs.fused > 0, FUSED_LAUNCHES, 1)
-        short = np.maximum(least - attention - mlp - between, 0) / 2
-        short_back = np.maximum(2 * least - back - mlp_back - between, 0) / 2
-        return Layer(attention + short, back + short_back, mlp + short, mlp_back + short_back, core)
+        short = np.maximum(least - attention - mlp - waits, 0) / 2
+        short_back = np.maximum(2 * least - back - mlp_back - waits_back, 0) / 2
+        return Layer(attention + short, back + short_back, mlp + short, mlp_back + short_back, core, waits, waits_back)
 
     def attention(self) -> tuple[Array, Array]:
         """Return what the core of attention takes forward and backward."""
@@ -262,13 +263,14 @@ class _Step:
             ),
         )
 
-    def group_sum(self) -> Array:
-        """Return what one sum over the tensor-parallel group keeps a layer from going on."""
+    def group_sum(self, beside: Array) -> Array:
+        """Return what a sum over the tensor-parallel group keeps a layer from going on, beside a module at best."""
         runs, c = self.runs, self.constants
         whole = self.collective("all_reduce", self.tokens * runs.hidden * LOW_BYTES, runs.tp, 1)
         crossing = (runs.eager > 0) & (runs.pp > 1)
         waited = np.where(crossing, ring_terms("all_reduce", 2).messages * (runs.tp - 1) * c["crossing_s"], 0)
-        return whole * np.where(runs.hidden_sums > 0, EXPOSED_SUMS, 1) + waited
+        exposed = np.maximum(EXPOSED_SUMS * whole, whole - beside)
+        return np.where(runs.hidden_sums > 0, exposed, whole) + waited
 
     def head(self) -> Array:
         """Return what embedding, head and loss take of a micro-batch."""

@@ -181,6 +181,39 @@ def test_sums_beside_gradients_of_weights_hide_as_much_as_these_take() -> None:
     assert before.step_s - after.step_s == pytest.approx(hidden, rel=0.01)
 
 
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_sum_beside_products_hides_a_share_of_itself_and_no_more_than_a_module(sequence: bool) -> None:
+    blocking = Workload(LAYERS, batch=4, sequence=128, split=Split(tp=2, sequence=sequence))
+    beside = replace(blocking, exposed_sums=0.3)
+    # Fast: three tenths of the layers' 64 sums are waited for, and up to all of the two of embedding and head.
+    before, after = (measured("tensor-parallel", work, Link(0.0, 1e-11)) for work in (blocking, beside))
+    assert 0.3 <= after.exposed_comm_s / before.exposed_comm_s <= (0.3 * 64 + 2) / 66
+    assert after.bytes == before.bytes
+    # Slow: what is hidden is what the modules take that leave a sum.
+    hidden = sum(
+        (module.flops if phase == "forward" else module.backward_flops) / 1e12
+        for module in held_modules(blocking)[0]
+        for phase in ("forward", "backward")
+        if module.name in ("attention", "mlp") or (module.name, phase) == ("head", "backward")
+    )
+    before, after = (measured("tensor-parallel", work, Link(0.0, 1e-7)) for work in (blocking, beside))
+    assert before.step_s - after.step_s == pytest.approx(hidden, rel=0.01)
+    with pytest.raises(InputError, match="exposed_sums: 0 is out of range; give a share above 0, at most 1"):
+        measured("tensor-parallel", replace(blocking, exposed_sums=0), Link(0.0, 0.0))
+
+
+def test_sharded_gradients_travel_in_their_own_size_and_the_optimizer_reads_it() -> None:
+    # Layers that hold all parameters but an embedding of one row: states of two bytes, gradients of two or four.
+    narrow, wide = (
+        measured(
+            "zero3", Workload(LAYERS, batch=4, sequence=128, split=Split(dp=4), gradient_bytes=size), Link(0.0, 0.0)
+        )
+        for size in (2, 4)
+    )
+    held = sum(module.parameters for module in held_modules(Workload(LAYERS, batch=4, sequence=128))[0])
+    assert wide.bytes - narrow.bytes == pytest.approx(2 * held * 3 / 4, rel=0.01)
+
+
 def test_parameters_that_are_kept_are_gathered_once_a_step() -> None:
     work = Workload(LAYERS, batch=4, sequence=128, micro_batches=4, split=Split(dp=4))
     link = Link(0.0, 1e-12)

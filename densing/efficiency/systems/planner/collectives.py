@@ -97,7 +97,7 @@ class CostModel:
     ) -> int:
         """Add a collective, or ``share`` of one whose parts follow each other without paying latency again."""
         real, simulated = tuple(ranks_real), tuple(simulated_ranks)
-        seconds = self._cost(collective_seconds, op, count, real) * share / speed
+        seconds = self.seconds(op, count, real) * share / speed
         if not self.cluster.pipelined or share < 1.0 or speed != 1.0:
             return self.place(graph, name, op, count, real, simulated, stream, after, seconds, share)
         apart = self.cluster.pipelined * self._cost(latency_seconds, op, count, real)
@@ -110,6 +110,10 @@ class CostModel:
         done = self.place(graph, name, op, count, real, simulated, stream, [begun], seconds - apart)
         newest.append(done)
         return done
+
+    def seconds(self, op: str, count: float, real: tuple[int, ...]) -> float:
+        """Return what a collective takes."""
+        return self._cost(collective_seconds, op, count, real)
 
     def place(
         self,

@@ -109,10 +109,13 @@ class Pass:
 
         Where the sequence is split between such sums, a reduce-scatter and, before the next module, an all-gather.
         A layer that is recomputed sums up what it leaves once more. Of a sum that runs in pieces beside the products,
-        only the ``exposed`` share of its time is waited for.
+        the ``exposed`` share of its time is waited for, and all that is longer than the module.
         """
         count, name = module.activation * share, f"{module.name}{label}"
         ops = ("reduce_scatter", "all_gather") if self.stage.workload.split.sequence else ("all_reduce",)
+        if exposed < 1:
+            whole = sum(self.stage.sum_seconds(op, count) for op in ops)
+            exposed = max(exposed, 1 - self.seconds(module) / whole) if whole else exposed
         for op in ops * (2 if self.recomputes(module) else 1):
             if exposed < 1:
                 after = self.stage.part(f"{op} {name}", op, count, 1.0, after, saved=1 - exposed)

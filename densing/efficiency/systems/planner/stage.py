@@ -255,6 +255,11 @@ class Stage:
                 done[position] = (task,)
         return tuple(done)
 
+    def sum_seconds(self, op: str, count: float) -> float:
+        """Return what a tensor-parallel collective takes in the slowest group, by the cost model."""
+        model = self.program.model("tp")
+        return max(model.seconds(op, count, group.real) for group in self._groups["tp"])
+
     def hand_on(self, other: Stage, name: str, count: float, after: Event) -> Event:
         """Send activations to a neighbouring stage, and return when they are there.
 
