@@ -173,6 +173,22 @@ def memory_words(found: Throughput) -> str:
     )
 
 
+def memory_table(found: Throughput) -> str:
+    """Return, source by source, what memory says of what ran and failed, and of printed peaks."""
+    rows = [
+        (
+            source, f"{fits.ran:,}", share(fits.ran_refused), f"{fits.failed:,}", share(fits.failed_passed),
+            f"{fits.peaks:,}",
+            "–" if fits.peak_ratio is None else f"{fits.peak_ratio[1]:.2f} "
+            f"({fits.peak_ratio[0]:.2f} to {fits.peak_ratio[2]:.2f})",
+        )
+        for source, fits in found.memory_by_source.items()
+    ]  # fmt: skip
+    header = ("source", "ran", "of these refused", "failed", "of these said to fit", "peaks",
+              "predicted over printed, median (80 %)")  # fmt: skip
+    return markdown.table(header, rows)
+
+
 def main() -> None:
     """Fit where asked, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -242,6 +258,12 @@ def main() -> None:
         simulated_table(given.rows),
         "## Memory",
         memory_words(found),
+        memory_table(found),
+        "What fails is called \"crashed or out of memory\" by the source with most of them, so that not all failures are "
+        "of memory. What differs between sources: eager programs hold temporaries (factors on states and activations, "
+        "and a reserve, fitted to their peaks); DeepSpeed keeps gradients in 32 bits beside those of 16 and two buckets of 5e8 numbers; FSDP keeps logits in several copies. Not modelled: the "
+        "allocator's fragments, activations that 8-bit products keep in 8 bits, states moved to the host; a pipeline's "
+        "printed peak may be another stage's than the fullest.",
         "## Which layout",
         f"`densing techniques plan {planned}`: {best['fitting']:,} of {best['tried']:,} layouts fit.",
         markdown.table(("tp", "cp", "pp", "stages each", "dp", "ZeRO", "micro-batch", "recompute", "step", "MFU"),

@@ -143,6 +143,8 @@ class Fits(Record, frozen=True):
         Rows that print a peak.
     peak_median_error : float or None
         Median size of the relative error of the peak.
+    peak_ratio : (float, float, float) or None
+        Predicted over printed: the first decile, the median and the last decile.
     """
 
     ran: int
@@ -152,6 +154,7 @@ class Fits(Record, frozen=True):
     failed_passed: float | None = None
     peaks: int = 0
     peak_median_error: float | None = None
+    peak_ratio: tuple[float, float, float] | None = None
 
 
 class Throughput(Readable, Record, frozen=True):
@@ -166,6 +169,8 @@ class Throughput(Readable, Record, frozen=True):
     constants_sha256 : str
         Of the file of constants.
     notes : tuple of Note
+    memory_by_source : mapping of str to Fits
+        Of sources with rows that failed, or that print a peak.
     """
 
     table: str
@@ -174,6 +179,7 @@ class Throughput(Readable, Record, frozen=True):
     memory: Fits
     constants_sha256: str
     notes: tuple[Note, ...] = ()
+    memory_by_source: Mapping[str, Fits] = msgspec.field(default_factory=dict)
 
     def card(self) -> Card:
         """Return what is shown: counts, then the sources."""
@@ -244,8 +250,15 @@ def check_throughput(
         _source(measured, source, predicted, unseen, speeds, broken, known)
         for source in dict.fromkeys(measured.about.source)
     )
+    by_source = {source.source: _fits(measured, needed, source.source) for source in sources}
     return Throughput(
-        measured.name, rows, sources, _fits(measured, needed), known.sha256, _notes(measured, rows, whose)
+        measured.name,
+        rows,
+        sources,
+        _fits(measured, needed),
+        known.sha256,
+        _notes(measured, rows, whose),
+        {name: fits for name, fits in by_source.items() if fits.failed or fits.peaks},
     )
 
 
@@ -399,11 +412,12 @@ def _repeats(runs: Runs, speeds: Array) -> list[float]:
     return [float(group.max() / group.min()) for _, group in groups if len(group) > 1]
 
 
-def _fits(measured: MeasuredRuns, needed: Array) -> Fits:
+def _fits(measured: MeasuredRuns, needed: Array, source: str = "") -> Fits:
     from scipy.stats import rankdata
 
     runs = measured.runs
     known = measured.usable & np.isfinite(needed) & (runs.memory > 0)
+    known &= (measured.about.source == source).to_numpy() | (not source)
     ran = (measured.about.status == "ok").to_numpy()[known]
     share = (needed / runs.memory)[known] / BRIM
     peaks = measured.about.memory_gb.to_numpy()
@@ -419,6 +433,11 @@ def _fits(measured: MeasuredRuns, needed: Array) -> Fits:
         peaks=int(printed.sum()),
         peak_median_error=(
             _known(np.median(_size(needed[printed] / (peaks[printed] * 2**30)))) if printed.any() else None
+        ),
+        peak_ratio=(
+            tuple(np.quantile(needed[printed] / (peaks[printed] * 2**30), [0.1, 0.5, 0.9]).tolist())
+            if printed.any()
+            else None
         ),
     )
 

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core import Array, InputError, Note, Record, formatting, read_json, write_text
-from densing.efficiency.throughput.memory import counted_bytes
+from densing.efficiency.throughput.memory import memory_parts
 from densing.efficiency.throughput.step import Constants, step_seconds
 from densing.efficiency.throughput.table import (
     EAGER,
@@ -42,6 +42,8 @@ PRIOR = 0.5
 GIBIBYTE = 2**30
 LEAST_PEAK = 5 * GIBIBYTE
 """Memory peaks below this are mostly the runtime's."""
+EAGER_MEMORY = ("states", "activations", "reserve")
+"""What the peaks of eager programs add to what is counted: two factors, and bytes."""
 SCALE = 0.1
 """Log errors above this are down-weighted."""
 
@@ -129,7 +131,7 @@ def freeze(measured: MeasuredRuns, path: Path = FILE, *, file_hash: str = "") ->
             ],
             "table_sha256": file_hash,
         },
-        "memory": dict(zip(("factor", "reserve"), _fit_memory(measured), strict=True)),
+        "memory": dict(zip(EAGER_MEMORY, _fit_memory(measured), strict=True)),
         "constants": {name: each.to_dict() for name, each in fit_constants(measured).items()},
         "without": {
             source: {name: each.to_dict() for name, each in fitted.items()} for source, fitted in without.items()
@@ -266,21 +268,35 @@ def _spans(measured: MeasuredRuns) -> dict[str, Any]:
     return spans
 
 
-def _fit_memory(measured: MeasuredRuns) -> tuple[float, float]:
-    """Return factor and reserve (bytes) between what is counted and the peaks of eager programs.
+def _fit_memory(measured: MeasuredRuns) -> tuple[float, float, float]:
+    """Return factors on states and on activations, and a reserve (bytes), from the peaks of eager programs.
 
     Others fill their devices to the brim with what is counted: nothing is added for them.
     """
+    from scipy.optimize import nnls
+
     peak = measured.about.memory_gb.to_numpy() * GIBIBYTE
     which = measured.usable & (peak > LEAST_PEAK) & (measured.runs.eager > 0)
-    counted, peak = counted_bytes(measured.runs.take(which)), peak[which]
-    counted, peak = counted[np.isfinite(counted)], peak[np.isfinite(counted)]
-    if not counted.size:
-        return 1.0, 0.0
-    # Relative errors: a small model's reserve counts as much as a large one's factor.
-    line = np.stack([counted, np.ones(counted.size)], axis=1) / peak[:, None]
-    factor, reserve = np.linalg.lstsq(line, np.ones(counted.size), rcond=None)[0]
-    return float(f"{factor:.4g}"), float(f"{max(reserve, 0.0):.4g}")
+    parts, peak = _states_and_activations(measured.runs.take(which)), peak[which]
+    known = np.isfinite(parts).all(axis=1)
+    if not known.any():
+        return 1.0, 1.0, 0.0
+    # Relative errors: a small model's reserve counts as much as a large one's factors.
+    line = np.column_stack([parts[known], np.ones(known.sum())]) / peak[known, None]
+    states, activations, reserve = nnls(line, np.ones(len(line)))[0]
+    return float(f"{states:.4g}"), float(f"{activations:.4g}"), float(f"{reserve:.4g}")
+
+
+def _states_and_activations(runs: Runs) -> Array:
+    """Return two columns of counted bytes; NaN where the split cannot divide the model."""
+    return np.array(
+        [
+            (sum(parts.values()) - parts.get("activations", 0.0), parts.get("activations", 0.0))
+            if parts
+            else (np.nan,) * 2
+            for parts in memory_parts(runs)
+        ]
+    ).reshape(-1, 2)
 
 
 def _newest(known: Mapping[str, Any]) -> str:
@@ -299,7 +315,7 @@ class Frozen:
         document = read_json(path)
         try:
             self.version = int(document["version"])
-            self.factor, self.reserve = (float(document["memory"][name]) for name in ("factor", "reserve"))
+            self.eager_memory = tuple(float(document["memory"][name]) for name in EAGER_MEMORY)
             self.fitted: Mapping[str, Any] = document["fitted"]
             self.constants = {name: Constants(**values) for name, values in document["constants"].items()}
             self.ranges = {kind: Range.from_dict(each) for kind, each in document["ranges"].items()}
@@ -378,8 +394,8 @@ class Frozen:
 
     def peak_bytes(self, runs: Runs) -> Array:
         """Return what devices need at their peak: what is counted, and what an eager program's temporaries add."""
-        counted = counted_bytes(runs)
-        return np.where(runs.eager > 0, counted * self.factor + self.reserve, counted)
+        parts, (states, activations, reserve) = _states_and_activations(runs), self.eager_memory
+        return np.where(runs.eager > 0, parts @ (states, activations) + reserve, parts.sum(axis=1))
 
 
 @cache

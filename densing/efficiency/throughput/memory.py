@@ -1,8 +1,9 @@
 """What a layout needs of a device's memory, and whether it fits.
 
-Counted are parameters, gradients, optimizer and activations (:func:`densing.efficiency.simulation.memory`). What
-temporaries and fragments of an eager program add is a factor and a reserve, fitted once to measured peaks
-(``constants.json``); programs with fused operations were seen to run with what is counted and little more.
+Counted are parameters, gradients, optimizer and activations (:func:`densing.efficiency.simulation.memory`), and the
+buckets of software that has them. What temporaries and fragments of an eager program add are a factor on its states,
+one on its activations and a reserve, fitted once to measured peaks (``constants.json``); programs with fused operations
+were seen to run with what is counted and little more.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from densing.efficiency.simulation import LOGIT_BYTES, Split, Transformer, Workl
 from densing.efficiency.throughput.table import Runs
 
 RECOMPUTE = ("none", "selective", "full")
+WEIGHT_BYTES = 2
+BUCKETS = 2
+"""One bucket is being reduced and one filled, or gathered."""
 _FIELDS = (
     "layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocabulary", "tied", "experts", "expert_ffn", "sequence",
     "micro_batch", "parts", "dp", "tp", "pp", "cp", "ep", "split_sequence", "zero", "recompute", "written",
-    "gradient_bytes", "logit_bytes", "virtual",
+    "gradient_bytes", "logit_bytes", "virtual", "kept_gradient_bytes", "bucket_numbers",
 )  # fmt: skip
 
 
@@ -38,7 +42,7 @@ def counted_bytes(runs: Runs) -> Array:
 def memory_parts(runs: Runs) -> list[dict[str, float]]:
     """Return the bytes that a device must keep by purpose, step by step; nothing where the split cannot divide it.
 
-    Purposes are those of :func:`densing.efficiency.simulation.memory`.
+    Purposes are those of :func:`densing.efficiency.simulation.memory`, and ``buckets``.
     """
     assert {field.name for field in fields(runs)} >= set(_FIELDS)
     rows = zip(*(getattr(runs, name) for name in _FIELDS), strict=True)
@@ -94,11 +98,18 @@ def _counted(*row: float) -> dict[str, float]:
     logits = step.sequence // whole["cp"] * whole["micro_batch"] * -(-whole["vocabulary"] // whole["tp"])
     try:
         kept = [
-            memory(msgspec.structs.replace(step, recompute=each), whole["zero"], gradient_bytes=whole["gradient_bytes"])
+            memory(
+                msgspec.structs.replace(step, recompute=each),
+                whole["zero"],
+                gradient_bytes=whole["kept_gradient_bytes"],
+            )
             for each in again
         ]
     except InputError:
         return {}
     mean = {purpose: sum(each[purpose] for each in kept) / len(kept) for purpose in kept[0]}
     mean["activations"] += (whole["logit_bytes"] - LOGIT_BYTES) * logits
+    if step.split.copies > 1:
+        held = mean["parameters"] / WEIGHT_BYTES
+        mean["buckets"] = BUCKETS * WEIGHT_BYTES * min(held, whole["bucket_numbers"])
     return {purpose: count for purpose, count in mean.items() if count}

@@ -107,6 +107,8 @@ class Runs:
         Ways of the software: attention writes its scores; is the vendor's kernel; element-wise operations are fused;
         gradients travel beside the backward pass; bytes per gradient; single operations are driven one by one (the
         optimizer's too); bytes kept per logit; sums of the tensor-parallel group are hidden.
+    kept_gradient_bytes, bucket_numbers : array
+        Bytes per gradient that stay in memory, and numbers of a bucket of gradients or parameters on its way.
     eight_bits : array
         1 where matrix products are of 8-bit numbers, or 4-bit ones.
     flops, flops_low, bandwidth, memory, units, link, nic, node, power : array
@@ -147,6 +149,8 @@ class Runs:
     eager: Array
     logit_bytes: Array
     hidden_sums: Array
+    kept_gradient_bytes: Array
+    bucket_numbers: Array
     eight_bits: Array
     flops: Array
     flops_low: Array
@@ -491,7 +495,7 @@ class _Reader:
         )
         attention = stack.attention.fillna("flash").mask(options.str.contains("flash"), "flash")
         usual = {"fused": 0.0, "hidden_gradients": 1.0, "gradient_bytes": 2.0, "eager": 0.0, "logit_bytes": 4.0,
-                 "hidden_sums": 0.0}  # fmt: skip
+                 "hidden_sums": 0.0, "kept_gradient_bytes": 2.0, "bucket_numbers": 0.0}  # fmt: skip
         numbers = stack[list(usual)].astype(float).fillna(usual)
         hidden = options.str.contains("tp-comm-overlap|async tp")
         return {
