@@ -259,11 +259,11 @@ def main() -> None:
         "## Memory",
         memory_words(found),
         memory_table(found),
-        "What fails is called \"crashed or out of memory\" by the source with most of them, so that not all failures are "
-        "of memory. What differs between sources: eager programs hold temporaries (factors on states and activations, "
-        "and a reserve, fitted to their peaks); DeepSpeed keeps gradients in 32 bits beside those of 16 and two buckets of 5e8 numbers; FSDP keeps logits in several copies. Not modelled: the "
-        "allocator's fragments, activations that 8-bit products keep in 8 bits, states moved to the host; a pipeline's "
-        "printed peak may be another stage's than the fullest.",
+        "The source with most failures calls them crashed or out of memory, so that not all are of memory. What differs "
+        "between sources: eager programs hold temporaries (factors on states and activations, and a reserve, fitted to "
+        "their peaks); DeepSpeed keeps gradients in 32 bits beside those of 16 and two buckets of 5e8 numbers; FSDP "
+        "keeps logits in several copies. Not modelled: the allocator's fragments, activations that 8-bit products keep "
+        "in 8 bits, states moved to the host; a pipeline's printed peak may be another stage's than the fullest.",
         "## Which layout",
         f"`densing techniques plan {planned}`: {best['fitting']:,} of {best['tried']:,} layouts fit.",
         markdown.table(("tp", "cp", "pp", "stages each", "dp", "ZeRO", "micro-batch", "recompute", "step", "MFU"),
