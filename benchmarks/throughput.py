@@ -1,6 +1,6 @@
 """docs/results/cost-model.md: what the cost model of training steps says beside published speeds, and where it fails.
 
-    python benchmarks/throughput.py --rows ROWS --page docs/results/cost-model.md [--freeze]
+    python benchmarks/throughput.py --rows ROWS --page docs/results/cost-model.md [--hours HOURS] [--freeze]
 
 ROWS: a table of published training runs (it is not shipped; the package has a selection of a hundred). ``--freeze``
 fits the constants to it and writes ``densing/efficiency/throughput/constants.json`` first.
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from overlap import densing
 
 from densing.core import formatting
-from densing.efficiency.simulation import Cluster, Device, Link
+from densing.efficiency.simulation import Cluster, Device, Link, Transformer, load_cluster
 from densing.efficiency.systems import get_technique, measure
 from densing.efficiency.systems.layouts import ALONE, TECHNIQUES, bucket_mb
 from densing.efficiency.systems.validation import validate
@@ -30,6 +30,7 @@ from densing.efficiency.throughput import (
     check_throughput,
     freeze,
     frozen,
+    plan_layout,
     read_runs,
     step,
     step_seconds,
@@ -189,11 +190,54 @@ def memory_table(found: Throughput) -> str:
     return markdown.table(header, rows)
 
 
+Shape = tuple[int, int, int, int, int, int, bool]
+MODELS: dict[str, tuple[Shape, str, int, int, int]] = {
+    "Llama-2-7B": ((32, 4096, 32, 32, 11008, 32000, True), "a100x8-rdma", 256, 4096, 1024),
+    "Llama-2-70B": ((80, 8192, 64, 8, 28672, 32000, True), "a100x8-rdma", 2048, 4096, 1024),
+    "Llama-3-8B": ((32, 4096, 32, 8, 14336, 128256, True), "h100x8-nvlink", 1024, 8192, 1024),
+    "Llama-3-70B": ((80, 8192, 64, 8, 28672, 128256, True), "h100x8-nvlink", 4096, 8192, 1024),
+    "Llama-3.1-8B": ((32, 4096, 32, 8, 14336, 128256, True), "h100x8-nvlink", 1024, 8192, 1024),
+    "Llama-3.1-405B": ((126, 16384, 128, 8, 53248, 128256, True), "h100x8-nvlink", 16384, 8192, 2048),
+    "BLOOM-176B": ((70, 14336, 112, 112, 57344, 250880, False), "a100x8-rdma", 384, 2048, 2048),
+}
+"""Layers, width, heads, heads of keys, MLP, vocabulary and whether it is gated, of the models' configurations
+(recalled); cluster, devices, sequence and batch, which are assumed where a report does not say them."""
+STOPS = 0.3
+"""Share of published hours that stops, restarts and evaluation may take."""
+
+
+def hours_table(path: Path) -> str:
+    """Return published device hours beside a range over layouts, from the best to the median of all splits."""
+    rows = []
+    for row in pd.read_csv(path).itertuples():
+        if row.model not in MODELS or not row.tokens > 0:
+            rows.append((row.model, f"{row.gpu_hours:,.0f} ({row.evidence})", "not predicted", "–", "–", "–"))
+            continue
+        (layers, hidden, heads, keys, ffn, words, gated), cluster, devices, sequence, batch = MODELS[row.model]
+        model = Transformer(row.model, layers, hidden, heads, keys, hidden // heads, ffn, words, gated=gated)
+        found = plan_layout(
+            model, load_cluster(cluster, n=devices), devices, sequence=sequence, batch=batch, most=10**6
+        )
+        splits: dict[tuple[int, ...], float] = {}
+        for each in found.layouts:
+            splits.setdefault((each.tp, each.cp, each.pp, each.zero), each.tokens_per_s)
+        best, middle = found.layouts[0], float(np.median(list(splits.values())))
+        hours = row.tokens * devices / 3600 / np.array([best.tokens_per_s, middle])
+        low, high = hours[0] * best.low_s / best.step_s, hours[1] * best.high_s / best.step_s / (1 - STOPS)
+        rows.append((
+            row.model, f"{row.gpu_hours:,.0f} ({row.evidence})", f"{hours[0]:,.0f}", f"{row.gpu_hours / hours[0]:.2f}",
+            f"{low:,.0f} to {high:,.0f}", "yes" if low <= row.gpu_hours <= high else "no",
+        ))  # fmt: skip
+    header = ("model", "published device hours", "best layout", "published over best", "range", "inside")
+    return markdown.table(header, rows)
+
+
 def main() -> None:
     """Fit where asked, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--page", type=Path, required=True)
+    parser.add_argument("--hours", type=Path, help="published device hours of whole runs")
     parser.add_argument("--freeze", action="store_true")
     given = parser.parse_args()
     if given.freeze:
@@ -237,6 +281,14 @@ def main() -> None:
         "How Llama's operations were counted is not said; ours are PaLM's (attention in full), and its range is over "
         "1, 2, 4 and 8 stages per device, which are not published. What the answers hang on is printed by `densing "
         "techniques validate --technique pipeline`.",
+        *([] if given.hours is None else [
+            "## Published device hours",
+            "Layouts of whole runs are rarely published: the range goes from the fastest layout that fits, at the low "
+            "end of its step, to the median of all splits that fit, at the high end, with stops, restarts and "
+            f"evaluation of up to {share(STOPS)} of the hours. Devices, sequence and batch are assumed where a report "
+            "does not say them. Mixtures are not predicted.",
+            hours_table(given.hours),
+        ]),
         "## Does it notice broken laws?",
         "Median error with one law broken at a time. What does not grow was not tested by that source.",
         laws_table(found),
@@ -259,7 +311,7 @@ def main() -> None:
         "## Memory",
         memory_words(found),
         memory_table(found),
-        "The source with most failures calls them crashed or out of memory, so that not all are of memory. What differs "
+        "The source with most failures calls them crashed or out of memory: not all are of memory. What differs "
         "between sources: eager programs hold temporaries (factors on states and activations, and a reserve, fitted to "
         "their peaks); DeepSpeed keeps gradients in 32 bits beside those of 16 and two buckets of 5e8 numbers; FSDP "
         "keeps logits in several copies. Not modelled: the allocator's fragments, activations that 8-bit products keep "
