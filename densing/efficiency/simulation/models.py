@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from densing.core import InputError, UnknownNameError, read_text
-from densing.efficiency.simulation.workload import Split, Transformer, Workload, check
+from densing.efficiency.simulation.workload import Latent, Split, Transformer, Workload, check
 
 FILE = Path(__file__).with_name("models.toml")
 SPLIT = {
@@ -122,10 +122,13 @@ def _presets(train: bool) -> dict[str, Workload]:
 
 
 _LLAMAS = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "olmo", "olmo2", "granite", "smollm3", "minicpm"}
+LATENT = frozenset({"deepseek_v2", "deepseek_v3"})
+"""Attention through narrower vectors, and first layers without experts."""
 MIXTURES: Mapping[str, str] = {
-    "mixtral": "intermediate_size", "olmoe": "intermediate_size", "qwen3_moe": "moe_intermediate_size"
+    "mixtral": "intermediate_size", "olmoe": "intermediate_size",
+    **dict.fromkeys(("qwen3_moe", *sorted(LATENT)), "moe_intermediate_size"),
 }  # fmt: skip
-"""Mixtures with identical layers, and the field that states an expert's width."""
+"""Mixtures, and the field that states an expert's width."""
 GATED = frozenset(_LLAMAS | {"phi3", "internlm2", "baichuan"})
 PLAIN = frozenset({"gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "bloom", "starcoder2"})
 TIED = frozenset({"gpt2", "gpt_neo", "opt", "bloom", "gemma", "gemma2"})
@@ -189,8 +192,11 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
     experts = active = 0
     if kind in MIXTURES:
         experts, active = (_size(config, field, where) for field in ("experts", "active"))
-        if config.get("decoder_sparse_step") not in (None, 1) or config.get("mlp_only_layers"):
-            raise InputError(f"{where}: some layers have no experts; use a mixture with identical layers")
+        sparse = (config.get("decoder_sparse_step"), config.get("moe_layer_freq"))
+        if any(step not in (None, 1) for step in sparse) or config.get("mlp_only_layers"):
+            raise InputError(
+                f"{where}: some layers have no experts; use a mixture with experts in every layer after the first ones"
+            )
     else:
         for field in EXPERTS:
             if config.get(field) not in (None, 0, 1):
@@ -199,10 +205,19 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
                     f"{', '.join(sorted(MIXTURES))}"
                 )
     layers, hidden, heads = (_size(config, field, where) for field in ("layers", "hidden", "heads"))
-    if "head_dim" not in config and hidden % heads:
+    if "head_dim" not in config and hidden % heads and kind not in LATENT:
         raise InputError(f"{where}: {hidden} columns cannot be divided by {heads} heads; give head_dim")
     kv_heads = _size(config, "kv_heads", where, heads)
-    head_dim = _size(config, "head_dim", where, max(hidden // heads, 1))
+    latent, first = None, 0
+    if kind in LATENT:
+        first = _count(config, "first_k_dense_replace", where)
+        head_dim = _size(config, "qk_nope_head_dim", where)
+        latent = Latent(
+            _size(config, "q_lora_rank", where, 0),
+            *(_size(config, field, where) for field in ("kv_lora_rank", "qk_rope_head_dim", "v_head_dim")),
+        )
+    else:
+        head_dim = _size(config, "head_dim", where, max(hidden // heads, 1))
     ffn = _size(config, MIXTURES.get(kind, "ffn"), where, 4 * hidden if kind in PLAIN else None)
     vocabulary = _size(config, "vocabulary", where)
     tied = config.get("tie_word_embeddings")
@@ -220,10 +235,19 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
         gated=kind in GATED or kind in MIXTURES,
         experts=experts,
         active=active,
+        shared=_count(config, "n_shared_experts", where) if kind in LATENT else 0,
+        dense_layers=first,
+        dense_ffn=_size(config, "intermediate_size", where) if first else 0,
+        latent=latent,
         tied=kind in TIED if tied is None else tied,
         source=where,
         evidence="first-hand",
     )
+
+
+def _count(config: Mapping[str, Any], field: str, where: str) -> int:
+    """A number that may be left out, null or 0."""
+    return _size(config, field, where) if config.get(field) else 0
 
 
 def _size(config: Mapping[str, Any], field: str, where: str, default: int | None = None) -> int:

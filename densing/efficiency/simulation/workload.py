@@ -39,6 +39,27 @@ from msgspec.structs import replace
 from densing.core import InputError, Record, UnknownNameError
 
 
+class Latent(Record, frozen=True):
+    """Attention whose queries, and whose keys and values, come from vectors of fewer columns (MLA).
+
+    Queries and keys have a part without positions, of ``head_dim`` columns per head, and a rotary one.
+
+    Source: DeepSeek-V2, arXiv 2405.04434, section 2.1 and appendix C.
+
+    Parameters
+    ----------
+    queries, keys : int
+        Columns of the vector that queries come from (0: of the layer's input), and of the one of keys and values.
+    rotary, values : int
+        Columns per head of the rotary part (its key is the same for all heads), and of a value.
+    """
+
+    queries: int
+    keys: int
+    rotary: int
+    values: int
+
+
 class Transformer(Record, frozen=True):
     """A decoder's shape.
 
@@ -57,6 +78,12 @@ class Transformer(Record, frozen=True):
         A fifth matrix in attention, which gates its output (TransNormer, RetNet).
     experts, active : int
         Of a mixture: MLPs of width ``ffn`` per layer, and how many of them each token visits; 0 and 0: one for all.
+    shared : int
+        Of a mixture: MLPs of width ``ffn`` that every token visits besides.
+    dense_layers, dense_ffn : int
+        Of a mixture: first layers that have one MLP for all, and its width.
+    latent : Latent, optional
+        Attention through narrower vectors.
     source, evidence : str
     """
 
@@ -76,6 +103,10 @@ class Transformer(Record, frozen=True):
     gated_attention: bool = False
     experts: int = 0
     active: int = 0
+    shared: int = 0
+    dense_layers: int = 0
+    dense_ffn: int = 0
+    latent: Latent | None = None
 
 
 class Split(Record, frozen=True):
@@ -243,17 +274,20 @@ def tensor_shapes(workload: Workload, module: Module) -> tuple[tuple[int, ...], 
     """
     model, split = workload.model, workload.split
     width, table = model.hidden, (_columns(workload), model.hidden)
+    if module.name == "attention" and model.latent:
+        return (*_latent_shapes(model, model.heads // split.tp), (width,))
     if module.name == "attention":
         queries = model.heads // split.tp * model.head_dim
         keys = max(model.kv_heads // split.tp, 1) * model.head_dim
         gate = ((queries, width),) if model.gated_attention else ()
         return ((queries, width), (keys, width), (keys, width), (width, queries), *gate, (width,))
     if module.name == "mlp":
-        ffn = model.ffn // split.tp
+        dense = not model.experts or module.layer < model.dense_layers
+        ffn = (model.dense_ffn if dense and model.experts else model.ffn) // split.tp
         one = (*[(ffn, width)] * (2 if model.gated else 1), (width, ffn))
-        if not model.experts:
+        if dense:
             return (*one, (width,))
-        return (*one * (model.experts // split.ep), (model.experts, width), (width,))
+        return (*one * (model.experts // split.ep + model.shared), (model.experts, width), (width,))
     if module.name == "embedding":
         return (table,)
     return ((width,),) if module.parameters == width else ((width,), table)
@@ -369,6 +403,13 @@ def _check_experts(model: Transformer, split: Split) -> None:
         raise InputError(
             f"active: {model.active} of {model.experts} experts; must be between 1 and the number of experts"
         )
+    if model.dense_layers and not (model.experts and model.dense_ffn >= 1 and model.dense_layers < model.layers):
+        raise InputError(
+            f"dense_layers: {model.dense_layers} of {model.layers} layers, width {model.dense_ffn}: only for a mixture "
+            "with further layers; give dense_ffn too, or leave both out"
+        )
+    if model.dense_layers:
+        _divides("dense_ffn", model.dense_ffn, "tp", split.tp)
     if split.ep != 1:
         if not split.ep or not model.experts:
             raise InputError(f"ep: {split.ep}: {model.name} has no experts; leave it at 1")
@@ -444,12 +485,19 @@ def _modules(workload: Workload) -> tuple[Module, ...]:
         -(-shared // split.tp) if split.sequence else shared,
     )
     attention, mlp = _attention(workload, shape), _mlp(workload, shape)
-    pairs = [replace(part, layer=layer) for layer in range(model.layers) for part in (attention, mlp)]
+    first = _dense_mlp(workload, shape, model.dense_ffn) if model.dense_layers else mlp
+    pairs = [
+        replace(part, layer=layer)
+        for layer in range(model.layers)
+        for part in (attention, first if layer < model.dense_layers else mlp)
+    ]
     return (_embedding(workload, shape), *pairs, _head(workload, shape))
 
 
 def _attention(workload: Workload, shape: _Shape) -> Module:
     model = workload.model
+    if model.latent:
+        return _latent_attention(workload, shape, model.latent)
     matrices = model.hidden * (2 * shape.queries + 2 * shape.keys + (shape.queries if model.gated_attention else 0))
     flops = 2.0 * shape.tokens * matrices + 4.0 * shape.tokens * shape.context * shape.queries
     inner = shape.tokens * (2 * shape.queries + 2 * shape.keys)
@@ -466,16 +514,60 @@ def _attention(workload: Workload, shape: _Shape) -> Module:
     return _block("attention", workload, shape, matrices, flops, moved, inner, scores)
 
 
+def _latent_shapes(model: Transformer, heads: int) -> tuple[tuple[int, int], ...]:
+    """Matrices of attention through narrower vectors: to and from that of queries, of keys and values, and the output.
+
+    The ways down to the narrower vectors are whole on every rank.
+    """
+    latent = model.latent
+    assert latent is not None
+    columns = heads * (model.head_dim + latent.rotary)
+    queries = (
+        ((latent.queries, model.hidden), (columns, latent.queries)) if latent.queries else ((columns, model.hidden),)
+    )
+    return (
+        *queries,
+        (latent.keys + latent.rotary, model.hidden),
+        (heads * (model.head_dim + latent.values), latent.keys),
+        (model.hidden, heads * latent.values),
+    )
+
+
+def _latent_attention(workload: Workload, shape: _Shape, latent: Latent) -> Module:
+    model, heads = workload.model, workload.model.heads // workload.split.tp
+    matrices = sum(rows * columns for rows, columns in _latent_shapes(model, heads))
+    keys, values = heads * (model.head_dim + latent.rotary), heads * latent.values
+    flops = 2.0 * shape.tokens * (matrices + shape.context * (keys + values))
+    inner = shape.tokens * (2 * keys + 2 * values + latent.queries + latent.keys)
+    cached = shape.sequences * workload.sequence * (latent.keys + latent.rotary) if workload.mode == "decode" else 0
+    moved = 2 * inner + 2 * shape.tokens * model.hidden + cached
+    scores = 0
+    if not workload.fused_attention:
+        scores = shape.tokens * shape.context * heads * shape.size
+    return _block("attention", workload, shape, matrices, flops, moved, inner, scores)
+
+
+def _dense_mlp(workload: Workload, shape: _Shape, ffn: int) -> Module:
+    one, inner, moved = _one_mlp(workload, shape, ffn)
+    return _block("mlp", workload, shape, one, 2.0 * shape.tokens * one, moved, inner)
+
+
+def _one_mlp(workload: Workload, shape: _Shape, ffn: int) -> tuple[int, int, int]:
+    """Parameters of an MLP on this rank, and the numbers that all tokens leave in it and move through it."""
+    model, width = workload.model, ffn // workload.split.tp
+    matrices = 3 if model.gated else 2
+    inner = shape.tokens * width * matrices
+    return model.hidden * width * matrices, inner, 2 * inner + 2 * shape.tokens * model.hidden
+
+
 def _mlp(workload: Workload, shape: _Shape) -> Module:
     model = workload.model
-    width = model.ffn // workload.split.tp
-    one = model.hidden * width * (3 if model.gated else 2)
-    inner = shape.tokens * width * (3 if model.gated else 2)
-    moved = 2 * inner + 2 * shape.tokens * model.hidden
     if not model.experts:
-        return _block("mlp", workload, shape, one, 2.0 * shape.tokens * one, moved, inner)
+        return _dense_mlp(workload, shape, model.ffn)
+    one, inner, moved = _one_mlp(workload, shape, model.ffn)
     # Every expert gets as many tokens as the next; the router's scores are one small product.
     router, visits = model.hidden * model.experts, shape.tokens * model.active
+    visited = model.active + model.shared
     held = one * (model.experts // workload.split.ep)
     sent = visits * model.hidden
     return replace(
@@ -483,10 +575,10 @@ def _mlp(workload: Workload, shape: _Shape) -> Module:
             "mlp",
             workload,
             shape,
-            held + router,
-            2.0 * (visits * one + shape.tokens * router),
-            model.active * moved + 4 * sent,
-            model.active * inner + 2 * sent,
+            held + one * model.shared + router,
+            2.0 * shape.tokens * (visited * one + router),
+            visited * moved + 4 * sent,
+            visited * inner + 2 * sent,
         ),
         routed=sent * shape.size,
         experts=held,
@@ -673,6 +765,8 @@ def _stage(
         # Keys and values of every token of the batch; linear attention keeps a square per head.
         columns = max(model.kv_heads // workload.split.tp, 1) * model.head_dim
         rows = model.head_dim if model.linear_attention else 2 * workload.sequence
+        if model.latent:
+            columns, rows = model.latent.keys + model.latent.rotary, workload.sequence
         layers = sum(module.name == "attention" for module in stage)
         return {
             "parameters": weights / (dp if zero == 3 else 1),

@@ -1,5 +1,6 @@
 """What a plan can be asked for beside its split: each option against a formula from its own paper, or by hand."""
 
+import math
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ from densing.efficiency.simulation import (
     Workload,
     held_modules,
     memory,
+    modules,
     parameter_count,
+    tensor_shapes,
 )
 from densing.efficiency.simulation.models import transformer_of
 from densing.efficiency.systems.plan import SteadyStep, measure
@@ -250,6 +253,15 @@ def test_experts_are_dealt_out_and_tokens_travel_to_them() -> None:
         assert measured(name, replace(whole, split=split), link).bytes > routed * 3 / 8
 
 
+DEEPSEEK: dict[str, Any] = {
+    "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128,
+    "num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+    "moe_layer_freq": 1, "vocab_size": 129280, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("config", "total", "active"),
     [
@@ -267,6 +279,24 @@ def test_experts_are_dealt_out_and_tokens_travel_to_them() -> None:
              "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936},
             30.5e9, 3.3e9,
         ),
+        # DeepSeek-AI, arXiv 2412.19437, abstract: 671B in total, 37B active.
+        (DEEPSEEK, 671e9, 37e9),
+        # DeepSeek-AI, arXiv 2405.04434, abstract, and appendix B (Lite): 236B and 21B; 15.7B and 2.4B.
+        (
+            DEEPSEEK | {"model_type": "deepseek_v2", "num_hidden_layers": 60, "hidden_size": 5120,
+                        "intermediate_size": 12288, "moe_intermediate_size": 1536, "n_routed_experts": 160,
+                        "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1,
+                        "vocab_size": 102400},
+            236e9, 21e9,
+        ),
+        (
+            DEEPSEEK | {"model_type": "deepseek_v2", "num_hidden_layers": 27, "hidden_size": 2048,
+                        "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None,
+                        "intermediate_size": 10944, "moe_intermediate_size": 1408, "n_routed_experts": 64,
+                        "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1,
+                        "vocab_size": 102400},
+            15.7e9, 2.66e9,
+        ),
     ],
 )  # fmt: skip
 def test_mixtures_have_the_parameters_that_their_makers_say(
@@ -276,6 +306,32 @@ def test_mixtures_have_the_parameters_that_their_makers_say(
     assert parameter_count(model) == pytest.approx(total, rel=0.005)
     visited = parameter_count(replace(model, experts=model.active))
     assert visited == pytest.approx(active, rel=0.02)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_attention_through_narrow_vectors_is_counted_by_its_matrices(tp: int) -> None:
+    model = transformer_of(DEEPSEEK, "config.json")
+    work = Workload(model, sequence=128, split=Split(tp=tp, ep=1))
+    for at, module in enumerate(modules(work)[:10]):
+        shapes = tensor_shapes(work, module)
+        assert sum(math.prod(shape) for shape in shapes) == module.parameters, (at, module.name)
+    first, attention, later = modules(work)[2], modules(work)[1], modules(work)[8]
+    assert (first.experts, later.experts > 0) == (0, True)
+    # A product of every matrix, and scores over queries and keys of 192 columns and values of 128.
+    products = 2 * 128 * (attention.parameters - model.hidden)
+    assert attention.flops == products + 2 * 128 * 128 * (128 // tp) * (192 + 128)
+    # A token keeps 512 + 64 numbers of every layer while it is decoded.
+    kept = memory(Workload(model, "decode", batch=2, sequence=1000, split=Split(tp=tp)))["kv_cache"]
+    assert kept == 61 * 2 * 1000 * 576 * 2
+
+
+def test_first_layers_without_experts_need_a_width_and_further_layers() -> None:
+    with pytest.raises(InputError, match="dense_layers: 16 of 16 layers, width 64: only for a mixture"):
+        memory(Workload(replace(MIXTURE, dense_layers=16, dense_ffn=64)))
+    with pytest.raises(InputError, match="some layers have no experts"):
+        transformer_of(DEEPSEEK | {"moe_layer_freq": 2}, "config.json")
+    with pytest.raises(InputError, match="kv_lora_rank: missing; a deepseek_v3 configuration needs it"):
+        transformer_of({key: value for key, value in DEEPSEEK.items() if key != "kv_lora_rank"}, "config.json")
 
 
 @pytest.mark.parametrize(
