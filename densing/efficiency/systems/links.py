@@ -42,6 +42,28 @@ def uneven(spec: RunSpec, cluster: Cluster) -> Cluster:
     return cluster.change(per_node=1, per_site=1, wide=cluster.inter, pairs=pairs)
 
 
+ALIKE = 1.3
+"""A cluster that was calibrated over a run's link has its bandwidth up to this factor."""
+
+
+def of_run(cluster: Cluster, spec: RunSpec) -> Cluster:
+    """Return the cluster with the run's links: its own where it has about their bandwidth, else theirs.
+
+    Examples
+    --------
+    >>> from densing.efficiency.parallel import RunSpec
+    >>> from densing.efficiency.simulation import load_cluster
+    >>> there = load_cluster("cpu2")
+    >>> [of_run(there, RunSpec("ddp", link=link)) == there for link in ("none", "200mbit", "50mbit")]
+    [True, True, False]
+    """
+    rates = parse_rates(spec.link, spec.nproc)
+    if rates[0].kind == "none":
+        return cluster
+    share = cluster.inter.beta_s_per_byte * max(rate.bytes_per_s for rate in rates)
+    return uneven(spec, cluster) if 1 / ALIKE <= share <= ALIKE else of_links(cluster, spec)
+
+
 def of_links(cluster: Cluster, spec: RunSpec) -> Cluster:
     """Return the cluster with the run's links instead of its own, as fast as they are said to be."""
     rates = parse_rates(spec.link, spec.nproc)
@@ -49,4 +71,4 @@ def of_links(cluster: Cluster, spec: RunSpec) -> Cluster:
         return cluster
     latency = max(rate.latency_s for rate in rates)
     fastest = max(rate.bytes_per_s for rate in rates)
-    return uneven(spec, cluster.change(inter=Link(cluster.inter.alpha_s + latency, 1 / fastest)))
+    return uneven(spec, cluster.change(per_node=1, inter=Link(cluster.inter.alpha_s + latency, 1 / fastest)))

@@ -10,7 +10,7 @@ from densing.core import InputError, Record
 from densing.efficiency.parallel import RunSpec
 from densing.efficiency.simulation import Cluster, collective_seconds, modules, parse_delay
 from densing.efficiency.systems.baselines import SEQUENTIAL
-from densing.efficiency.systems.links import uneven
+from densing.efficiency.systems.links import of_run
 from densing.efficiency.systems.plan import measure
 from densing.efficiency.systems.planner import FULL_BYTES
 from densing.efficiency.systems.registry import axis_of, get_technique
@@ -51,7 +51,8 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     spec : RunSpec
     cluster : Cluster
         Best from ``densing calibrate --link``, with the same model, batch and sequence: it knows the modules' times.
-        Where ranks have links of their own, calibrated over the fastest.
+        Where ranks have links of their own, calibrated over the fastest. A cluster with another bandwidth than the
+        run's link is taken with that link in place of its own.
 
     Raises
     ------
@@ -69,7 +70,7 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     workload = workload_of_run(spec)
     known = {knob.name for knob in technique.knobs}
     knobs = {key: value for key, value in spec.knobs.items() if key in known}
-    cluster = uneven(spec, cluster)
+    cluster = of_run(cluster, spec)
     if spec.delay:
         cluster = cluster.change(delay=parse_delay(spec.delay))
     # A run that is placed by its links stays where it is, whatever the cluster says of them.

@@ -128,6 +128,18 @@ def test_links_that_differ_are_the_clusters_own_scaled() -> None:
     assert slow - alike > 39 * 1e-8 * count
 
 
+def test_a_run_over_a_link_is_predicted_over_that_link() -> None:
+    preset = load_cluster("cpu2")
+    steps = {link: predict(RunSpec("ddp", model=SHAPE, link=link), preset) for link in ("50mbit", "100mbit", "400mbit")}
+    exposed = [found.exposed_s for found in steps.values()]
+    # Gradients of four bytes, all of them sent once by either of two ranks; some of it behind the backward pass.
+    sent = 4 * sum(module.parameters for module in modules(workload_of_run(RunSpec("ddp", model=SHAPE))))
+    assert exposed[0] - exposed[1] == pytest.approx(8 * sent * (1 / 50e6 - 1 / 100e6), rel=0.1)
+    assert exposed[0] > exposed[1] > exposed[2]
+    # What was calibrated over about this link stays as it was measured, and so does a cluster without a link.
+    assert predict(RunSpec("ddp", model=SHAPE, link="200mbit"), preset) == predict(RunSpec("ddp", model=SHAPE), preset)
+
+
 def test_knobs_of_the_run_alone_do_not_reach_the_plan() -> None:
     known = predict(RunSpec("ladder", model=SHAPE), cluster())
     assert predict(RunSpec("ladder", {"mode": "train"}, model=SHAPE), cluster()) == known

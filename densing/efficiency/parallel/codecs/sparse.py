@@ -136,7 +136,7 @@ class Threshold(Sparse):
     """Entries from a threshold up, which is the k-th largest one of every ``refresh``-th tensor.
 
     Between two refreshes more or fewer entries than intended are sent: as many as reach the threshold. Of equal
-    entries all are sent.
+    entries all are sent. A threshold of 0 is renewed with the next tensor.
 
     Source: Gupta et al., "Training Recommender Systems at Scale: Communication-Efficient Model and Data Parallelism",
     arXiv 2010.08899 (abstract), after a third-party implementation.
@@ -166,7 +166,8 @@ class Threshold(Sparse):
 
     def choose(self, size: torch.Tensor) -> torch.Tensor:
         """Return the entries from the threshold up."""
-        if self.count % self.refresh == 0:
+        # A threshold of 0 is one of a tensor that was mostly zeros: it is renewed until it tells entries apart.
+        if self.count % self.refresh == 0 or not self.threshold:
             entries = kept(len(size), 1 - self.eta)
             # The k-th largest; where all are sent nothing may be held back until the next refresh either.
             at = len(size) - entries

@@ -69,7 +69,7 @@ class Served(Planned):
         Raises
         ------
         InputError
-            When it cannot work on this workload, or a knob makes no sense.
+            When it cannot work on this workload, a knob makes no sense, or its messages cannot be decoded well.
         """
         settings = settle(self.name, self.knobs, knobs)
         self.check(workload)
@@ -89,6 +89,7 @@ class Served(Planned):
             scheme = self.scheme(split.dp, **rule)
             costs = _costs(workload, cluster, settings["server_gbit"])
             kept = self.memory(workload, settings)
+        scheme.check_condition(scheme.condition())
         warmup, steps = self.window(settings)
         if cluster.delay is not None:
             steps *= periods(steps, len(serve(scheme, costs, cluster.delay, warmup=0, steps=1).graph))

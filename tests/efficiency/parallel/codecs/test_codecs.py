@@ -118,6 +118,14 @@ def test_a_threshold_renewed_each_time_is_top_k(array: Any) -> None:
 def test_of_equal_entries_all_are_sent_and_of_zeros_none() -> None:
     assert there_and_back(Threshold(0.9), torch.ones(50)).sum() == 50
     assert Threshold(0.9).encode(torch.zeros(50)).bytes == 4
+
+
+def test_a_threshold_of_zeros_is_renewed_with_the_first_tensor_that_is_not() -> None:
+    """Heads that begin at zero, LoRA and idle experts leave zeros first: later packets must not be dense."""
+    codec, rng = Threshold(0.9, refresh=1000), torch.Generator().manual_seed(0)
+    sent = [len(codec.encode(row).tensors[-1]) for row in (torch.zeros(500), *torch.randn(4, 500, generator=rng))]
+    assert sent[:2] == [0, 50] and all(30 < count < 75 for count in sent[2:])
+    assert codec.threshold > 0
     assert TopK(0.5).encode(torch.zeros(50)).bytes == 4
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core import InputError
+from densing.efficiency.parallel import RunSpec
 from densing.efficiency.simulation import (
     Cluster,
     Convex,
@@ -262,14 +263,14 @@ def test_a_faster_server_is_never_slower() -> None:
     assert steps == sorted(steps, reverse=True)
 
 
-@pytest.mark.parametrize("name", ["uc-mmc", "gradient-coding", "gc-mmc", "lcc"])
-def test_a_linear_problem_takes_the_schemes_time_over_a_free_link(name: str) -> None:
+@pytest.mark.parametrize(("name", "r"), [("uc-mmc", 4), ("gradient-coding", 4), ("gc-mmc", 4), ("lcc", 2)])
+def test_a_linear_problem_takes_the_schemes_time_over_a_free_link(name: str, r: int) -> None:
     problem = Convex(n=1000, d=100, nnz=100_000, partitions=8, loss="squares", name="toy")
     machine = cluster(8).change(
         intra=Link(0.0, 0.0), inter=Link(0.0, 0.0), delay=parse_delay("shifted-exp:a=0.01,mu=10,lasts=step")
     )
-    settings = settle(name, get_technique(name).knobs, {"r": 4})
-    plan = get_technique(name).plan(problem, machine, r=4)
+    settings = settle(name, get_technique(name).knobs, {"r": r})
+    plan = get_technique(name).plan(problem, machine, r=r)
     rule = {knob: value for knob, value in settings.items() if knob != "server_gbit"}
     # Every entry is multiplied and added twice, and read twice: with its column, or encoded and without one.
     share = problem.nnz / 8
@@ -278,6 +279,15 @@ def test_a_linear_problem_takes_the_schemes_time_over_a_free_link(name: str) -> 
     moved = 3 * machine.device.seconds(0.0, 2.0 * problem.sent)
     expected = completion(own, simulate(own.graph))[0] + moved
     assert completion(plan, simulate(plan.graph))[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_plan_refuses_the_codes_that_a_run_refuses() -> None:
+    technique, machine = get_technique("gradient-coding"), load_cluster("a100x8-rdma", n=24)
+    with pytest.raises(InputError, match="condition number"):
+        technique.plan(workload(20), machine, r=4)
+    with pytest.raises(InputError, match="condition number"):
+        technique.check_run(RunSpec("gradient-coding", {"r": 4}, nproc=21))
+    assert technique.plan(workload(20), machine, r=2).ranks
 
 
 def test_the_classifier_is_not_interpolated_and_least_squares_is_no_classifier() -> None:
