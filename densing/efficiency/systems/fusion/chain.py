@@ -1,9 +1,9 @@
-"""Where to cut a chain of layers over devices in a row: the slowest stage or edge as fast as can be, exactly.
+"""Where to cut a chain of layers over devices in a row: a step, or its slowest stage or edge, as short as can be.
 
     stage i, layers k to l:  sum(work[k:l]) / speed[i]      edge i, cut before layer l:  crossing[i, l]
 
-Of all cuts with the least maximum of these, the ones with the least sum: the first micro-batch is through soonest. A
-step of M micro-batches then takes ``sum + (M - 1) * maximum``.
+A step of M micro-batches takes ``sum + (M - 1) * maximum`` of these. Of very many, the cuts with the least maximum, and
+of these the least sum: the first micro-batch is through soonest.
 
 Source: FusionLLM (OP-Fence), arXiv 2410.12707, reconstructed from summaries: its body was not read.
 """
@@ -57,10 +57,12 @@ def best_cuts(
     crossing: ArrayLike | None = None,
     need: ArrayLike | None = None,
     room: float = math.inf,
+    *,
+    micro_batches: int | None = None,
 ) -> Cuts:
-    """Return the cuts of least maximum, and of these of least sum; every stage has a layer.
+    """Return the cuts with the shortest step, or of least maximum, and of these of least sum; every stage has a layer.
 
-    Dynamic programming over stages: O(p L²) for p devices and L layers.
+    Dynamic programming over stages: O(p L²) for p devices and L layers; for a step once for every maximum that may pay.
 
     Parameters
     ----------
@@ -75,6 +77,8 @@ def best_cuts(
         Bytes of layers k to l as stage i.
     room : float
         Bytes of a device.
+    micro_batches : int, optional
+        Of a step; None: so many that only the maximum counts.
 
     Raises
     ------
@@ -85,6 +89,8 @@ def best_cuts(
     --------
     >>> best_cuts([1, 1, 1, 1, 4], [1.0, 2.0])
     Cuts(first=(2,), slowest=3.0, through=5.0)
+    >>> best_cuts([1, 1, 1, 1, 4], [1.0, 2.0], micro_batches=1)
+    Cuts(first=(1,), slowest=3.5, through=4.5)
     """
     seconds, between = _table(work, speed, crossing, need, room)
     stages, ends = len(seconds), seconds.shape[1]
@@ -99,10 +105,25 @@ def best_cuts(
             f"no cut of {len(work)} layers over {stages} devices fits: it would exceed some device's memory, or use a "
             "link without bandwidth; use more devices, or recompute activations"
         )
-    # Again with nothing slower than that, and sums in place of maxima.
-    through, chosen = [least[0]], []
-    for stage in range(stages):
-        allowed = np.maximum(seconds[stage], between[stage][:, None]) <= slowest
+    found = _least_sum(seconds, between, slowest)
+    if micro_batches is None:
+        return found
+    # A slower stage pays where it shortens the sum by more; the sum is never less than without any limit.
+    least_sum = _least_sum(seconds, between, math.inf).through
+    limits = np.unique(np.concatenate([seconds, between[:, None]], axis=1))
+    for limit in limits[(limits > slowest) & np.isfinite(limits)].tolist():
+        if least_sum + (micro_batches - 1) * limit >= found.step(micro_batches):
+            break
+        found = min(found, _least_sum(seconds, between, limit), key=lambda cuts: cuts.step(micro_batches))
+    return found
+
+
+def _least_sum(seconds: Float, between: Float, limit: float) -> Cuts:
+    """Return the cuts of least sum with no stage and no edge slower than a limit."""
+    ends = seconds.shape[1]
+    through, chosen = [np.where(np.arange(ends) == 0, 0.0, math.inf)], []
+    for stage in range(len(seconds)):
+        allowed = np.maximum(seconds[stage], between[stage][:, None]) <= limit
         total = np.where(allowed, through[-1][:, None] + between[stage][:, None] + seconds[stage], math.inf)
         chosen.append(total.argmin(axis=0))
         through.append(total.min(axis=0))
@@ -110,7 +131,7 @@ def best_cuts(
     for best in chosen[::-1]:
         at = int(best[at])
         first.append(at)
-    return Cuts(tuple(first[-2::-1]), slowest, float(through[-1][-1]))
+    return _cuts(tuple(first[-2::-1]), seconds, between)._replace(through=float(through[-1][-1]))
 
 
 def every_cut(

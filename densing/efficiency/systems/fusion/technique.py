@@ -250,9 +250,9 @@ def _placed(
     else:
         room = layout.cluster.device.memory or math.inf
         try:
-            cuts = best_cuts(work, speed, table, _need(workload), room)
+            cuts = best_cuts(work, speed, table, _need(workload), room, micro_batches=workload.micro_batches)
         except InputError:
-            cuts = best_cuts(work, speed, table)
+            cuts = best_cuts(work, speed, table, micro_batches=workload.micro_batches)
     back = sum(crossing) if workload.mode == "train" else 0.0
     return Placement(
         replace(workload, split=replace(split, cuts=cuts.first, order=order)),

@@ -60,6 +60,12 @@ def test_cuts_are_the_best_of_all(
     assert all(need[stage, begin, end] <= room for stage, (begin, end) in enumerate(bounds))
     again = cut_at(found.first, work, speed, crossing)
     assert again.slowest == found.slowest and again.through == pytest.approx(found.through)
+    for count in (1, 2, 7):
+        # Nothing, of all that fits, makes a shorter step of so many micro-batches.
+        best = best_cuts(work, speed, crossing, need, room, micro_batches=count)
+        assert best.step(count) == pytest.approx(min(cuts.step(count) for cuts in every))
+        same = cut_at(best.first, work, speed, crossing)
+        assert same.slowest == best.slowest and same.through == pytest.approx(best.through)
 
 
 def test_a_device_of_twice_the_speed_takes_twice_the_layers() -> None:

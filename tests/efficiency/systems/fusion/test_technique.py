@@ -123,11 +123,12 @@ def test_what_does_not_fit_is_simulated_and_said() -> None:
     row = compare(step(), small, ["fusion"]).rows[0]
     assert row.status == "does not fit" and row.step_s
     # With a little less room than it would take, fewer layers go to the fast devices than their speed asks for.
-    roomy = compare(step(), cluster(), ["fusion"]).rows[0]
+    two = step(batch=2, micro_batches=2)
+    roomy = compare(two, cluster(), ["fusion"]).rows[0]
     assert roomy.memory_bytes is not None
     tight = cluster(device=replace(DEVICE, memory=0.99 * roomy.memory_bytes))
-    assert compare(step(), tight, ["fusion"]).rows[0].status == "simulated"
-    assert placement(step(), tight, DEFAULTS).workload.split != placement(step(), cluster(), DEFAULTS).workload.split
+    assert compare(two, tight, ["fusion"]).rows[0].status == "simulated"
+    assert placement(two, tight, DEFAULTS).workload.split != placement(two, cluster(), DEFAULTS).workload.split
 
 
 @pytest.mark.parametrize(
