@@ -83,3 +83,4 @@ from .tradeoff import deploy as deploy
 from .tradeoff import explain_items as explain_items
 from .tradeoff import frontier as frontier
 from .tradeoff import ladder_gain as ladder_gain
+from .tradeoff import worth as worth

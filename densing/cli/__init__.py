@@ -36,6 +36,7 @@ COMMANDS = {
     "results": "results:app",
     "fit": "fit:fit",
     "ladder": "ladder:app",
+    "worth": "worth:worth",
     "techniques": "techniques:app",
     "train": "train:train",
     "scaling": "scaling:scaling",
@@ -53,7 +54,7 @@ HEADINGS = {
     "run": "Start here",
     "forecast": "More on density",
     "fit": "Laws and small models of your own",
-    "techniques": "What training costs",
+    "worth": "What training costs",
     "distil": "Smaller models, and serving them",
     "doctor": "Maintenance",
 }

@@ -55,3 +55,4 @@ from .timeline import chosen_step as chosen_step
 from .timeline import plot_gantts as plot_gantts
 from .timeline import plot_timeline as plot_timeline
 from .timeline import same_step as same_step
+from .worth import plot_worth as plot_worth

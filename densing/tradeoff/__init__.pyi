@@ -35,3 +35,7 @@ from .records import gain_record as gain_record
 from .records import gain_table as gain_table
 from .records import read_record as read_record
 from .records import write_record as write_record
+from .worth import Verdict as Verdict
+from .worth import Worth as Worth
+from .worth import read_specs as read_specs
+from .worth import worth as worth

@@ -1,5 +1,6 @@
 from . import offload as offload
 from . import prox_csl as prox_csl
+from .claims import RECORDS as RECORDS
 from .claims import Answer as Answer
 from .claims import Claim as Claim
 from .claims import Physics as Physics

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 
-from densing.core import InputError, Record
+from densing.core import InputError, Record, formatting
 from densing.efficiency.throughput.layouts import LayoutPlan
 from densing.efficiency.throughput.table import watts_of
 
@@ -70,6 +70,17 @@ class Span(Record, frozen=True):
     def times(self, factor: float) -> Span:
         """Return the figure and its ends multiplied."""
         return Span(self.value * factor, self.low * factor, self.high * factor)
+
+    @property
+    def words(self) -> str:
+        """The value with its ends.
+
+        Examples
+        --------
+        >>> Span(2.0, 1.5, 2.75).words
+        '2.00 (1.50 to 2.75)'
+        """
+        return "{} ({} to {})".format(*map(formatting.digits, (self.value, self.low, self.high)))
 
 
 class Budget(Record, frozen=True):

@@ -1,0 +1,97 @@
+"""Whether techniques are worth it, as a page: Markdown, or one HTML file that needs no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from densing.core import formatting
+from densing.efficiency.throughput import Span
+from densing.plots import plot_worth
+from densing.report.document import Headline, Page, Points, Prose, Section, doubtful, notes_section, versions_section
+from densing.report.page import shown_figure, write
+from densing.report.tables import Field, ShownTable, column, shown_table
+
+if TYPE_CHECKING:
+    from densing.tradeoff import Worth
+
+HOW = (
+    "A technique whose step is s times as fast and whose tokens are worth r of plain ones reaches the same loss in "
+    "1 / (s r) of the time. Steps are simulated with what published runs reach, anew with devices and links off by the "
+    "spread of that fit's errors. Token ratios are those of ladders of small models, carried to the run's size and "
+    "tokens along their trends, and widened with the distance: where the interval spans more than a factor of a "
+    "hundred the ladder says nothing. A technique pays where the whole 95 % interval of s r lies above 1."
+)
+
+
+def build_worth(result: Worth, path: Path | str) -> Path:
+    """Write the page.
+
+    Parameters
+    ----------
+    result : Worth
+        What :func:`densing.worth` gives.
+    path : path
+        HTML where the name ends in ``.html``, Markdown otherwise.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    See Also
+    --------
+    densing.worth
+    """
+    return write(worth_page(result), path)
+
+
+def worth_page(result: Worth) -> Page:
+    """Return the page."""
+    caption = (
+        "Above its line a technique pays: the token ratio that makes up for its step, by the speed of the link. "
+        "Points: the cluster's link, and what a token is worth there, with the 95 % interval."
+    )
+    figure = shown_figure("worth", plot_worth(result), caption)
+    points = Points.of([formatting.clean(sentence) for sentence in result.sentences()])
+    sections = (
+        Section("verdicts", "Verdicts", (Prose(HOW), *points, verdict_table(result))),
+        notes_section(result.notes),
+        versions_section(),
+    )
+    head = Headline("Is it worth it?", formatting.clean(result.card().title), _facts(result), doubtful(result.notes),
+                    figure)  # fmt: skip
+    return Page("densing worth", head, sections, "... --page FILE")
+
+
+def verdict_table(result: Worth) -> ShownTable:
+    """Return a row per technique."""
+
+    def ranged(name: str) -> Any:
+        def shown(row: Any) -> str:
+            value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
+            return formatting.MISSING if formatting.is_missing(value) else Span(value, low, high).words
+
+        return shown
+
+    fields = (
+        Field("Technique", column("technique")),
+        Field("Verdict", column("status")),
+        Field("Speed-up", ranged("speedup")),
+        Field("Token ratio", ranged("token_ratio"), hint="Worth of a token over plain's, at the run's size and tokens"),
+        Field("At the ladder", ranged("ladder_ratio"), minor=True),
+        Field("Gain", ranged("gain"), hint="Plain's time to the same loss over this one's"),
+        Field("Days", ranged("days")),
+        Field("Density", ranged("density"), hint="At equal tokens, as the ladder measured it", minor=True),
+    )
+    caption = "Techniques beside plain training; 95 % intervals."
+    return shown_table("worth-table", caption, result.frame().to_dict("records"), fields)
+
+
+def _facts(result: Worth) -> tuple[tuple[str, str], ...]:
+    days = result.plain_days
+    return (
+        ("Plain", f"{result.baseline}, {formatting.duration(1e9 * result.plain_step_s)} a step"),
+        ("Days of plain", days.words),
+        ("Parameters outside embeddings", formatting.size(result.params)),
+    )

@@ -1,0 +1,674 @@
+r"""Is a technique worth it? Time saved per step, tokens that it costs, and so what a run pays at equal loss.
+
+A technique whose step is s times as fast as plain training's, and whose tokens are worth r of plain ones each, reaches
+the same loss in 1 / (s r) of the time: it pays where ln s + ln r > 0. With s from the model of a step and r from a
+ladder, both with errors,
+
+.. math:: \ln s + \ln r \sim \mathcal{N}(\mu, \sigma_s^2 + \sigma_r^2).
+
+- :math:`\sigma_s`: the step simulated anew with devices and links faster and slower by the spread of the cost model's
+  errors, each by itself.
+- :math:`r` at the run's size and tokens: the ladder's ratio moved along its trends with ln D and ln N. A trend b over a
+  distance x from the ladder's middle adds b x, its own error times x, and b x² / (2 w): over every further width w of
+  the ladder the trend may change by as much as itself.
+
+Where the 95 % interval of r spans more than a factor of :data:`NOTHING`, the ladder says nothing at that distance, and
+the answer is one of time alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from densing.core import Card, InputError, Note, Readable, Record, UnknownNameError, formatting
+from densing.efficiency.systems import RECORDS, compare, get_technique, parse_settings
+from densing.efficiency.throughput import SHARE, Span, fitted_step
+from densing.tradeoff.records import ArmFigures, arm_figures, arm_trends, gain_record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from densing.efficiency.simulation import Cluster, Workload
+    from densing.efficiency.systems import Comparison
+    from densing.tradeoff.gain import GainRecord, Gains
+
+LEVEL = 0.95
+NOTHING = 100.0
+"""Upper end of a token ratio's interval over its lower one, beyond which it is no figure to act on."""
+UNKNOWN_SPREAD = 0.2
+"""Spread of ln step where nothing was measured that is like it: about that of generations that were left out."""
+FACTORS = tuple(2.0**power for power in range(-4, 5))
+"""Bandwidths of the map, over the cluster's own."""
+PLAIN = ("plain", "ddp")
+Z, Z_RANGE = (NormalDist().inv_cdf(0.5 + share / 2) for share in (LEVEL, SHARE))
+PAYS, PAYS_NOT, OPEN, TIME = "pays", "does not pay", "not decided", "time only"
+
+
+class Verdict(Record, frozen=True):
+    """What one technique buys, and whether it pays.
+
+    Parameters
+    ----------
+    technique : str
+        With its settings, as in ``co2:tau=8``.
+    status : {"pays", "does not pay", "not decided", "time only", "does not fit", "does not apply"}
+        ``pays``: the whole interval of ``gain`` is above 1.
+    reason : str
+        Why there is no more than time, or not even that.
+    step_s : float or None
+    speedup : Span or None
+        Plain's step over this one's, with a 95 % interval.
+    token_ratio : Span or None
+        What a token is worth beside plain training's, at the run's size and tokens.
+    ladder_ratio : Span or None
+        The same at the ladder's.
+    gain : Span or None
+        Plain's time at equal loss over this one's.
+    probability : float or None
+        That it pays.
+    days, device_hours : Span or None
+        To the loss that plain training reaches on its tokens.
+    density : Span or None
+        Of the same model on the same tokens over plain's, as the ladder measured it.
+    break_even_ratio : float or None
+        Token ratio from which on it pays.
+    break_even_gbps : float or None
+        Bandwidth of the slowest link up to which it pays; None outside the map.
+    decides : str
+        What measurement would decide it.
+    """
+
+    technique: str
+    status: str
+    reason: str = ""
+    step_s: float | None = None
+    speedup: Span | None = None
+    token_ratio: Span | None = None
+    ladder_ratio: Span | None = None
+    gain: Span | None = None
+    probability: float | None = None
+    days: Span | None = None
+    device_hours: Span | None = None
+    density: Span | None = None
+    break_even_ratio: float | None = None
+    break_even_gbps: float | None = None
+    decides: str = ""
+
+
+class Worth(Readable, Record, frozen=True):
+    """Verdicts on techniques, beside plain training of the same model on the same cluster.
+
+    Parameters
+    ----------
+    model, cluster, baseline : str
+    devices : int
+    params, tokens : float
+        Of the run.
+    plain_step_s : float
+    plain_days, plain_device_hours : Span
+        With the range of the step.
+    verdicts : tuple of Verdict
+    link : str
+        That the map varies.
+    gbps : float
+        Its bandwidth.
+    curves : tuple of mapping
+        ``technique``, ``gbps`` and ``break_even_ratio``: token ratio from which on it pays.
+    price : float or None
+        Money per device and hour.
+    notes : tuple of Note
+    """
+
+    drawn_by: ClassVar[str] = "densing.plots:plot_worth"
+
+    model: str
+    cluster: str
+    baseline: str
+    devices: int
+    params: float
+    tokens: float
+    plain_step_s: float
+    plain_days: Span
+    plain_device_hours: Span
+    verdicts: tuple[Verdict, ...]
+    link: str
+    gbps: float
+    curves: tuple[Mapping[str, Any], ...] = ()
+    price: float | None = None
+    notes: tuple[Note, ...] = ()
+
+    def frame(self) -> pd.DataFrame:  # type: ignore[override]
+        """Return a row per technique; a span in three columns."""
+        import pandas as pd
+
+        return pd.DataFrame([_flat(verdict) for verdict in self.verdicts])
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return each verdict in words."""
+        return tuple(_sentence(verdict, self) for verdict in self.verdicts)
+
+    def card(self) -> Card:
+        """Return what is shown: a sentence per technique, then the figures."""
+        title = f"{self.model} on {self.devices:,} devices of {self.cluster}, {formatting.size(self.tokens)} tokens"
+        facts = {verdict.technique: text for verdict, text in zip(self.verdicts, self.sentences(), strict=True)}
+        return Card(title, facts, self.frame(), self.notes)
+
+
+class Target(NamedTuple):
+    """Where an answer is wanted: ln parameters and ln tokens."""
+
+    params: float
+    tokens: float
+
+
+def worth(
+    techniques: Sequence[str],
+    workload: Workload,
+    cluster: Cluster,
+    tokens: float,
+    *,
+    gains: Sequence[Gains | GainRecord | Path | str] = (),
+    baseline: str = "ddp",
+    price: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Worth:
+    """Say whether techniques pay for a training run.
+
+    Parameters
+    ----------
+    techniques : sequence of str
+        With settings, as in ``co2:tau=8``.
+    workload : Workload
+        A training step, split over the cluster.
+    cluster : Cluster
+    tokens : float
+        Of the plain run.
+    gains : sequence of Gains, GainRecord or path
+        Records of ladders of one's own, tried before those of this package; their baseline must be plain.
+    baseline : str
+        The technique that plain training exchanges with.
+    price : float, optional
+        Money per device and hour.
+    progress : callable, optional
+        Called with the comparisons done and in all.
+
+    Raises
+    ------
+    InputError
+        For no technique, a workload that is not training, tokens that are not above 0, a record of another baseline,
+        and where plain training does not fit or does not apply.
+    UnknownNameError
+        For an unknown technique or knob.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation import load_cluster, load_workload
+    >>> step = load_workload("llama-8b", mode="train", dp=2, tp=8)
+    >>> found = worth(["dct:eta=0.99"], step, load_cluster("a100x8-tcp"), 2e10)
+    >>> [(verdict.status, round(verdict.break_even_ratio, 2)) for verdict in found.verdicts]
+    [('time only', 0.16)]
+    """
+    specs = [_spec(text) for text in techniques]
+    _check(specs, workload, tokens, price)
+    rows = [*_own_rows(gains), *_shipped_rows()]
+    names = [spec.label for spec in specs]
+    total = 1 + 4 + len(FACTORS)
+    compared = _Compared(specs, workload, baseline, progress or (lambda done, total: None), total)
+    center = compared.on(cluster)
+    plain = _plain_row(center.comparison, baseline)
+    found = fitted_step(workload, cluster)
+    most = math.exp(Z_RANGE * UNKNOWN_SPREAD)
+    ends = (found.low, found.high) if found else (1 / most, most)
+    spread = math.log(ends[1] / ends[0]) / (2 * Z_RANGE)
+    sds = _speed_spreads(compared, cluster, spread)
+    link = "wide" if cluster.wide is not None else "inter" if cluster.n > cluster.per_node else "intra"
+    own = 8e-9 / getattr(cluster, link).beta_s_per_byte
+    map_ = [(own * factor, compared.on(_linked(cluster, link, factor)).speedups) for factor in FACTORS]
+    params = _parameters(workload)
+    target = Target(math.log(params), math.log(tokens))
+    days = Span(plain.step_s, plain.step_s * ends[0], plain.step_s * ends[1]).times(
+        tokens / (workload.batch * workload.sequence * workload.split.dp) / 86400
+    )
+    hours = days.times(24 * workload.split.ranks)
+    verdicts = tuple(
+        _verdict(spec, center, sds.get(spec.label, 0.0), rows, target, days, hours, map_) for spec in specs
+    )
+    curves = tuple(
+        {"technique": name, "gbps": gbps, "break_even_ratio": 1 / speeds[name]}
+        for name in names
+        for gbps, speeds in map_
+        if name in speeds
+    )
+    notes = [*(note for note in center.comparison.notes if note.code not in UNSAID), *_notes(verdicts, found is None)]
+    return Worth(
+        workload.model.name, cluster.name, baseline, workload.split.ranks, params, tokens, plain.step_s, days, hours,
+        verdicts, link, own, curves, price, tuple(notes),
+    )  # fmt: skip
+
+
+UNSAID = {"other-training", "loss-not-said", "does-not-apply", "memory", "memory-tight"}
+"""Notes of a comparison that the verdicts say themselves."""
+
+
+class Spec(NamedTuple):
+    """A technique with the settings that were given."""
+
+    label: str
+    name: str
+    knobs: Mapping[str, Any]
+
+
+def read_specs(text: str) -> list[str]:
+    """Split a list of techniques with settings.
+
+    Examples
+    --------
+    >>> read_specs("co2:tau=8,local-sgd,dct:eta=0.99,refresh=10")
+    ['co2:tau=8', 'local-sgd', 'dct:eta=0.99,refresh=10']
+    """
+    found: list[str] = []
+    for part in (piece.strip() for piece in text.split(",")):
+        if not part:
+            continue
+        if "=" in part and ":" not in part and found:
+            found[-1] += ("," if ":" in found[-1] else ":") + part
+        else:
+            found.append(part)
+    return found
+
+
+def _spec(text: str) -> Spec:
+    name, _, given = text.strip().partition(":")
+    get_technique(name)
+    knobs = parse_settings([f"{name}.{pair}" for pair in given.split(",")]).get(name, {}) if given else {}
+    return Spec(text.strip(), name, knobs)
+
+
+def _check(specs: Sequence[Spec], workload: Workload, tokens: float, price: float | None) -> None:
+    if not specs:
+        raise InputError("no technique named; give one or several, as in co2:tau=8")
+    if len({spec.label for spec in specs}) < len(specs):
+        raise InputError("a technique is named twice with the same settings; name it once")
+    if workload.mode != "train":
+        raise InputError(f"mode {workload.mode}: tokens and losses are those of training; give a training step")
+    if not (math.isfinite(tokens) and tokens > 0):
+        raise InputError(f"tokens: {tokens:g} is not above 0; give those of the plain run, as in 1e12")
+    if price is not None and not (math.isfinite(price) and price >= 0):
+        raise InputError(f"price: {price:g} is not money per device and hour; give a number from 0 up")
+
+
+class _On(NamedTuple):
+    """A comparison on one cluster: speed-ups by technique, of those that apply."""
+
+    comparison: Comparison
+    speedups: dict[str, float]
+
+
+class _Compared:
+    """Compares all techniques with plain training on one cluster after the other."""
+
+    def __init__(
+        self, specs: Sequence[Spec], workload: Workload, baseline: str, show: Callable[[int, int], None], total: int
+    ) -> None:
+        self.specs, self.workload, self.baseline = specs, workload, baseline
+        self.show, self.done, self.total = show, 0, total
+
+    def on(self, cluster: Cluster) -> _On:
+        """Compare, settings of one technique after the other: a comparison has each technique once."""
+        first: Comparison | None = None
+        speeds: dict[str, float] = {}
+        rows: list[Any] = []
+        notes: dict[str, Note] = {}
+        for spec in self.specs:
+            names = [self.baseline] if spec.name == self.baseline else [self.baseline, spec.name]
+            found = compare(
+                self.workload, cluster, names, knobs={spec.name: spec.knobs} if spec.knobs else None, remedies=False
+            )
+            first = first or found
+            own = next(row for row in found.rows if row.technique == spec.name)
+            rows.append(msgspec.structs.replace(own, technique=spec.label))
+            for note in found.notes:
+                notes.setdefault(note.code, note)
+            if own.speedup:
+                speeds[spec.label] = own.speedup
+        assert first is not None
+        plain = next(row for row in first.rows if row.technique == self.baseline)
+        self.done += 1
+        self.show(self.done, self.total)
+        whole = msgspec.structs.replace(first, rows=(plain, *rows), notes=tuple(notes.values()))
+        return _On(whole, speeds)
+
+
+def _plain_row(comparison: Comparison, baseline: str) -> Any:
+    row = comparison.rows[0]
+    if row.status != "simulated" or not row.step_s:
+        raise InputError(
+            f"plain training ({baseline}) {row.status}: {row.reason}; give more devices, another split (--tp, --pp, "
+            "--recompute full), or another --baseline"
+        )
+    return row
+
+
+def _speed_spreads(compared: _Compared, cluster: Cluster, spread: float) -> dict[str, float]:
+    """Standard deviation of ln speed-up by technique: devices and links off by the spread, each by itself."""
+    squares: dict[str, float] = {}
+    for compute, network in ((1, 0), (0, 1)):
+        sides = [
+            compared.on(_scaled(cluster, math.exp(sign * compute * spread), math.exp(sign * network * spread))).speedups
+            for sign in (1, -1)
+        ]
+        for name in sides[0].keys() & sides[1].keys():
+            squares[name] = squares.get(name, 0.0) + (math.log(sides[0][name] / sides[1][name]) / 2) ** 2
+    return {name: math.sqrt(square) for name, square in squares.items()}
+
+
+def _scaled(cluster: Cluster, compute: float, network: float) -> Cluster:
+    device = cluster.device
+    measured = tuple((flops, moved, seconds / compute) for flops, moved, seconds in device.measured)
+    faster = msgspec.structs.replace(
+        device, flops=device.flops * compute, mem_bw=device.mem_bw * compute, measured=measured
+    )
+    links = {name: getattr(cluster, name) for name in ("intra", "inter", "wide")}
+    return cluster.change(device=faster, **{name: link and link.faster(network) for name, link in links.items()})
+
+
+def _linked(cluster: Cluster, link: str, factor: float) -> Cluster:
+    return cluster.change(**{link: getattr(cluster, link).faster(factor)})
+
+
+def _parameters(workload: Workload) -> float:
+    """Parameters outside the embeddings, as a ladder counts them."""
+    from densing.efficiency.simulation import parameter_count
+
+    model = workload.model
+    return float(parameter_count(model) - model.vocabulary * model.hidden * (1 if model.tied else 2))
+
+
+class _Row(NamedTuple):
+    """An arm of a record, and where it was measured."""
+
+    figures: ArmFigures
+    trend: tuple[float, float, float] | None
+    params: tuple[float, ...]
+    tokens: tuple[float, ...]
+    level: float
+    where: str
+
+
+def _own_rows(gains: Sequence[Any]) -> list[_Row]:
+    rows = []
+    for gain in gains:
+        record, where = gain_record(gain)
+        rows += _rows(record, where)
+        if record.spec.get("baseline") not in PLAIN:
+            raise InputError(
+                f"{where}: its baseline is {record.spec.get('baseline')}, not plain; measure against plain with "
+                "`densing ladder gain DIR --baseline plain`"
+            )
+    return rows
+
+
+def _shipped_rows() -> list[_Row]:
+    records = (gain_record(path) for path in sorted(RECORDS.glob("*.json")))
+    return [row for record, _ in records if record.spec.get("baseline") in PLAIN for row in _rows(record, SHIPPED)]
+
+
+SHIPPED = "shipped record"
+
+
+def _rows(record: GainRecord, where: str) -> list[_Row]:
+    spec, figures = arm_figures(record, where)
+    trends = {
+        each.arm: (each.trend, each.trend_lo, each.trend_hi)
+        for each in arm_trends(record, where)
+        if each.ratio == "token" and each.trend is not None
+    }
+    params = tuple(float(value) for value in record.spec.get("params", ()) if value > 0)
+    rows = []
+    for figure in figures:
+        ends = trends.get(figure.arm)
+        trend = None if ends is None or ends[1] is None or ends[2] is None else ends
+        rows.append(_Row(figure, trend, params, spec.tokens, spec.level, where))  # type: ignore[arg-type]
+    return rows
+
+
+def _arm_row(spec: Spec, rows: Sequence[_Row]) -> _Row | None:
+    """The first record of a technique with the same settings; those not given are the knobs' defaults."""
+    own = _settings(spec.name, spec.knobs)
+    for row in rows:
+        name, _, given = row.figures.arm.partition(":")
+        if name != spec.name:
+            continue
+        try:
+            knobs = parse_settings([f"{name}.{pair}" for pair in given.split(",")]).get(name, {}) if given else {}
+        except (InputError, UnknownNameError):
+            # Options of a ladder's arm that are no knobs: another change of training.
+            continue
+        if _settings(name, knobs) == own and row.figures.token_ratio:
+            return row
+    return None
+
+
+def _settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    technique = get_technique(name)
+    plan_only = getattr(technique, "plan_only", ())
+    return {knob.name: given.get(knob.name, knob.default) for knob in technique.knobs if knob.name not in plan_only}
+
+
+class _Ratio(NamedTuple):
+    """ln of a token ratio where it is wanted, and its standard deviation."""
+
+    mean: float
+    sd: float
+
+
+def _at(row: _Row, target: Target) -> _Ratio | None:
+    """Return the ratio at the run's size and tokens; None where the record does not say how sure it is."""
+    figures = row.figures
+    assert figures.token_ratio is not None
+    sd = _sd(figures.token_ratio, figures.token_lo, figures.token_hi, row.level)
+    if sd is None:
+        return None
+    mean, square = math.log(figures.token_ratio), sd**2
+    # A record without trends, or without sizes, may have any trend up to one: a ratio in proportion to D or N.
+    unknown = (0.0, -1.0, 1.0)
+    for trend, at, ladder in ((row.trend or unknown, target.tokens, row.tokens), (None, target.params, row.params)):
+        if not ladder:
+            return None
+        logs = np.log(ladder)
+        x, width = at - float(logs.mean()), max(float(np.ptp(logs)), math.log(2))
+        slope, low, high = trend if trend is not None else (0.0, *_size_ends(row))
+        own = (high - low) / (2 * NormalDist().inv_cdf(0.5 + row.level / 2))
+        bend = max(abs(slope), own) * x**2 / (2 * width)
+        mean += slope * x
+        square += (own * x) ** 2 + bend**2
+    return _Ratio(mean, math.sqrt(square))
+
+
+def _size_ends(row: _Row) -> tuple[float, float]:
+    """Ends of the trend with ln N, which records do not hold: as large as that with ln D may be, either way."""
+    if row.trend is None:
+        return -1.0, 1.0
+    most = max(abs(row.trend[1]), abs(row.trend[2]))
+    return -most, most
+
+
+def _sd(value: float, low: float | None, high: float | None, level: float) -> float | None:
+    """Standard deviation of a ln ratio from its interval; from the one end that is known."""
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    sides = [abs(math.log(end / value)) / z for end in (low, high) if end is not None and end > 0]
+    return max(sides) if sides else None
+
+
+def _verdict(
+    spec: Spec,
+    center: _On,
+    sd_s: float,
+    rows: Sequence[_Row],
+    target: Target,
+    days: Span,
+    hours: Span,
+    map_: Sequence[tuple[float, dict[str, float]]],
+) -> Verdict:
+    row = next(row for row in center.comparison.rows[1:] if row.technique == spec.label)
+    if row.status != "simulated" or spec.label not in center.speedups:
+        return Verdict(spec.label, row.status, row.reason, row.step_s)
+    speed = math.log(center.speedups[spec.label])
+    timed = Verdict(spec.label, TIME, "", row.step_s, _span(speed, sd_s), break_even_ratio=math.exp(-speed))
+    measured = _arm_row(spec, rows)
+    if row.changes_loss == "":
+        # A step learns what plain training's does: every token is worth one.
+        ratio: _Ratio | None = _Ratio(0.0, 0.0)
+        why, ladder = "", None
+        density: Span | None = Span(1.0, 1.0, 1.0)
+    elif measured is None:
+        known = sorted({each.figures.arm for each in rows if each.figures.arm.partition(":")[0] == spec.name})
+        also = f"; there are {', '.join(known)}" if known else ""
+        why = f"no ladder measured what its tokens are worth{also}; `densing ladder train --arm {spec.label}` does"
+        return msgspec.structs.replace(timed, reason=why)
+    else:
+        figures = measured.figures
+        ladder = _ends(figures.token_ratio, figures.token_lo, figures.token_hi)
+        density = _ends(figures.density_ratio, figures.density_lo, figures.density_hi)
+        ratio = _at(measured, target)
+        why = _far(measured, target, ratio)
+    timed = msgspec.structs.replace(timed, ladder_ratio=ladder, density=density, reason=why)
+    if ratio is None or why:
+        return timed
+    gain = _span(speed + ratio.mean, math.hypot(sd_s, ratio.sd))
+    sd = math.hypot(sd_s, ratio.sd)
+    mean = speed + ratio.mean
+    return msgspec.structs.replace(
+        timed,
+        status=PAYS if gain.low > 1 else PAYS_NOT if gain.high < 1 else OPEN,
+        token_ratio=_span(ratio.mean, ratio.sd),
+        gain=gain,
+        probability=NormalDist().cdf(mean / sd) if sd else float(mean > 0),
+        days=_over(days, gain),
+        device_hours=_over(hours, gain),
+        break_even_gbps=_crossing(spec.label, ratio.mean, map_),
+        decides=_decides(mean, sd_s, ratio.sd) if gain.low <= 1 <= gain.high else "",
+    )
+
+
+def _far(row: _Row, target: Target, ratio: _Ratio | None) -> str:
+    """Say at which distance a record says nothing, where the run is beyond it."""
+    if ratio is None:
+        return f"{row.where}: {row.figures.arm} has no interval, or the record no sizes and tokens; measure again"
+    if not _vague(ratio):
+        return ""
+    middle = Target(float(np.log(row.params).mean()), float(np.log(row.tokens).mean()))
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        share = (low + high) / 2
+        there = Target(*(one + share * (other - one) for one, other in zip(middle, target, strict=True)))
+        at = _at(row, there)
+        low, high = (low, share) if at is None or _vague(at) else (share, high)
+    params, tokens = (math.exp(one + low * (other - one)) for one, other in zip(middle, target, strict=True))
+    size, seen = (formatting.size(round(math.exp(value))) for value in middle)
+    return (
+        f"its ladder ({size} parameters, {seen} tokens) says nothing beyond {formatting.size(round(params))} "
+        f"parameters and {formatting.size(round(tokens))} tokens"
+    )
+
+
+def _vague(ratio: _Ratio) -> bool:
+    return 2 * Z * ratio.sd > math.log(NOTHING)
+
+
+def _span(mean: float, sd: float) -> Span:
+    half = Z * sd
+    return Span(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def _ends(value: float | None, low: float | None, high: float | None) -> Span | None:
+    return None if value is None else Span(value, math.nan if low is None else low, math.nan if high is None else high)
+
+
+def _over(span: Span, gain: Span) -> Span:
+    """A span of plain training over a gain: both ends at their worst."""
+    return Span(span.value / gain.value, span.low / gain.high, span.high / gain.low)
+
+
+def _crossing(name: str, ratio: float, map_: Sequence[tuple[float, dict[str, float]]]) -> float | None:
+    """Bandwidth at which speed-up times ratio is 1, between points of the map in logarithms; None outside."""
+    points = [(math.log(gbps), math.log(speeds[name]) + ratio) for gbps, speeds in map_ if name in speeds]
+    for (x, y), (later, below) in pairwise(points):
+        if y > 0 >= below:
+            return math.exp(x + (later - x) * y / (y - below))
+    return None
+
+
+def _decides(mean: float, sd_s: float, sd_r: float) -> str:
+    need = math.expm1(abs(mean))
+    what = (
+        "its token ratio (a ladder nearer to the run, more seeds)"
+        if sd_r >= sd_s
+        else "the links (`densing calibrate`)"
+    )
+    now = math.expm1(Z * math.hypot(sd_s, sd_r))
+    return (
+        f"measure {what}: decided where the gain is known to {formatting.percent(100 * need)}; it is known to "
+        f"{formatting.percent(100 * now)}"
+    )
+
+
+def _sentence(verdict: Verdict, result: Worth) -> str:
+    """A verdict in words, with its figures."""
+    if verdict.speedup is None:
+        return f"{verdict.technique} {verdict.status}: {verdict.reason}"
+    faster = f"a step is {verdict.speedup.words} times as fast"
+    if verdict.gain is None:
+        need = formatting.digits(verdict.break_even_ratio)
+        return (
+            f"{verdict.technique}: {faster}; pays where a token is worth more than {need} of plain's: {verdict.reason}"
+        )
+    ratio = verdict.token_ratio
+    assert ratio is not None and verdict.days is not None and verdict.probability is not None
+    days, plain = (formatting.digits(value) for value in (verdict.days.value, result.plain_days.value))
+    chance = formatting.percent(100 * verdict.probability)
+    money = ""
+    if result.price is not None and verdict.device_hours is not None:
+        saved = result.price * (result.plain_device_hours.value - verdict.device_hours.value)
+        money = f", {'saving' if saved >= 0 else 'costing'} {abs(saved):,.0f}{'' if saved >= 0 else ' more'}"
+    more = f"; {verdict.decides}" if verdict.decides else ""
+    return (
+        f"{verdict.technique} {verdict.status} (probability that it pays: {chance}): {faster}, a token is worth "
+        f"{ratio.words} of plain's; {days} days to the loss of {plain} plain ones{money}{more}"
+    )
+
+
+def _notes(verdicts: Sequence[Verdict], assumed: bool) -> list[Note]:
+    notes = []
+    for verdict in verdicts:
+        if verdict.speedup is None:
+            notes.append(Note(verdict.status.replace(" ", "-"), "warning", f"{verdict.technique}: {verdict.reason}"))
+    if any(verdict.ladder_ratio is not None for verdict in verdicts):
+        message = (
+            "token ratios are those of small models with a ladder's learning rate, batch and ranks; a recipe tuned for "
+            "the technique may lose less"
+        )
+        notes.append(Note("ladders-recipe", "warning", message))
+    if assumed:
+        message = f"no published run is like this step: ln step is taken to be off by {UNKNOWN_SPREAD:g}, an assumption"
+        notes.append(Note("assumed-spread", "warning", message, {"spread": UNKNOWN_SPREAD}))
+    return notes
+
+
+def _flat(verdict: Verdict) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name in Verdict.__struct_fields__:
+        value = getattr(verdict, name)
+        if isinstance(value, Span):
+            flat |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+        else:
+            flat[name] = value
+    return flat
