@@ -18,7 +18,7 @@ import numpy as np
 from densing.core import Array, Card, InputError, Note, Readable, Record, UnknownNameError, formatting
 from densing.efficiency.simulation import Cluster, Transformer, parameter_count
 from densing.efficiency.throughput.fit import Frozen, frozen
-from densing.efficiency.throughput.fitted import SPLIT, constants_on, runs_of
+from densing.efficiency.throughput.fitted import FRAMEWORK, SPLIT, constants_on, runs_of
 from densing.efficiency.throughput.memory import RECOMPUTE, memory_parts
 from densing.efficiency.throughput.step import Parts, step_seconds
 from densing.efficiency.throughput.table import UNEVEN, Runs, device_of
@@ -95,6 +95,10 @@ class LayoutPlan(Readable, Record, frozen=True):
     why : str
         What the best one saves beside the next of another split.
     notes : tuple of Note
+    framework : str
+        Whose ways of running a step are assumed.
+    kind : str
+        Kind of run that the range belongs to, one of :data:`densing.efficiency.throughput.KINDS`.
     """
 
     model: str
@@ -109,6 +113,8 @@ class LayoutPlan(Readable, Record, frozen=True):
     layouts: tuple[Layout, ...]
     why: str
     notes: tuple[Note, ...] = ()
+    framework: str = FRAMEWORK
+    kind: str = ""
 
     def card(self) -> Card:
         """Return what is shown: the recommended layout, then those behind it."""
@@ -128,6 +134,7 @@ def plan_layout(
     only: Mapping[str, int | str] | None = None,
     precision: str = "bf16",
     schedule: str = "1f1b",
+    framework: str = FRAMEWORK,
     constants: Frozen | None = None,
 ) -> LayoutPlan:
     """Find the fastest layouts that fit.
@@ -149,6 +156,9 @@ def plan_layout(
         Of matrix products.
     schedule : {"1f1b", "zero-bubble"}
         Of a pipeline; its stages are interleaved where that is faster.
+    framework : str
+        One of :func:`densing.efficiency.throughput.framework_names`: bytes of gradients, kernels of attention, fused
+        operations, what travels beside the backward pass.
     constants : Frozen, optional
 
     Raises
@@ -176,7 +186,8 @@ def plan_layout(
     known = constants or frozen()
     generation = device_of(cluster.device.name)
     # Fused attention keeps no scores: recomputing them saves nothing, and is priced where it is asked for.
-    again = (0, 1, 2) if (only or {}).get("recompute") == "selective" else (0, 2)
+    selective = framework != FRAMEWORK or (only or {}).get("recompute") == "selective"
+    again = (0, 1, 2) if selective else (0, 2)
     candidates = list(_layouts(model, cluster, devices, batch, sequence, again))
     if not candidates:
         raise InputError(
@@ -184,7 +195,7 @@ def plan_layout(
             f"{batch}; change the number of devices or --batch"
         )
     candidates = _chosen(candidates, only or {})
-    runs = runs_of(model, cluster, sequence, candidates, precision, schedule)
+    runs = runs_of(model, cluster, sequence, candidates, precision, schedule, framework)
     kinds, ranges = runs.kinds(generation in known.constants), {}
     for kind in map(str, dict.fromkeys(kinds)):
         if (ends := known.spread(kind)) is None:
@@ -218,6 +229,8 @@ def plan_layout(
         tuple(layouts),
         _why(runs, seconds, order[0], other),
         known.doubts(generation, cluster.device.name, runs.take(np.arange(len(runs)) == order[0])),
+        framework,
+        str(kinds[order[0]]),
     )
 
 
@@ -293,7 +306,7 @@ def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, ends: tuple[floa
         micro_batch=whole["micro_batch"],
         parts=whole["parts"],
         zero=whole["zero"],
-        recompute=RECOMPUTE[whole["recompute"]],
+        recompute=(*RECOMPUTE, "selective")[whole["recompute"]],
         tokens_per_s=speed,
         step_s=step,
         low_s=step * ends[0],
