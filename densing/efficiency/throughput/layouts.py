@@ -1,7 +1,7 @@
 """Layouts: every way to split a training step over so many devices, and which is the fastest that fits.
 
 Tried are tensor-parallel groups within a node, context-parallel groups for long sequences, pipelines with and without
-interleaved stages, replicas with ZeRO 0 to 3 (2 and 3 without a pipeline), micro-batches of powers of two, and
+interleaved stages, replicas with ZeRO 0 to 3 (2 and 3 without a pipeline), every micro-batch that divides, and
 recomputation of nothing or of whole layers; of the core of attention where that is asked for. Tensor-parallel groups of
 two devices and more split the sequence too.
 """
@@ -23,11 +23,12 @@ from densing.efficiency.throughput.memory import RECOMPUTE, memory_parts
 from densing.efficiency.throughput.step import Parts, step_seconds
 from densing.efficiency.throughput.table import UNEVEN, Runs, device_of
 
-VIRTUAL = (1, 2, 4)
 LEAST_PIECE = 4096
 """Tokens of a sequence that a device of a context-parallel group takes at least."""
 ZERO = (0, 1, 2, 3)
 MOST_MICRO_BATCH = 64
+MOST_VIRTUAL = 24
+"""Stages per device of a pipeline: no run with more was measured."""
 REASONS = {
     "compute": "compute and what blocks it",
     "head": "its head",
@@ -239,16 +240,16 @@ def _layouts(
 ) -> Iterator[tuple[int, ...]]:
     """Yield candidates that frameworks run, see :data:`SPLIT`."""
     node = min(cluster.per_node, devices)
-    widths = [w for w in _powers(node) if w <= node and model.heads % w == 0 and devices % w == 0]
+    widths = [w for w in range(1, node + 1) if not (node % w or model.heads % w or devices % w)]
     shared = [cp for cp in _powers(sequence // LEAST_PIECE) if sequence % (2 * cp) == 0] or [1]
     for tp, cp in product(widths, shared):
         for pp in (p for p in range(1, min(model.layers, devices // (tp * cp)) + 1) if devices % (tp * cp * p) == 0):
             if batch % (dp := devices // (tp * cp * pp)):
                 continue
-            for micro in (m for m in _powers(MOST_MICRO_BATCH) if batch // dp % m == 0):
+            for micro in (m for m in range(1, MOST_MICRO_BATCH + 1) if batch // dp % m == 0):
                 parts = batch // dp // micro
-                interleaved = pp > 1 and parts % pp == 0
-                virtual = [v for v in VIRTUAL if (v == 1 or interleaved) and _divides(model.layers, pp * v)]
+                pieces = min(model.layers // pp, MOST_VIRTUAL) if pp > 1 and parts % pp == 0 else 1
+                virtual = [v for v in range(1, pieces + 1) if _divides(model.layers, pp * v)]
                 # No framework keeps parameters in shards inside a pipeline.
                 zero = ZERO[:1] if dp == 1 else ZERO if pp == 1 else ZERO[:2]
                 dealt = [ep for ep in _powers(dp) if dp % ep == 0 and model.experts % ep == 0] if model.experts else [1]
