@@ -13,7 +13,10 @@ from densing.cli.output import MOST_NOTES, columns, emit_plain, finish, show_not
 from densing.cli.profile import Detail, Window
 from densing.core import InputError, UnknownNameError, doubts, formatting, of_part
 
+app = typer.Typer()
 
+
+@app.callback(invoke_without_command=True)
 def scaling(
     runs: Annotated[
         list[Path],
@@ -81,3 +84,8 @@ def scaling(
         typer.echo("\n".join(columns(header, rows)))
         show_notes(notes, most=MOST_NOTES)
     finish(notes)
+
+
+@app.command("plan")
+def plan(json: JsonFlag = False) -> None:
+    """X."""
