@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from operator import itemgetter
 from textwrap import TextWrapper
+from types import MappingProxyType
 from typing import Any
 
 from typer import BadParameter, Context
@@ -116,6 +118,9 @@ class Command(TyperCommand):
     ``--json`` may name a form (``--json=v0``).
     """
 
+    commands: Mapping[str, Any] = MappingProxyType({})
+    """Those that it leads, by name."""
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.params += _how_much_is_said()
@@ -173,13 +178,15 @@ class Leader(Group):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        options = {"callback": self.callback, "params": self.params, "help": self.help}
-        self.lead: Any = Command(name=self.name, rich_markup_mode=self.rich_markup_mode, **options)
+        own: Any = {"name": self.name, "callback": self.callback, "params": self.params, "help": self.help}
+        self.lead = Command(**own, rich_markup_mode=self.rich_markup_mode)
         self.lead.commands = self.commands
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Return the context of the command that the arguments call."""
         if args and args[0] in self.commands:
-            above: Any = Context(self, info_name=info_name, parent=parent)  # type: ignore[arg-type, unused-ignore]
+            # Arguments of the command that leads are not the called one's.
+            bare: Any = Group(name=self.name)
+            above: Any = Context(bare, info_name=info_name, parent=parent)
             return self.commands[args[0]].make_context(args[0], args[1:], parent=above, **extra)
         return self.lead.make_context(info_name, args, parent=parent, **extra)

@@ -555,9 +555,6 @@ def _budget_lines(whole: Budget) -> list[str]:
     def line(label: str, span: Span | None, form: Callable[[float], str]) -> list[str]:
         return [] if span is None else [f"  {label:13}{form(span.value)} ({form(span.low)} to {form(span.high)})"]
 
-    def rounded(value: float) -> str:
-        return f"{float(f'{value:.3g}'):,.0f}"
-
     lost = []
     if whole.checkpoint_every_s is not None and whole.write_s is not None:
         lost = [
@@ -569,10 +566,10 @@ def _budget_lines(whole: Budget) -> list[str]:
         "",
         f"{whole.tokens:,.3g} tokens with the first (range of its step):",
         *line("days", whole.days, lambda value: formatting.number(value, 3)),
-        *line("device hours", whole.device_hours, rounded),
+        *line("device hours", whole.device_hours, formatting.thousands),
         *lost,
-        *line("cost", whole.cost, rounded),
-        *line("kWh", whole.kwh, rounded),
+        *line("cost", whole.cost, formatting.thousands),
+        *line("kWh", whole.kwh, formatting.thousands),
         *line("t CO2e", whole.co2e_kg, lambda value: formatting.number(value / 1000, 3)),
         *([f"  assumed: {'; '.join(whole.assumed)}"] if whole.assumed else []),
     ]

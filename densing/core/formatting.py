@@ -93,6 +93,19 @@ def digits(value: Any, count: int = 3) -> str:
     return f"{float(value):.{decimals}f}".replace("-", "−")
 
 
+def thousands(value: Any, count: int = 3) -> str:
+    """Return so many significant digits with commas between thousands.
+
+    Examples
+    --------
+    >>> [thousands(value) for value in (1234567.0, 12.34, 0.0123, None)], thousands(1234567.0, 6)
+    (['1,230,000', '12.3', '0.0123', '–'], '1,234,570')
+    """
+    if is_missing(value) or math.isinf(value) or abs(value) < 100:
+        return digits(value, count)
+    return f"{float(f'{value:.{count - 1}e}'):,.{max(count - 1 - int(math.log10(abs(value))), 0)}f}"
+
+
 def with_error(value: Any, error: Any) -> str:
     """Return a score with its standard error, where that is known.
 

@@ -13,3 +13,4 @@ from .replication import build_replication as build_replication
 from .study import build_report as build_report
 from .techniques import build_techniques as build_techniques
 from .today import build_today as build_today
+from .training_plan import build_training_plan as build_training_plan

@@ -35,3 +35,7 @@ from .records import gain_record as gain_record
 from .records import gain_table as gain_table
 from .records import read_record as read_record
 from .records import write_record as write_record
+from .training_plan import Overtrained as Overtrained
+from .training_plan import Point as Point
+from .training_plan import TrainingPlan as TrainingPlan
+from .training_plan import plan_training as plan_training

@@ -57,17 +57,19 @@ def shape_of(params: float, vocabulary: int = VOCABULARY) -> Transformer:
 
 @cache
 def _family(vocabulary: int) -> tuple[Transformer, ...]:
-    widths, low = [], 0
+    widths: list[int] = []
+    low = 0
     for high, grain in GRAINS:
         widths += range(low + grain, high + 1, grain)
         low = high
     return tuple(
         Transformer(
-            f"{width} wide, {layers} deep", layers, width, heads := width // (64 if width < GRAINS[0][0] else 128), heads,
-            width // heads, -(-8 * width // (3 * TILE)) * TILE, vocabulary,
+            f"{width} wide, {layers} deep", layers, width, width // head, width // head, head,
+            -(-8 * width // (3 * TILE)) * TILE, vocabulary,
             source="width and depth by the rule of densing.efficiency.simulation.shape_of", evidence="assumed",
         )
         for width in widths
+        for head in [64 if width < GRAINS[0][0] else 128]
         for layers in range(max(-(-width // WIDEST), 1), max(width // NARROWEST, 1) + 1)
     )  # fmt: skip
 
