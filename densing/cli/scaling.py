@@ -222,7 +222,7 @@ def _plan_lines(found: TrainingPlan) -> list[str]:
         ("D / N", digits(found.tokens_per_param), "", digits(small.times * found.tokens_per_param), ""),
         ("6 N D", formatting.power(found.flops, 3), "", formatting.power(small.compute.value * found.flops, 3), ""),
         ("over the plan's", "1", "", *ranged(small.compute, digits)),
-        ("GPU hours", formatting.thousands(found.gpu_hours, 6), "", *ranged(small.gpu_hours, formatting.thousands)),
+        ("GPU hours", f"{found.gpu_hours:,.10g}", "", *ranged(small.gpu_hours, formatting.thousands)),
         ("MFU", formatting.percentage(layout.mfu), "", formatting.percentage(small.layout and small.layout.mfu), ""),
     ]
     parts = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp, "dp": layout.dp, "ZeRO": layout.zero,
@@ -238,8 +238,8 @@ def _plan_lines(found: TrainingPlan) -> list[str]:
         f"layout: {', '.join(f'{name} {value}' for name, value in parts.items())}, recompute {layout.recompute}; "
         f"{layout.tokens_per_s:,.0f} tokens/s, {layout.memory_bytes / 1e9:.0f} GB per device",
         f"closed form: {size(found.closed_form)} parameters for the plan's 6 N D, if MFU did not depend on the size",
-        f"the smaller model saves {formatting.percentage(small.saved.value)} of each served token's 2 N operations, and "
-        f"makes up for its training with {size(small.served.value)} served tokens ({size(small.served.low)} to "
+        f"the smaller model saves {formatting.percentage(small.saved.value)} of each served token's 2 N operations, "
+        f"and makes up for its training with {size(small.served.value)} served tokens ({size(small.served.low)} to "
         f"{size(small.served.high)})",
         found.density_note,
     ]

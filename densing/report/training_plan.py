@@ -68,7 +68,7 @@ def plan_page(plan: TrainingPlan) -> Page:
         notes_section(plan.notes),
         versions_section(),
     )
-    title = f"A model for {formatting.thousands(plan.gpu_hours, 6)} GPU hours"
+    title = f"A model for {plan.gpu_hours:,.10g} GPU hours"
     head = Headline(title, formatting.sentence(plan.sentence), _facts(plan), doubtful(plan.notes), figure)
     return Page("densing scaling plan", head, sections, "... --page FILE")
 
@@ -89,7 +89,7 @@ def plan_table(plan: TrainingPlan) -> ShownTable:
         ("Loss", *shown(plan.loss, three), three(plan.loss.value), "the same"),
         ("Density", *shown(plan.density, formatting.digits), *shown(small.density, formatting.digits)),
         ("6 N D, over the plan's", "1", "", *shown(small.compute, formatting.digits)),
-        ("GPU hours", formatting.thousands(plan.gpu_hours, 6), "", *shown(small.gpu_hours, formatting.thousands)),
+        ("GPU hours", f"{plan.gpu_hours:,.10g}", "", *shown(small.gpu_hours, formatting.thousands)),
         ("Saved per served token", "", "", *shown(small.saved, formatting.percentage)),
         ("Worth it from, served tokens", "", "", *shown(small.served, formatting.size)),
     ]

@@ -182,7 +182,7 @@ class TrainingPlan(Readable, Record, frozen=True):
     def sentence(self) -> str:
         """The plan in a sentence."""
         return (
-            f"{formatting.thousands(self.gpu_hours, 6)} GPU hours on {self.devices:,} devices of {self.cluster} "
+            f"{self.gpu_hours:,.10g} GPU hours on {self.devices:,} devices of {self.cluster} "
             f"({formatting.number(self.days, 3)} days) train {formatting.size(self.params.value)} parameters on "
             f"{formatting.size(self.tokens.value)} tokens, to a loss of {self.loss.value:.3f} ({self.loss.low:.3f} to "
             f"{self.loss.high:.3f})"
@@ -200,7 +200,7 @@ class TrainingPlan(Readable, Record, frozen=True):
             "per served token",
         }
         return Card(
-            f"A model for {formatting.thousands(self.gpu_hours, 6)} GPU hours",
+            f"A model for {self.gpu_hours:,.10g} GPU hours",
             facts,
             self.frame(self.curve),
             self.notes,
@@ -278,7 +278,7 @@ def plan_training(
     seconds = 3600 * gpu_hours * goodput / devices
 
     priced = _Priced(
-        lambda params: plan_layout(shape_of(params), cluster, devices, sequence=sequence, batch=batch, most=1, **ways),
+        lambda shape: plan_layout(shape, cluster, devices, sequence=sequence, batch=batch, most=1, **ways),
         law.law, law.theta, _rows(law, seed), seconds, progress,
     )  # fmt: skip
     priced.search(seconds * USUAL * devices * cluster.device.flops)
@@ -365,7 +365,7 @@ class _Priced:
     """
 
     def __init__(
-        self, price: Callable[[float], LayoutPlan], law: Any, best: Array, theta: Array, seconds: float,
+        self, price: Callable[[Transformer], LayoutPlan], law: Any, best: Array, theta: Array, seconds: float,
         progress: Callable[[str, float, float | None], None],
     ) -> None:  # fmt: skip
         self.price, self.law, self.middle, self.theta, self.seconds, self.progress = (
@@ -384,7 +384,7 @@ class _Priced:
         for count, shape in sorted(new.items()):
             self.progress("sizes", len(self.plans) + len(self.refused), self.total)
             try:
-                self.plans[count] = self.price(count)
+                self.plans[count] = self.price(shape)
                 self.shapes[count] = shape
             except InputError as error:
                 self.refused[count] = error
@@ -402,20 +402,25 @@ class _Priced:
         low, high = (float(end) for end in np.quantile(guess, [0.005, 0.995]))
         ends = [max(low / AROUND, center / WITHIN), min(high * AROUND, center * WITHIN)]
         self.add(_between(*ends))
-        if not self.plans:
-            raise next(iter(self.refused.values()))
         for _ in range(MOST_EXTENSIONS):
+            before = len(self.plans) + len(self.refused)
             sizes = sorted(self.plans)
-            found = np.append(np.quantile(self.best_sizes(), [0.005, 0.995]), self.best())
-            before = len(self.plans)
-            if found.min() <= sizes[min(1, len(sizes) - 1)] and ends[0] > center / WITHIN:
+            # Where nothing fits, smaller ones may.
+            down, up = not sizes, False
+            if sizes:
+                found = np.append(np.quantile(self.best_sizes(), [0.005, 0.995]), self.best())
+                down = found.min() <= sizes[:2][-1] and ends[0] > center / WITHIN
+                up = found.max() >= sizes[-2:][0] and ends[1] < center * WITHIN
+            if down:
                 ends[0] /= AROUND
                 self.add(_between(ends[0], ends[0] * AROUND))
-            if found.max() >= sizes[-min(2, len(sizes))] and ends[1] < center * WITHIN:
+            if up:
                 ends[1] *= AROUND
                 self.add(_between(ends[1] / AROUND, ends[1]))
-            if len(self.plans) == before:
+            if len(self.plans) + len(self.refused) == before:
                 break
+        if not self.plans:
+            raise self.refused[min(self.refused)]
         best = self.best()
         self.add(best * np.geomspace(1 / STEP, STEP, BESIDE + 2)[1:-1])
 
@@ -476,7 +481,7 @@ def _overtrained(
 
     shape = shape_of(float(params[0, 0]))
     try:
-        own: LayoutPlan | None = priced.price(parameter_count(shape))
+        own: LayoutPlan | None = priced.plans.get(parameter_count(shape)) or priced.price(shape)
     except InputError:
         own = None
     hours = None
@@ -513,8 +518,8 @@ def _notes(plan: TrainingPlan, law: LawFit, priced: _Priced) -> list[Note]:
         notes.append(Note("largest-that-fits", "warning", message))
     smallest = parameter_count(shape_of(1))
     if plan.params.value == smallest:
-        message = "the smallest shape by the rule is planned; smaller ones are not tried"
-        notes.append(Note("smallest-shape", "warning", message))
+        message = f"the budget is too small: the plan is the smallest shape, {formatting.size(smallest)}, not the law's"
+        notes.append(Note("smallest-shape", "error", message))
     ends = min(priced.plans), max(priced.plans)
     if (plan.params.low <= ends[0] > smallest) or (plan.params.high >= ends[1] and not priced.full):
         message = (

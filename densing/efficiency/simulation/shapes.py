@@ -11,6 +11,7 @@ ratio of width to depth between some 50 and 200 (recalled).
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 from densing.core import InputError
@@ -23,11 +24,10 @@ GRAINS = ((1_024, 64), (4_096, 256), (65_536, 1_024))
 """Widths up to the first figure are multiples of the second."""
 TILE = 128
 """The MLP's width is a multiple of it."""
-MOST_PARAMS = 3e13
 
 
 def shape_of(params: float, vocabulary: int = VOCABULARY) -> Transformer:
-    """Return the shape by the rule whose number of parameters is nearest.
+    """Return the shape by the rule whose number of parameters is nearest, from some 7 million to 35 trillion.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def shape_of(params: float, vocabulary: int = VOCABULARY) -> Transformer:
     Raises
     ------
     InputError
-        For a number that is not between 1 and 3e13.
+        For a number that is not finite and above 0.
 
     Examples
     --------
@@ -46,11 +46,13 @@ def shape_of(params: float, vocabulary: int = VOCABULARY) -> Transformer:
     >>> shape.layers, shape.hidden, shape.heads
     (37, 4096, 32)
     """
-    if not 1 <= params <= MOST_PARAMS:
-        raise InputError(f"params: {params:g} is out of range; give 1 to {MOST_PARAMS:g}")
+    if not 0 < params < math.inf:
+        raise InputError(f"params: {params:g} is no number of parameters; give a finite one above 0")
+    family = _family(vocabulary)
+    params = min(max(params, _count(family[0])), _count(family[-1]))
     # The nearest count; of equally near ones the usual proportions.
     return min(
-        _family(vocabulary),
+        family,
         key=lambda shape: (abs(_count(shape) - params) / params // 0.02, abs(shape.hidden / shape.layers - ASPECT)),
     )
 
