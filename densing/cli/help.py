@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from operator import itemgetter
 from textwrap import TextWrapper
-from types import MappingProxyType
 from typing import Any
 
 from typer import BadParameter, Context
@@ -118,9 +116,6 @@ class Command(TyperCommand):
     ``--json`` may name a form (``--json=v0``).
     """
 
-    commands: Mapping[str, Any] = MappingProxyType({})
-    """Those that it leads, by name."""
-
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.params += _how_much_is_said()
@@ -180,7 +175,8 @@ class Leader(Group):
         super().__init__(**options)
         own: Any = {"name": self.name, "callback": self.callback, "params": self.params, "help": self.help}
         self.lead = Command(**own, rich_markup_mode=self.rich_markup_mode)
-        self.lead.commands = self.commands
+        # Its help lists them.
+        vars(self.lead)["commands"] = self.commands
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Return the context of the command that the arguments call."""

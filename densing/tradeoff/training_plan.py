@@ -444,8 +444,10 @@ class _Priced:
         logs = np.log(sizes)
         dense = np.interp(np.arange(DENSE * (len(sizes) - 1) + 1) / DENSE, np.arange(len(sizes)), logs)
         tokens = np.exp(np.interp(dense, logs, np.log(self.bought(sizes))))
-        losses = self.losses(np.exp(dense), np.broadcast_to(tokens, (len(self.theta), len(dense))) / slower)
-        return np.exp(dense[np.argmin(losses, axis=1)])
+        between = np.exp(dense)
+        between[::DENSE] = sizes
+        losses = self.losses(between, np.broadcast_to(tokens, (len(self.theta), len(dense))) / slower)
+        return between[np.argmin(losses, axis=1)]
 
     @property
     def full(self) -> bool:
@@ -498,7 +500,10 @@ def _notes(plan: TrainingPlan, law: LawFit, priced: _Priced) -> list[Note]:
     """Return what to know before the plan is used."""
     notes = []
     if not len(law.draws):
-        message = f"{plan.law}: no draws of its constants are known, so that intervals hold the cost model's range only"
+        message = (
+            f"{plan.law}: no draws of its constants are known; intervals hold the cost model's range only, which hardly "
+            "moves the best size"
+        )
         notes.append(Note("no-draws", "info", message))
     ranges = {"N": (plan.params.value, law.domain["params"]), "D": (plan.tokens.value, law.domain["tokens"])}
     if len(law.y):
