@@ -501,8 +501,8 @@ def _notes(plan: TrainingPlan, law: LawFit, priced: _Priced) -> list[Note]:
     notes = []
     if not len(law.draws):
         message = (
-            f"{plan.law}: no draws of its constants are known; intervals hold the cost model's range only, which hardly "
-            "moves the best size"
+            f"{plan.law}: no draws of its constants are known; intervals hold the cost model's range only, which "
+            "hardly moves the best size"
         )
         notes.append(Note("no-draws", "info", message))
     ranges = {"N": (plan.params.value, law.domain["params"]), "D": (plan.tokens.value, law.domain["tokens"])}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,40 +13,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from densing.core.errors import DomainError, InputError
-from densing.efficiency.simulation import Cluster, Transformer, load_cluster, parameter_count, shape_of
-from densing.efficiency.throughput import Layout, LayoutPlan, frozen, plan_layout
+from densing.efficiency.simulation import load_cluster, parameter_count, shape_of
+from densing.efficiency.throughput import frozen, plan_layout
 from densing.scores.fit import LawFit, fit_law, published_law
 from densing.scores.laws import get_law
-from densing.tradeoff import TrainingPlan, plan_training, training_plan
+from densing.tradeoff import TrainingPlan, plan_training
+from tests.support.training_plans import CLUSTER, hours_of, planted
 
-CLUSTER = load_cluster("h100x8-nvlink", n=64)
 REFIT = published_law("chinchilla-refit")
 GOPHER = 5.76e23
 """FLOP of Gopher, and of Chinchilla."""
-
-
-def planted(
-    monkeypatch: pytest.MonkeyPatch, flops: float = 1e15, power: float = 1.0, fits: Callable[[float], bool] = bool
-) -> None:
-    """Let every size train at this rate of 6 N D per second, N^(1 - power) times it."""
-
-    def plan(model: Transformer, cluster: Cluster, devices: int, *, sequence: int, batch: int, **_: Any) -> LayoutPlan:
-        params = parameter_count(model)
-        if not fits(params):
-            raise InputError(f"gpus: nothing tried fits {devices} devices")
-        speed = flops / 6 / params**power
-        step = sequence * batch / speed
-        layout = Layout(1, 1, 1, devices, 1, 1, 0, "none", speed, step, step, step, 0.4, 1e9, {})
-        kind = "several domains"
-        return LayoutPlan(model.name, cluster.name, cluster.device.name, params, devices, batch, sequence, 1, 1,
-                          (layout,), "", (), "planted", kind)  # fmt: skip
-
-    monkeypatch.setattr(training_plan, "plan_layout", plan)
-
-
-def hours_of(flops: float, rate: float = 1e15) -> float:
-    """GPU hours on 64 devices in which so much is computed."""
-    return flops / rate / 3600 * CLUSTER.n
 
 
 @pytest.mark.parametrize("flops", [1e19, 1e21, GOPHER, 1e25])
