@@ -2,13 +2,13 @@ r"""From a budget to a model: which size on how many tokens so many GPU hours tr
 
 A law says what loss a size N reaches on D tokens, the cost model how fast a cluster trains a model of that size. In T
 seconds it gets through D(N) = v(N) T tokens, v(N) the speed of the best layout of a shape of N parameters
-(:func:`densing.efficiency.simulation.shape_of`). The plan is the shape of least loss,
+(:func:`densing.efficiency.simulation.shape_of`). The best size is that of least loss,
 
-.. math:: \min_N \; L(N, v(N) T).
+.. math:: \min_N \; L(N, v(N) T),
 
-Where v falls as 1/N this is Hoffmann's closed form for a training compute of 6 N D; it seldom does, since a small model
-on many devices, and a large one that hardly fits, reach less of the peak. The closed form at the plan's own compute
-stands beside it.
+with v smoothed over neighbouring shapes; the plan is the shape next to it that trains best. Where v falls as 1/N this
+is Hoffmann's closed form for a training compute of 6 N D; it seldom does, since a small model on many devices, and a
+large one that hardly fits, reach less of the peak. The closed form at the plan's own compute stands beside it.
 
 Uncertainty goes through by draws: with each draw of the law's constants goes one of the cost model's error, which is
 common to all sizes. The interval of N is that of the best size, those of tokens and loss are of the planned model.
@@ -34,14 +34,19 @@ from densing.scores.fit import GUARD, LawFit, spread
 DRAWS = 2000
 USUAL = 0.4
 """Share of the peak by which the first sizes are guessed."""
-STEP, AROUND, WITHIN, BESIDE = 1.25, 4.0, 1000.0, 6
+STEP, AROUND, WITHIN = 1.25, 4.0, 1000.0
 """Sizes that are tried: this many times apart; so many times beyond what the law's closed form says for its draws, and
-no more than so many times; and how many more between the best one's neighbours."""
+no more than so many times."""
+SMOOTH = 2.0
+"""How many times apart sizes are whose speeds are averaged where the best size is looked for: a shape may be a few per
+cent faster than its neighbours because its heads or layers divide well, which no range of the cost model bears out."""
+NEAR, BESIDE = 1.1, 6
+"""The planned shape is the best one so many times from the best size; so many are tried there."""
 MOST_EXTENSIONS = 10
 HALVED = 40.0
 """ln of how much smaller than the planned model the smaller one may be at most."""
 DENSE = 16
-"""Sizes between two tried ones at which draws look for their best; speeds are interpolated in logarithms."""
+"""Sizes between two tried ones, on average, at which draws look for their best."""
 SAME = 41
 """Points of the law's curve at one compute."""
 FEW_STEPS = 1000
@@ -316,7 +321,7 @@ def plan_training(
         batch=batch,
         level=level,
         shape=priced.shapes[best],
-        params=interval(best, priced.best_sizes(slower)),
+        params=interval(best, priced.best_sizes(priced.theta, slower)),
         tokens=interval(tokens, trained[1:]),
         loss=interval(loss, drawn),
         tokens_per_param=tokens / best,
@@ -408,7 +413,7 @@ class _Priced:
             # Where nothing fits, smaller ones may.
             down, up = not sizes, False
             if sizes:
-                found = np.append(np.quantile(self.best_sizes(), [0.005, 0.995]), self.best())
+                found = np.append(np.quantile(self.best_sizes(self.theta), [0.005, 0.995]), self.target)
                 down = found.min() <= sizes[:2][-1] and ends[0] > center / WITHIN
                 up = found.max() >= sizes[-2:][0] and ends[1] < center * WITHIN
             if down:
@@ -421,8 +426,7 @@ class _Priced:
                 break
         if not self.plans:
             raise self.refused[min(self.refused)]
-        best = self.best()
-        self.add(best * np.geomspace(1 / STEP, STEP, BESIDE + 2)[1:-1])
+        self.add(self.target * np.geomspace(1 / NEAR, NEAR, BESIDE))
 
     def losses(self, sizes: Array, tokens: Array, theta: Array | None = None) -> Array:
         """Return the law's losses by draw; ``tokens`` by size, or by draw and size."""
@@ -432,27 +436,41 @@ class _Priced:
         """Return the tokens that the budget buys each size."""
         return np.array([self.plans[size].layouts[0].tokens_per_s * self.seconds for size in sizes])
 
+    @property
+    def target(self) -> float:
+        """Size of least loss by the law's best constants, at smoothed speeds."""
+        return float(self.best_sizes(self.middle[None])[0])
+
     def best(self) -> int:
-        """Return the size of least loss by the law's best constants."""
-        sizes = sorted(self.plans)
+        """Return the priced size of least loss among those next to the target; where there is none, the nearest."""
+        away = {size: abs(math.log(size / self.target)) for size in self.plans}
+        sizes = [size for size in away if away[size] <= math.log(NEAR)] or [min(away, key=lambda size: away[size])]
         losses = self.losses(np.array(sizes, dtype=float), self.bought(sizes), self.middle)
         return sizes[int(np.argmin(losses))]
 
-    def best_sizes(self, slower: Array | float = 1.0) -> Array:
-        """Return the size of least loss by draw, between priced sizes too; ``slower``: factor on times, by draw."""
+    def best_sizes(self, theta: Array, slower: Array | float = 1.0) -> Array:
+        """Return the size of least loss by draw, at smoothed speeds; ``slower``: factor on times, by draw."""
         sizes = sorted(self.plans)
-        logs = np.log(sizes)
-        dense = np.interp(np.arange(DENSE * (len(sizes) - 1) + 1) / DENSE, np.arange(len(sizes)), logs)
-        tokens = np.exp(np.interp(dense, logs, np.log(self.bought(sizes))))
-        between = np.exp(dense)
-        between[::DENSE] = sizes
-        losses = self.losses(between, np.broadcast_to(tokens, (len(self.theta), len(dense))) / slower)
-        return between[np.argmin(losses, axis=1)]
+        dense = np.exp(np.linspace(math.log(sizes[0]), math.log(sizes[-1]), DENSE * len(sizes)))
+        tokens = _smoothed(np.array(sizes, dtype=float), self.bought(sizes), dense)
+        losses = self.losses(dense, np.broadcast_to(tokens, (len(theta), len(dense))) / slower, theta)
+        return dense[np.argmin(losses, axis=1)]
 
     @property
     def full(self) -> bool:
         """Whether larger sizes than the largest priced one were refused."""
         return bool(self.refused) and max(self.refused) > max(self.plans)
+
+
+def _smoothed(sizes: Array, tokens: Array, at: Array) -> Array:
+    """Return tokens at other sizes: local lines through their logarithms, weighted by a normal of width SMOOTH."""
+    if len(sizes) == 1:
+        return np.broadcast_to(tokens, at.shape)
+    away = np.log(sizes) - np.log(at)[:, None]
+    weights = np.exp(-0.5 * (away / math.log(SMOOTH)) ** 2)
+    zero, one, two = (np.sum(weights * away**power, axis=1) for power in range(3))
+    level, slope = (weights @ np.log(tokens), (weights * away) @ np.log(tokens))
+    return np.exp((two * level - one * slope) / (two * zero - one**2))
 
 
 def _between(low: float, high: float) -> Array:
