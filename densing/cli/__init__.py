@@ -17,7 +17,7 @@ gc.set_threshold(50_000)
 import typer  # noqa: E402
 
 from densing.cli import calls  # noqa: E402
-from densing.cli.help import NARROW, WIDE, Command, Group  # noqa: E402
+from densing.cli.help import NARROW, WIDE, Command, Group, Leader  # noqa: E402
 
 __all__ = ["app", "main"]
 
@@ -39,7 +39,7 @@ COMMANDS = {
     "worth": "worth:worth",
     "techniques": "techniques:app",
     "train": "train:train",
-    "scaling": "scaling:scaling",
+    "scaling": "scaling:app",
     "what-if": "whatif:what_if",
     "calibrate": "calibrate:calibrate",
     "distil": "distil:distil",
@@ -50,6 +50,8 @@ COMMANDS = {
     "examples": "examples:examples",
 }
 """Each command's module below ``densing.cli`` and its function, or its group of commands."""
+LEADERS = ("scaling",)
+"""Groups that are commands with arguments themselves."""
 HEADINGS = {
     "run": "Start here",
     "forecast": "More on density",
@@ -98,7 +100,9 @@ def build(only: str | None = None) -> typer.Typer:
             if isinstance(command, typer.Typer):
                 for each in command.registered_commands:
                     each.cls = Command
-                tree.add_typer(command, name=name, cls=Group, rich_help_panel=heading)
+                # What a group does by itself may be a command with arguments.
+                leads = name in LEADERS
+                tree.add_typer(command, name=name, cls=Leader if leads else Group, rich_help_panel=heading)
             else:
                 tree.command(name, cls=Command, rich_help_panel=heading)(command)
     return tree

@@ -7,7 +7,7 @@ from operator import itemgetter
 from textwrap import TextWrapper
 from typing import Any
 
-from typer import BadParameter
+from typer import BadParameter, Context
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from densing.cli import calls, settings
@@ -163,3 +163,26 @@ class Group(TyperGroup):
     """A group of commands whose help is written here."""
 
     get_short_help_str, format_help_text, format_options = _short, _text, _options
+
+
+class Leader(Group):
+    """A group whose callback is a command of its own: ``densing scaling RUN...`` beside ``densing scaling plan``.
+
+    Its arguments are read as those of a command, unless the first is the name of one of the group's.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        own: Any = {"name": self.name, "callback": self.callback, "params": self.params, "help": self.help}
+        self.lead = Command(**own, rich_markup_mode=self.rich_markup_mode)
+        # Its help lists them.
+        vars(self.lead)["commands"] = self.commands
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context of the command that the arguments call."""
+        if args and args[0] in self.commands:
+            # Arguments of the command that leads are not the called one's.
+            bare: Any = Group(name=self.name)
+            above: Any = Context(bare, info_name=info_name, parent=parent)
+            return self.commands[args[0]].make_context(args[0], args[1:], parent=above, **extra)
+        return self.lead.make_context(info_name, args, parent=parent, **extra)

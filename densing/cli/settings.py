@@ -164,10 +164,13 @@ def defaults_of(file: SettingsFile, words: Sequence[str], command: Any) -> dict[
     InputError
         When a value is a table, or no yes or no where one belongs.
     """
-    table = file.below(words)
     known = options_of(command)
+    # A command may lead others, whose tables stand in its own.
+    below = getattr(command, "commands", {})
     defaults = {}
-    for key, value in table.items():
+    for key, value in file.below(words).items():
+        if key in below:
+            continue
         name = key.replace("-", "_")
         where = f"{file.place(words)}: {key} = {value!r}"
         if name in GIVEN_ONLY:
@@ -240,9 +243,10 @@ def check_variables(words: Sequence[str], command: Any) -> None:
     UnknownNameError
     """
     own = {variable(*words, name) for name in options_of(command)}
+    below = tuple(variable(*words, name) + "_" for name in getattr(command, "commands", {}))
     program = {variable(name) for name in PROGRAM}
     for name in sorted(os.environ):
-        if name.startswith(variable(*words) + "_") and name not in own:
+        if name.startswith(variable(*words) + "_") and name not in own and not name.startswith(below):
             raise UnknownNameError(f"variable, a setting of `densing {' '.join(words)}`,", name, own)
         if name.startswith(f"{PREFIX}_") and name not in program and nearest(name, program, likeness=SLIP):
             raise UnknownNameError("variable", name, program)
@@ -264,8 +268,9 @@ def options_in_force(tree: Any) -> list[Setting]:
     file = find_file()
 
     def walk(words: tuple[str, ...], command: Any) -> Iterator[Setting]:
-        commands = getattr(command, "commands", None)
-        if commands is None:
+        commands = getattr(command, "commands", {})
+        # A group has options where it is a command itself.
+        if not commands or (words and options_of(command)):
             defaults = defaults_of(file, words, command)
             check_variables(words, command)
             for name in options_of(command):
@@ -273,10 +278,10 @@ def options_in_force(tree: Any) -> list[Setting]:
                 value, source = (os.environ.get(own), own) if os.environ.get(own) else (defaults.get(name), file.name)
                 if value is not None:
                     yield Setting(".".join([*words, name]), str(value), source)
-            return
-        for key in file.below(words):
-            if words and key not in commands:
-                raise UnknownNameError(f"command in {file.place(words)}:", key, commands)
+        elif words:
+            for key in file.below(words):
+                if key not in commands:
+                    raise UnknownNameError(f"command in {file.place(words)}:", key, commands)
         for name, each in commands.items():
             yield from walk((*words, name), each)
 

@@ -38,6 +38,14 @@ CLAIM_KEYS = (
 )  # fmt: skip
 
 ClusterName = Annotated[str, typer.Option("--cluster", help="Cluster preset, or a TOML file.")]
+Framework = Annotated[
+    str,
+    typer.Option(
+        "--framework",
+        help="Whose kernels, bytes per gradient and overlap are assumed: Megatron-Core, FSDP or JAX (compiled); "
+        "Megatron-LM, Megatron-DeepSpeed or OneFlow (before FlashAttention). Eager ones (nanotron) are not predicted.",
+    ),
+]
 
 
 @app.command("list")
@@ -474,6 +482,7 @@ def plan(
     ] = "",
     precision: Annotated[str, typer.Option("--precision", help="Of matrix products: bf16 or fp8.")] = "bf16",
     schedule: Annotated[str, typer.Option("--schedule", help="Of a pipeline: 1f1b or zero-bubble.")] = "1f1b",
+    framework: Framework = "Megatron-Core",
     most: Annotated[int, typer.Option("--most", min=1, help="Layouts to print.")] = 5,
     json: JsonFlag = False,
 ) -> None:
@@ -499,7 +508,7 @@ def plan(
     with timed_bar(quiet=json, label="layouts") as show:
         found = fastest_layouts(
             shape, machine, machine.n, sequence=sequence, batch=batch, most=most,
-            only=parse_pairs([layout], "--layout"), precision=precision, schedule=schedule,
+            only=parse_pairs([layout], "--layout"), precision=precision, schedule=schedule, framework=framework,
             progress=lambda done, total: show("layouts", float(done), float(total)),
         )  # fmt: skip
     whole = charged and budget(found, charged)
@@ -530,7 +539,8 @@ def _plan_lines(found: LayoutPlan) -> list[str]:
     parts = ", ".join(f"{purpose} {count / 1e9:.1f} GB" for purpose, count in found.layouts[0].memory.items())
     return [
         f"{visible(found.model)} on {found.devices:,} devices of {visible(found.cluster)}: {found.batch:,} "
-        f"sequences of {found.sequence:,} tokens a step; {found.fitting:,} of {found.tried:,} layouts fit",
+        f"sequences of {found.sequence:,} tokens a step, by {found.framework}; {found.fitting:,} of {found.tried:,} "
+        "layouts fit",
         "",
         *columns(header, rows, left=0),
         "",
@@ -545,9 +555,6 @@ def _budget_lines(whole: Budget) -> list[str]:
     def line(label: str, span: Span | None, form: Callable[[float], str]) -> list[str]:
         return [] if span is None else [f"  {label:13}{form(span.value)} ({form(span.low)} to {form(span.high)})"]
 
-    def rounded(value: float) -> str:
-        return f"{float(f'{value:.3g}'):,.0f}"
-
     lost = []
     if whole.checkpoint_every_s is not None and whole.write_s is not None:
         lost = [
@@ -559,10 +566,10 @@ def _budget_lines(whole: Budget) -> list[str]:
         "",
         f"{whole.tokens:,.3g} tokens with the first (range of its step):",
         *line("days", whole.days, lambda value: formatting.number(value, 3)),
-        *line("device hours", whole.device_hours, rounded),
+        *line("device hours", whole.device_hours, formatting.thousands),
         *lost,
-        *line("cost", whole.cost, rounded),
-        *line("kWh", whole.kwh, rounded),
+        *line("cost", whole.cost, formatting.thousands),
+        *line("kWh", whole.kwh, formatting.thousands),
         *line("t CO2e", whole.co2e_kg, lambda value: formatting.number(value / 1000, 3)),
         *([f"  assumed: {'; '.join(whole.assumed)}"] if whole.assumed else []),
     ]

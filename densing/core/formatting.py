@@ -93,6 +93,19 @@ def digits(value: Any, count: int = 3) -> str:
     return f"{float(value):.{decimals}f}".replace("-", "−")
 
 
+def thousands(value: Any) -> str:
+    """Return three significant digits with commas between thousands.
+
+    Examples
+    --------
+    >>> [thousands(value) for value in (1234567.0, 999.6, 12.34, 0.0123, None)]
+    ['1,230,000', '1,000', '12.3', '0.0123', '–']
+    """
+    if is_missing(value) or math.isinf(value) or abs(value) < 100:
+        return digits(value)
+    return f"{float(f'{value:.3g}'):,.0f}"
+
+
 def with_error(value: Any, error: Any) -> str:
     """Return a score with its standard error, where that is known.
 

@@ -20,6 +20,7 @@ from .files import write_points as write_points
 from .forecasts import plot_backtest as plot_backtest
 from .frontier import plot_frontier as plot_frontier
 from .gain import plot_gain as plot_gain
+from .isoflop import plot_isoflop as plot_isoflop
 from .pace import plot_pace as plot_pace
 from .pace import plot_vintages as plot_vintages
 from .partition import BARS as BARS

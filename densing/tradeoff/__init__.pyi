@@ -39,3 +39,7 @@ from .worth import Verdict as Verdict
 from .worth import Worth as Worth
 from .worth import read_specs as read_specs
 from .worth import worth as worth
+from .training_plan import Overtrained as Overtrained
+from .training_plan import Point as Point
+from .training_plan import TrainingPlan as TrainingPlan
+from .training_plan import plan_training as plan_training

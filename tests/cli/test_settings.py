@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from densing.cli import settings
-from tests.support.command import answer, commands, densing, printed
+from tests.support.command import answer, commands, densing, printed, single_commands
 from tests.support.folders import ROOT
 
 SCORES = ROOT / "examples" / "my_scores.csv"
@@ -144,7 +144,7 @@ def test_quiet_leaves_the_answer_and_the_warnings_and_verbose_adds_what_is_read(
     assert "info: catalog: " in densing(*MMLU, "-v", cwd=folder).stderr, "the command line beats the file"
 
 
-SINGLE = [path for path, each in commands().items() if not hasattr(each, "commands")]
+SINGLE = single_commands()
 
 
 @pytest.mark.parametrize("path", SINGLE, ids=" ".join)

@@ -443,6 +443,16 @@ def test_plan_recommends_a_layout_and_says_what_is_behind_it() -> None:
     assert "next split:" in shown
 
 
+def test_a_plan_is_of_a_framework() -> None:
+    asked = ("plan", "--model", "llama-8b", "--cluster", "a100x8-rdma", "--gpus", 16, "--batch", 64)
+    usual, older = (printed(densing(*asked, *more, "--json").stdout) for more in ((), ("--framework", "Megatron-LM")))
+    assert (usual["framework"], older["framework"]) == ("Megatron-Core", "Megatron-LM")
+    assert older["layouts"][0]["step_s"] > usual["layouts"][0]["step_s"]
+    assert ", by FSDP; " in densing(*asked, "--framework", "FSDP").stdout
+    assert "eager: not predicted" in densing(*asked, "--framework", "nanotron", code=1).stderr
+    assert "did you mean 'FSDP'" in densing(*asked, "--framework", "FSPD", code=1).stderr
+
+
 def test_a_plan_says_what_a_whole_run_takes() -> None:
     asked = ("plan", "--model", "llama-8b", "--cluster", "a100x8-rdma", "--gpus", 16, "--batch", 64, "--tokens", "1e11",
              "--price", 2, "--mtbf", "50000h", "--carbon", 0.4)  # fmt: skip

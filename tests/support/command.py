@@ -38,6 +38,15 @@ def commands() -> dict[tuple[str, ...], Any]:
     return dict(walk((), typer.main.get_command(build())))
 
 
+def single_commands() -> list[tuple[str, ...]]:
+    """Return the words of every command that is no mere group of others."""
+    return [
+        path
+        for path, each in commands().items()
+        if not hasattr(each, "commands") or any("--json" in parameter.opts for parameter in each.params)
+    ]
+
+
 def densing(*arguments: object, cwd: Path | None = None, columns: int = 200) -> CompletedProcess[str]:
     """Run the command."""
     command = ["densing", *map(str, arguments)]

@@ -12,7 +12,7 @@ from densing.efficiency.simulation import Cluster, Split, Transformer, Workload
 from densing.efficiency.systems.plan import measure
 from densing.efficiency.systems.planner import MEBIBYTE
 from densing.efficiency.systems.registry import get_technique
-from densing.efficiency.throughput import Layout, LayoutPlan, fitted_step, plan_layout
+from densing.efficiency.throughput import FRAMEWORK, Layout, LayoutPlan, fitted_step, plan_layout
 
 SIMULATED = 10
 """Layouts that are simulated, the best ones in closed form."""
@@ -39,16 +39,18 @@ def fastest_layouts(
     only: Mapping[str, int | str] | None = None,
     precision: str = "bf16",
     schedule: str = "1f1b",
+    framework: str = FRAMEWORK,
     progress: Callable[[int, int], None] | None = None,
 ) -> LayoutPlan:
     """Find the fastest layouts that fit: the best :data:`SIMULATED` in closed form are simulated and ranked anew.
 
     What a layout takes here is what :func:`densing.efficiency.systems.compare` says of it with the same buckets. A
-    zero-bubble schedule, and steps of very many passes, are ranked in closed form; a note says so.
+    zero-bubble schedule, another framework than Megatron-Core, and steps of very many passes are ranked in closed form;
+    a note says so.
 
     Parameters
     ----------
-    model, cluster, devices, sequence, batch, most, only, precision, schedule
+    model, cluster, devices, sequence, batch, most, only, precision, schedule, framework
         As for :func:`densing.efficiency.throughput.plan_layout`.
     progress : callable, optional
         Called with the layouts done and the layouts to be simulated.
@@ -66,12 +68,16 @@ def fastest_layouts(
     >>> best.low_s < best.step_s < best.high_s, sorted(best.parts_s)
     (True, ['compute', 'exposed', 'idle'])
     """
-    options: dict[str, Any] = {"only": only, "precision": precision, "schedule": schedule}
+    options: dict[str, Any] = {"only": only, "precision": precision, "schedule": schedule, "framework": framework}
     closed = plan_layout(model, cluster, devices, sequence=sequence, batch=batch, most=max(most, SIMULATED), **options)
     tried = closed.layouts[:SIMULATED]
     passes = max(2 * each.parts * 2 * model.layers for each in tried)
-    if schedule != "1f1b" or passes > MOST_PASSES:
-        why = f"a {schedule} schedule" if schedule != "1f1b" else f"{passes:,} passes over modules in a step"
+    if schedule != "1f1b" or framework != FRAMEWORK or passes > MOST_PASSES:
+        why = (
+            f"a {schedule} schedule" if schedule != "1f1b"
+            else f"the ways of {framework}" if framework != FRAMEWORK
+            else f"{passes:,} passes over modules in a step"
+        )  # fmt: skip
         note = Note("not-simulated", "info", f"ranked in closed form, not simulated: {why}", {"passes": passes})
         return replace(closed, layouts=closed.layouts[:most], notes=(*closed.notes, note))
     done: list[Layout] = []

@@ -35,4 +35,5 @@ from .table import MeasuredRuns as MeasuredRuns
 from .table import Runs as Runs
 from .table import device_names as device_names
 from .table import device_of as device_of
+from .table import framework_names as framework_names
 from .table import read_runs as read_runs

@@ -219,6 +219,10 @@ class Range(Record, frozen=True):
         half = float(stdtrit(self.sources - 1, 0.5 + share / 2)) * (self.scale or math.nan)
         return self.center - half, self.center + half
 
+    def draws(self, count: int, random: np.random.Generator) -> Array:
+        """Return errors drawn from the range, of which a share lies between the ends of that share."""
+        return self.center + (self.scale or math.nan) * random.standard_t(self.sources - 1, count)
+
 
 def ranges_of(errors: Array, kinds: Array, sources: pd.Series) -> dict[str, Range]:
     """Return the range of every kind of runs, with the share of a left-out source's runs that it holds."""

@@ -19,7 +19,7 @@ from densing.efficiency.simulation import Cluster, Link, Module, Transformer, Wo
 from densing.efficiency.throughput.fit import NAMES, Frozen, frozen
 from densing.efficiency.throughput.memory import RECOMPUTE
 from densing.efficiency.throughput.step import EXPOSED_SUMS, layer_seconds
-from densing.efficiency.throughput.table import Runs, device_of, narrow_of, read_runs
+from densing.efficiency.throughput.table import Runs, device_of, framework_names, narrow_of, read_runs
 
 PRECISIONS, SCHEDULES = ("bf16", "fp8"), ("1f1b", "zero-bubble")
 SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute", "ep", "cp")
@@ -188,21 +188,29 @@ def runs_of(
     candidates: Sequence[tuple[int, ...]],
     precision: str = "bf16",
     schedule: str = "1f1b",
+    framework: str = FRAMEWORK,
 ) -> Runs:
-    """Return the candidates as columns; software: fused operations, FlashAttention, gradients in 32 bit."""
-    for name, value, known in (("precision", precision, PRECISIONS), ("schedule", schedule, SCHEDULES)):
+    """Return the candidates as columns, run by a framework in its usual ways."""
+    for name, value, known in (
+        ("precision", precision, PRECISIONS), ("schedule", schedule, SCHEDULES),
+        ("framework", framework, framework_names()),
+    ):  # fmt: skip
         if value not in known:
             raise UnknownNameError(name, value, known)
     row = {
-        "row_id": "plan", "framework": "Megatron-Core", "layers": model.layers, "hidden": model.hidden,
+        "row_id": "plan", "framework": framework, "layers": model.layers, "hidden": model.hidden,
         "heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden": model.ffn, "vocab": model.vocabulary,
         "mlp": "swiglu" if model.gated else "gelu", "tied_embeddings": int(model.tied), "seq": sequence,
-        "gpu": "H100", "gpus": 1, "mbs": 1, "gbs": 1, "precision": precision, "pp_schedule": schedule,
+        "gpu": "H100", "gpus": 2, "tp": 2, "recompute": "selective", "mbs": 1, "gbs": 1, "precision": precision,
+        "pp_schedule": schedule,
         "moe": f"{model.experts} experts, top {model.active}, expert ffn {model.ffn}" if model.experts else "",
     }  # fmt: skip
     one = read_runs(pd.DataFrame([row])).runs
     columns = {field.name: np.repeat(getattr(one, field.name), len(candidates)) for field in fields(Runs)}
+    selective = one.recompute[0]
     columns |= dict(zip(SPLIT, np.array(candidates, dtype=float).T, strict=True))
+    # What a framework means by "selective" is the core of attention, or half of what layers compute.
+    columns["recompute"] = np.where(columns["recompute"] == 1, selective, columns["recompute"])
     device = cluster.device
     sheet = {
         "flops": device.flops, "flops_low": device.flops * _narrow_pace(device.name, precision),
@@ -214,7 +222,7 @@ def runs_of(
     columns["node"] = np.minimum(cluster.per_node, columns["dp"] * columns["tp"] * columns["pp"])
     # The vendor's attention is faster still, but was measured on one generation only.
     columns["vendor"] = np.zeros(len(candidates))
-    columns["split_sequence"] = (columns["tp"] > 1).astype(float)
+    columns["split_sequence"] = columns["split_sequence"] * (columns["tp"] > 1)
     return Runs(**columns)
 
 

@@ -1,7 +1,7 @@
 """Layouts: every way to split a training step over so many devices, and which is the fastest that fits.
 
 Tried are tensor-parallel groups within a node, context-parallel groups for long sequences, pipelines with and without
-interleaved stages, replicas with ZeRO 0 to 3 (2 and 3 without a pipeline), micro-batches of powers of two, and
+interleaved stages, replicas with ZeRO 0 to 3 (2 and 3 without a pipeline), every micro-batch that divides, and
 recomputation of nothing or of whole layers; of the core of attention where that is asked for. Tensor-parallel groups of
 two devices and more split the sequence too.
 """
@@ -18,16 +18,17 @@ import numpy as np
 from densing.core import Array, Card, InputError, Note, Readable, Record, UnknownNameError, formatting
 from densing.efficiency.simulation import Cluster, Transformer, parameter_count
 from densing.efficiency.throughput.fit import Frozen, frozen
-from densing.efficiency.throughput.fitted import SPLIT, constants_on, runs_of
+from densing.efficiency.throughput.fitted import FRAMEWORK, SPLIT, constants_on, runs_of
 from densing.efficiency.throughput.memory import RECOMPUTE, memory_parts
 from densing.efficiency.throughput.step import Parts, step_seconds
 from densing.efficiency.throughput.table import UNEVEN, Runs, device_of
 
-VIRTUAL = (1, 2, 4)
 LEAST_PIECE = 4096
 """Tokens of a sequence that a device of a context-parallel group takes at least."""
 ZERO = (0, 1, 2, 3)
 MOST_MICRO_BATCH = 64
+MOST_VIRTUAL = 24
+"""Stages per device of a pipeline: no run with more was measured."""
 REASONS = {
     "compute": "compute and what blocks it",
     "head": "its head",
@@ -95,6 +96,10 @@ class LayoutPlan(Readable, Record, frozen=True):
     why : str
         What the best one saves beside the next of another split.
     notes : tuple of Note
+    framework : str
+        Whose ways of running a step are assumed.
+    kind : str
+        Kind of run that the range belongs to, one of :data:`densing.efficiency.throughput.KINDS`.
     """
 
     model: str
@@ -109,6 +114,8 @@ class LayoutPlan(Readable, Record, frozen=True):
     layouts: tuple[Layout, ...]
     why: str
     notes: tuple[Note, ...] = ()
+    framework: str = FRAMEWORK
+    kind: str = ""
 
     def card(self) -> Card:
         """Return what is shown: the recommended layout, then those behind it."""
@@ -128,6 +135,7 @@ def plan_layout(
     only: Mapping[str, int | str] | None = None,
     precision: str = "bf16",
     schedule: str = "1f1b",
+    framework: str = FRAMEWORK,
     constants: Frozen | None = None,
 ) -> LayoutPlan:
     """Find the fastest layouts that fit.
@@ -149,6 +157,9 @@ def plan_layout(
         Of matrix products.
     schedule : {"1f1b", "zero-bubble"}
         Of a pipeline; its stages are interleaved where that is faster.
+    framework : str
+        One of :func:`densing.efficiency.throughput.framework_names`: bytes of gradients, kernels of attention, fused
+        operations, what travels beside the backward pass.
     constants : Frozen, optional
 
     Raises
@@ -176,7 +187,8 @@ def plan_layout(
     known = constants or frozen()
     generation = device_of(cluster.device.name)
     # Fused attention keeps no scores: recomputing them saves nothing, and is priced where it is asked for.
-    again = (0, 1, 2) if (only or {}).get("recompute") == "selective" else (0, 2)
+    selective = framework != FRAMEWORK or (only or {}).get("recompute") == "selective"
+    again = (0, 1, 2) if selective else (0, 2)
     candidates = list(_layouts(model, cluster, devices, batch, sequence, again))
     if not candidates:
         raise InputError(
@@ -184,7 +196,7 @@ def plan_layout(
             f"{batch}; change the number of devices or --batch"
         )
     candidates = _chosen(candidates, only or {})
-    runs = runs_of(model, cluster, sequence, candidates, precision, schedule)
+    runs = runs_of(model, cluster, sequence, candidates, precision, schedule, framework)
     kinds, ranges = runs.kinds(generation in known.constants), {}
     for kind in map(str, dict.fromkeys(kinds)):
         if (ends := known.spread(kind)) is None:
@@ -218,6 +230,8 @@ def plan_layout(
         tuple(layouts),
         _why(runs, seconds, order[0], other),
         known.doubts(generation, cluster.device.name, runs.take(np.arange(len(runs)) == order[0])),
+        framework,
+        str(kinds[order[0]]),
     )
 
 
@@ -226,16 +240,16 @@ def _layouts(
 ) -> Iterator[tuple[int, ...]]:
     """Yield candidates that frameworks run, see :data:`SPLIT`."""
     node = min(cluster.per_node, devices)
-    widths = [w for w in _powers(node) if w <= node and model.heads % w == 0 and devices % w == 0]
+    widths = [w for w in range(1, node + 1) if not (node % w or model.heads % w or devices % w)]
     shared = [cp for cp in _powers(sequence // LEAST_PIECE) if sequence % (2 * cp) == 0] or [1]
     for tp, cp in product(widths, shared):
         for pp in (p for p in range(1, min(model.layers, devices // (tp * cp)) + 1) if devices % (tp * cp * p) == 0):
             if batch % (dp := devices // (tp * cp * pp)):
                 continue
-            for micro in (m for m in _powers(MOST_MICRO_BATCH) if batch // dp % m == 0):
+            for micro in (m for m in range(1, MOST_MICRO_BATCH + 1) if batch // dp % m == 0):
                 parts = batch // dp // micro
-                interleaved = pp > 1 and parts % pp == 0
-                virtual = [v for v in VIRTUAL if (v == 1 or interleaved) and _divides(model.layers, pp * v)]
+                pieces = min(model.layers // pp, MOST_VIRTUAL) if pp > 1 and parts % pp == 0 else 1
+                virtual = [v for v in range(1, pieces + 1) if _divides(model.layers, pp * v)]
                 # No framework keeps parameters in shards inside a pipeline.
                 zero = ZERO[:1] if dp == 1 else ZERO if pp == 1 else ZERO[:2]
                 dealt = [ep for ep in _powers(dp) if dp % ep == 0 and model.experts % ep == 0] if model.experts else [1]
@@ -293,7 +307,7 @@ def _layout(runs: Runs, seconds: Parts, needed: Array, at: int, ends: tuple[floa
         micro_batch=whole["micro_batch"],
         parts=whole["parts"],
         zero=whole["zero"],
-        recompute=RECOMPUTE[whole["recompute"]],
+        recompute=(*RECOMPUTE, "selective")[whole["recompute"]],
         tokens_per_s=speed,
         step_s=step,
         low_s=step * ends[0],

@@ -268,6 +268,17 @@ def device_names() -> tuple[str, ...]:
     return tuple(row["device"] for row in _lines("devices.csv"))
 
 
+def framework_names() -> tuple[str, ...]:
+    """Return the frameworks whose ways of running a step are known.
+
+    Examples
+    --------
+    >>> framework_names()[:2]
+    ('nanotron', 'Megatron-Core')
+    """
+    return tuple(row["stack"] for row in _lines("stacks.csv"))
+
+
 def device_of(name: str) -> str:
     """Return the generation of a device, empty where no data sheet is known.
 

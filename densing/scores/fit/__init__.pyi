@@ -12,8 +12,11 @@ from .engine import fit_two_step as fit_two_step
 from .lawfit import GUARD as GUARD
 from .lawfit import LawFit as LawFit
 from .lawfit import hash_data as hash_data
+from .lawfit import read_fit as read_fit
 from .lawfit import spread as spread
 from .misfit import Change as Change
 from .misfit import Misfit as Misfit
+from .published import PUBLISHED as PUBLISHED
+from .published import published_law as published_law
 from .solver import get_loss as get_loss
 from .table import read_runs as read_runs

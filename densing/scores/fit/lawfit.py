@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -17,7 +18,18 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 import densing
-from densing.core import Array, ArtefactError, Card, DomainError, InputError, Note, Readable, decode, short
+from densing.core import (
+    Array,
+    ArtefactError,
+    Card,
+    DomainError,
+    InputError,
+    Note,
+    Readable,
+    decode,
+    read_text,
+    short,
+)
 from densing.scores.fit.bootstrap import Scheme
 from densing.scores.fit.solver import LossName
 from densing.scores.laws import OK, Inputs, Law, get_law
@@ -310,6 +322,22 @@ class LawFit(Readable):
             meta=document.meta,
             notes=tuple(document.notes),
         )
+
+
+def read_fit(path: Path) -> LawFit:
+    """Read a fit from a JSON file.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read.
+    ArtefactError
+        When it is not a fit that this version knows.
+    """
+    try:
+        return LawFit.from_json(read_text(path, str(path)))
+    except ArtefactError as error:
+        raise ArtefactError(f"{path}: {error}") from error
 
 
 def spread(draws: Array, level: float) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -92,16 +92,58 @@ class PowerSum(BaseLaw):
         >>> [f"{value:.2g}" for value in (params[0], tokens[0])]
         ['7.2e+10', '1.3e+12']
         """
-        if self.inputs != ("params", "tokens"):
-            raise DomainError(f"law {self.name}: size and tokens cannot be traded; use one of both, such as chinchilla")
         compute = np.asarray(flops, dtype=float)
+        a, b, alpha, beta = self._traded(theta)
         if not np.all(np.isfinite(compute) & (compute > 0)):
             raise DomainError("flops: a finite number above 0 is needed")
-        a, b, alpha, beta = entries(self._check(theta))[int(self.constant is not None) :]
         with np.errstate(all="ignore"):
             ratio = (alpha * a / (beta * b)) ** (1 / (alpha + beta))
             params = ratio * (compute / 6) ** (beta / (alpha + beta))
             return params, compute / 6 / params
+
+    def least_compute(self, theta: ArrayLike, loss: ArrayLike) -> tuple[Array, Array]:
+        """Return the size and the tokens that reach a loss with the least training compute 6 N D.
+
+        At the least compute alpha A N^-alpha = beta B D^-beta, so that N = (A (1 + alpha/beta) / (L - E))^(1/alpha) and
+        D = (B (1 + beta/alpha) / (L - E))^(1/beta): what :meth:`optimal` gives for their compute.
+
+        Parameters
+        ----------
+        theta : array_like, shape (..., p)
+        loss : array_like, shape (n,)
+
+        Returns
+        -------
+        params, tokens : float64 (..., n)
+            Infinite for a loss at or below E.
+
+        Raises
+        ------
+        DomainError
+            When the law does not have both inputs.
+
+        Source: Hoffmann et al., arXiv 2203.15556, section 3.3, eq. 4, solved for the loss.
+
+        Examples
+        --------
+        >>> law, theta = Chinchilla(), [1.82, 482.0, 2085.4, 0.3478, 0.3658]
+        >>> params, tokens = law.optimal(theta, [5.76e23])
+        >>> loss = law.predict(theta, {"params": params, "tokens": tokens})
+        >>> bool(np.isclose(law.least_compute(theta, loss)[0], params)[0])
+        True
+        """
+        a, b, alpha, beta = self._traded(theta)
+        above = np.asarray(loss, dtype=float) - (entries(self._check(theta))[0] if self.constant else 0.0)
+        with np.errstate(all="ignore"):
+            params = (a * (1 + alpha / beta) / above) ** (1 / alpha)
+            tokens = (b * (1 + beta / alpha) / above) ** (1 / beta)
+        return np.where(above > 0, params, np.inf), np.where(above > 0, tokens, np.inf)
+
+    def _traded(self, theta: ArrayLike) -> Any:
+        """Return coefficients and exponents of size and tokens, or say that the law does not have both."""
+        if self.inputs != ("params", "tokens"):
+            raise DomainError(f"law {self.name}: size and tokens cannot be traded; use one of both, such as chinchilla")
+        return entries(self._check(theta))[int(self.constant is not None) :]
 
     def rescale(self, theta: ArrayLike, factors: Mapping[str, float]) -> Array:
         """Multiply each coefficient by factor^exponent, so that the curve stays in place."""

@@ -17,12 +17,11 @@ from densing.core import (
     UnavailableError,
     UnknownNameError,
     named_seed,
-    read_text,
     shipped_folder,
     write_text,
 )
 from densing.scores.catalog import DIFFERS, Catalog, compare, evaluator_protocol, known_protocol, load_catalog
-from densing.scores.fit import LawFit, fit_law
+from densing.scores.fit import fit_law, read_fit
 from densing.scores.laws import get_law
 from densing.scores.references.families import (
     SKILLS,
@@ -125,22 +124,6 @@ def available_benchmarks(name: str) -> list[str]:
 @lru_cache(maxsize=64)
 def _shipped(path: Path) -> Reference:
     return from_fit(read_fit(path))
-
-
-def read_fit(path: Path) -> LawFit:
-    """Read a fit from a JSON file.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be read.
-    ArtefactError
-        When it is not a fit that this version knows.
-    """
-    try:
-        return LawFit.from_json(read_text(path, str(path)))
-    except ArtefactError as error:
-        raise ArtefactError(f"{path}: {error}") from error
 
 
 def _user_reference(path: Path, benchmark: str) -> Reference:

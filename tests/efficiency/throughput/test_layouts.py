@@ -11,7 +11,7 @@ import pytest
 
 from densing.core.errors import InputError
 from densing.efficiency.simulation import load_cluster, load_workload
-from densing.efficiency.throughput import check_throughput, frozen, plan_layout, step_seconds
+from densing.efficiency.throughput import check_throughput, framework_names, frozen, plan_layout, step_seconds
 from densing.efficiency.throughput.fitted import runs_of
 from densing.efficiency.throughput.layouts import _layouts
 
@@ -136,3 +136,61 @@ def test_a_thousand_devices_are_planned_at_once() -> None:
     started = time.process_time()
     plan_layout(load_workload("llama3-70b").model, load_cluster("a100x8-rdma", n=1024), 1024)
     assert time.process_time() - started < 30
+
+
+def test_a_framework_brings_its_own_kernels_and_gradients() -> None:
+    cluster = load_cluster("a100x8-rdma", n=64)
+    only = {"tp": 1, "pp": 1, "zero": 2, "micro_batch": 1, "recompute": "full"}
+    plans = {
+        name: plan_layout(SMALL, cluster, 64, framework=name, only=only)
+        for name in framework_names()
+        if name != "nanotron"
+    }
+    best = {name: plan.layouts[0] for name, plan in plans.items()}
+    assert {name: plan.framework for name, plan in plans.items()} == {name: name for name in best}
+    # Gradients of 32 bits take twice the memory and the wire of those of 16.
+    assert best["Megatron-Core"].memory["gradients"] == 2 * best["FSDP"].memory["gradients"]
+    assert best["Megatron-Core"].parts_s["exchange"] > best["FSDP"].parts_s["exchange"]
+    # Scores that are written take time; so do gradients that wait for the end of the backward pass.
+    assert best["Megatron-LM"].parts_s["compute"] > 1.1 * best["FSDP"].parts_s["compute"]
+    assert best["Megatron-LM"].parts_s["exchange"] > best["OneFlow"].parts_s["exchange"]
+    assert best["JAX"].parts_s["compute"] < best["FSDP"].parts_s["compute"]
+
+
+def test_half_of_the_layers_is_what_fsdp_means_by_selective() -> None:
+    cluster = load_cluster("a100x8-rdma", n=64)
+    only: dict[str, int | str] = {"tp": 1, "pp": 1, "zero": 3, "micro_batch": 1}
+    times = {
+        (name, again): plan_layout(SMALL, cluster, 64, framework=name, only={**only, "recompute": again}).layouts[0]
+        for name in ("FSDP", "JAX")
+        for again in ("none", "selective", "full")
+    }
+    assert all(layout.recompute == again for (_, again), layout in times.items())
+    compute = {key: layout.parts_s["compute"] for key, layout in times.items()}
+    added = {key: compute[key] - compute[key[0], "none"] for key in compute}
+    assert added["FSDP", "selective"] == pytest.approx(added["FSDP", "full"] / 2, rel=1e-6)
+    assert added["JAX", "selective"] < 0.4 * added["JAX", "full"]
+
+
+def test_the_plan_of_a_framework_is_a_row_of_that_framework() -> None:
+    cluster = load_cluster("a100x8-rdma", n=16)
+    found = plan_layout(SMALL, cluster, 16, batch=64, framework="Megatron-LM").layouts[0]
+    row = {
+        "row_id": "best", "framework": "Megatron-LM", "layers": SMALL.layers, "hidden": SMALL.hidden,
+        "heads": SMALL.heads, "kv_heads": SMALL.kv_heads, "ffn_hidden": SMALL.ffn, "vocab": SMALL.vocabulary,
+        "mlp": "swiglu", "tied_embeddings": int(SMALL.tied), "seq": 4096, "gpu": "A100-80GB", "gpus": 16,
+        "tp": found.tp, "pp": found.pp, "dp": found.dp, "cp": found.cp, "vpp": found.virtual, "mbs": found.micro_batch,
+        "grad_acc": found.parts, "dp_shard": f"zero{found.zero}", "recompute": found.recompute,
+    }  # fmt: skip
+    again = check_throughput(pd.DataFrame([row])).rows[0]
+    assert again.memory_bytes == pytest.approx(found.memory_bytes)
+    # The cluster's network is its own, the table's the data sheet's.
+    assert again.predicted_tokens_per_s == pytest.approx(found.tokens_per_s, rel=0.15)
+
+
+def test_eager_programs_are_not_predicted_and_unknown_frameworks_are_named() -> None:
+    cluster = load_cluster("h100x8-nvlink", n=64)
+    with pytest.raises(InputError, match="eager: not predicted, measured runs come from 1 source"):
+        plan_layout(SMALL, cluster, 64, framework="nanotron")
+    with pytest.raises(InputError, match=r"framework 'megatron core'.*Megatron-Core"):
+        plan_layout(SMALL, cluster, 64, framework="megatron core")

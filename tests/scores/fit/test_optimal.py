@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.core.errors import DomainError
-from densing.scores.fit import fit_law
+from densing.core.errors import DomainError, UnknownNameError
+from densing.scores.fit import LawFit, fit_law, published_law
 from densing.scores.laws import get_law
 
 HOFFMANN = (1.69, 406.4, 410.7, 0.34, 0.28)
@@ -77,3 +77,54 @@ def test_laws_of_size_alone_have_no_optimum() -> None:
         scores.optimal([1e21])
     with pytest.raises(DomainError, match="flops: a finite number above 0"):
         get_law("chinchilla").optimal(np.array(HOFFMANN), [0.0])
+
+
+@given(
+    alpha=st.floats(0.1, 1.0),
+    beta=st.floats(0.1, 1.0),
+    a=st.floats(10, 1e4),
+    b=st.floats(10, 1e4),
+    above=st.floats(0.01, 2.0),
+    name=st.sampled_from(["chinchilla", "chinchilla-e0", "densing-loss"]),
+)
+def test_no_other_size_reaches_the_loss_with_less_compute(
+    alpha: float, beta: float, a: float, b: float, above: float, name: str
+) -> None:
+    law = get_law(name)
+    offset = 1.7 if name == "chinchilla" else 0.0
+    theta = np.array([*([1.7] if offset else []), a, b, alpha, beta])
+    loss = offset + above
+    (params,), (tokens,) = law.least_compute(theta, [loss])
+    assert float(law.predict(theta, {"params": [params], "tokens": [tokens]})[0]) == pytest.approx(loss, rel=1e-9)
+    # It is what is optimal for its compute, and no other size on the same loss takes less.
+    assert law.optimal(theta, [6 * params * tokens])[0][0] == pytest.approx(params, rel=1e-6)
+    for times in (0.5, 0.9, 1.1, 2.0):
+        left = loss - offset - a * (times * params) ** -alpha
+        if left > 0:
+            assert times * params * (b / left) ** (1 / beta) > params * tokens
+    assert np.isinf(law.least_compute(theta, [offset, offset - 1.0])).all()
+
+
+def test_laws_of_size_alone_reach_no_loss_at_least_compute() -> None:
+    with pytest.raises(DomainError, match="law power: size and tokens cannot be traded"):
+        get_law("power").least_compute(np.array([10.0, 0.1]), [1.0])
+
+
+def test_published_laws_are_what_their_papers_print() -> None:
+    first, refit = published_law("chinchilla"), published_law("chinchilla-refit")
+    # Hoffmann et al., table A3, approach 3 (recalled): FLOP, parameters, tokens.
+    for flops, params, tokens in ((2.21e19, 0.4e9, 9.2e9), (1.62e20, 1e9, 27.1e9), (2.46e22, 10e9, 410.1e9),
+                                  (1.71e24, 67e9, 4.1e12)):  # fmt: skip
+        row = first.optimal([flops]).iloc[0]
+        assert row.params == pytest.approx(params, rel=0.06) and row.tokens == pytest.approx(tokens, rel=0.06)
+    # Exponents: .46 and .54 there; Besiroglu et al. .513 (their table 2: .5126, recalled).
+    for law, exponent in ((first, 0.46), (refit, 0.513)):
+        small, large = law.optimal([1e20, 1e24]).params
+        assert np.log(large / small) / np.log(1e4) == pytest.approx(exponent, abs=0.005)
+    # The digits of the paper's body are these, rounded.
+    assert [round(value, 2) for value in first.theta[[0, 3, 4]]] == [1.69, 0.34, 0.28]
+    assert refit.theta.tolist() == pytest.approx(BESIROGLU)
+    assert LawFit.from_json(first.to_json()).theta.tolist() == first.theta.tolist()
+    assert np.isnan(refit.optimal([1e21]).loss_lo[0])
+    with pytest.raises(UnknownNameError, match="did you mean 'chinchilla'"):
+        published_law("chinchila")
