@@ -5,8 +5,9 @@ task of several ranks moves when all are there, a shared link serves one task at
 both go, the one that was ready first does; of two ready at once, the one with the smaller number.
 
 Two ways lead to the same times. Without contention and shared links a task's beginning follows from earlier tasks
-alone, so one pass in order of number does it, in about a quarter of the time of the event-driven way that everything
-else needs (``benchmarks/simulate.py``).
+alone, so one pass in order of number does it; everything else needs the event-driven way. Each is a loop in Python
+and, for large graphs where Numba is installed, a compiled one (:mod:`densing.efficiency.simulation.loops`) that finds
+the same times to the last bit (``benchmarks/simulate.py``).
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from heapq import heappop, heappush
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from densing.core import InputError
-from densing.efficiency.simulation.tasks import Columns, Float, Graph, Members, columns, grouped
+from densing.efficiency.simulation.tasks import Columns, Float, Graph, Members, columns, grouped, has_numba
 from densing.efficiency.timeline import Comm, Int, Kind, Lane, Origin, RankTimeline, Spans, Step, Timeline
 
 LONGEST_S = 4e9
 """Longest run, in seconds, whose nanoseconds fit a timeline (with some margin)."""
+
+
+WORTH = 1_000_000
+"""Tasks whose loops in Python, 0.4 to 4 CPU seconds, cost more than reading the compiled ones from the cache (0.3) and
+about what compiling them does, once on a machine (6)."""
 
 
 class Simulation:
@@ -108,9 +115,11 @@ def simulate(
     table = columns(graph, ranks, speed)
     contended = kappa > 0 or kappa_comm > 0
     given_up: Sequence[int] = ()
-    late = graph.need or graph.until
+    late = bool(graph.need or graph.until)
     in_order = not (contended or late or any(one.resources for one in table.operations))
-    if not late and (loops := compiled_loops(len(graph), in_order)) is not None:
+    # Rules for who comes late are Python's alone.
+    loops = None if late else LOOPS.compiled(len(graph))
+    if loops is not None:
         start, end = loops.sweep(table) if in_order else loops.events(table, kappa, kappa_comm)
     elif in_order:
         start, end = sweep(table)
@@ -124,9 +133,28 @@ def simulate(
     return Simulation(table, start, end, given_up)
 
 
-def compiled_loops(tasks: int, in_order: bool) -> Any:
-    from densing.efficiency.simulation import loops
-    return loops
+class Loops:
+    """Which loops a process uses: Python's until they have cost as much as loading the compiled ones would.
+
+    Both find the same times, to the last bit.
+    """
+
+    def __init__(self) -> None:
+        self.tasks = 0
+        """Simulated by this process."""
+
+    def compiled(self, tasks: int) -> ModuleType | None:
+        """Return the compiled loops for a graph of so many tasks, or None where Python's serve it."""
+        self.tasks += tasks
+        if self.tasks < WORTH or not has_numba():
+            return None
+        from densing.efficiency.simulation import loops
+
+        return loops
+
+
+LOOPS = Loops()
+
 
 def sweep(table: Columns) -> tuple[Float, Float]:
     """Return when tasks begin and end where nothing but order holds them back."""

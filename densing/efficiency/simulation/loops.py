@@ -1,18 +1,19 @@
 """The engine's two loops over arrays, compiled by Numba: the same sums in the same order as its loops in Python.
 
-A task under way occupies its lanes, and a lane serves one task at a time. So what runs is held by lane, and a task's
-place among what is to end is that of its first lane: nothing here but times and counts has a value per task.
+A task that is ready or under way is the first of its lanes, and a lane has one first task. So what is ready and what
+runs is held by lane, a task by its first one (its home): little here has a value per task. Functions get the arrays
+that they need, because Numba counts the references of arrays in a tuple at every use.
 
 Where Numba is not installed these are plain functions, slower than those of the engine; nothing but tests calls them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from densing.core import cache_folder
 from densing.efficiency.simulation.tasks import Columns, Float, Int32
@@ -24,7 +25,6 @@ except ModuleNotFoundError:
     numba = None
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
-Flags = NDArray[np.bool_]
 
 
 def compiled(loop: Loop) -> Loop:
@@ -71,175 +71,40 @@ def _sweep(
     return start, end
 
 
-OFFERED, HEAP, DIRTY, FRESH, CHANGED = range(5)
-"""Places of :attr:`State.size`."""
-
-
-class State(NamedTuple):
-    """What the event-driven loop knows of n tasks, o operations, l lanes, r ranks and k links.
-
-    Attributes
-    ----------
-    operation, seconds, begins, lanes
-        See :class:`densing.efficiency.simulation.tasks.Columns`.
-    rank : int64 (l,)
-    rank_begins : int64 (r + 1,)
-        Where each rank's lanes begin in ``rank_lanes``.
-    rank_lanes : int64 (l,)
-    side : int64 (o,)
-        0 for what computes, 1 for what communicates, -1 for what disturbs nobody.
-    link_begins : int64 (o + 1,)
-        Where the links of each operation begin in ``links``.
-    links : int64
-    slowed : float64 (2,)
-        How much longer each side takes beside the other.
-    waiter_begins : int32 (n + 1,)
-        Where those who wait for a task begin in ``waiters``.
-    waiters : int32 (e,)
-    lane_begins : int64 (l + 1,)
-        Where the tasks of each lane begin in ``lane_tasks``.
-    lane_tasks : int32 (m,)
-    turn : int64 (l,)
-        Place of each lane's first task that has not ended.
-    unmet : int32 (n,)
-        Waits that have not ended.
-    start, end : float64 (n,)
-        ``end`` is -1 before a task begins.
-    current : int32 (l,)
-        Task under way on each lane, -1 none.
-    heap, place : int64 (l,)
-        First lanes of the tasks that are to end, the next one first, and each lane's place there (-1 none).
-    taken, offered : bool (k,)
-        Links that serve a task, and links that fell free or were asked for.
-    offers : int64 (k,)
-    line_begins : int64 (k + 1,)
-        Where each link's queue of tasks begins, which is a heap by the moment at which they were ready.
-    line_size : int64 (k,)
-    line_when : float64
-    line_task : int32
-    passed_link, passed_when, passed_task
-        Who was first at a free link and needs others that are not free.
-    running : int64 (r, 2)
-        Tasks of each side under way on each rank.
-    seen : bool (r, 2)
-        Whether there were any when speeds were set.
-    dirty, is_dirty : (r,)
-    beside : int64 (l,)
-        By first lane, members of a task beside which the other side runs.
-    factor : float64 (l,)
-        By first lane, how much slower than alone a task is; 0 before it is queued.
-    fresh, changed, is_changed : (l,)
-    size : int64 (5,)
-        Lengths of the lists.
-    """
-
-    operation: Int32
-    seconds: Float
-    begins: Int
-    lanes: Int
-    rank: Int
-    rank_begins: Int
-    rank_lanes: Int
-    side: Int
-    link_begins: Int
-    links: Int
-    slowed: Float
-    waiter_begins: Int32
-    waiters: Int32
-    lane_begins: Int
-    lane_tasks: Int32
-    turn: Int
-    unmet: Int32
-    start: Float
-    end: Float
-    current: Int32
-    heap: Int
-    place: Int
-    taken: Flags
-    offered: Flags
-    offers: Int
-    line_begins: Int
-    line_size: Int
-    line_when: Float
-    line_task: Int32
-    passed_link: Int
-    passed_when: Float
-    passed_task: Int32
-    running: Int
-    seen: Flags
-    dirty: Int
-    is_dirty: Flags
-    beside: Int
-    factor: Float
-    fresh: Int
-    changed: Int
-    is_changed: Flags
-    size: Int
-
-
 def events(table: Columns, kappa: float, kappa_comm: float) -> tuple[Float, Float]:
     """Return when tasks begin and end; see :class:`densing.efficiency.simulation.engine.Events`.
 
     The graph has no rules for who comes late.
     """
-    count, lanes, ranks = len(table.seconds), len(table.rank), table.ranks
     needs = [tuple(dict.fromkeys(one.resources)) for one in table.operations]
-    names = {name: number for number, name in enumerate(sorted({name for each in needs for name in each}))}
-    links = np.array([names[name] for each in needs for name in each], np.int64)
-    link_begins = np.concatenate(([0], np.cumsum(np.fromiter(map(len, needs), np.int64, len(needs)))))
-    # How many tasks need each link, at most all at once.
-    tasks_of = np.bincount(table.operation, minlength=len(needs))
-    most = np.bincount(links, np.repeat(tasks_of, np.diff(link_begins)), minlength=len(names)).astype(np.int64)
+    names = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(needs)))}
+    # Tasks that wait for a link at once have different homes.
+    homes: dict[str, set[int]] = {name: set() for name in names}
+    for number in np.flatnonzero(table.kind >= 0).tolist():
+        for name in needs[number]:
+            homes[name].add(int(table.lanes[table.begins[number]]))
     by_rank = np.argsort(table.rank, kind="stable")
-    unmet, waiter_begins, waiters, lane_begins, lane_tasks = _index(
-        table.operation, table.waits, table.awaited, table.begins, table.lanes, lanes
-    )
-    state = State(
+    graph = (table.operation, table.waits, table.awaited, table.begins, table.lanes)
+    return _run(
         table.operation,
         table.seconds,
         table.begins,
         table.lanes,
+        *_index(*graph, len(table.rank)),
+        _offsets([len(needed) for needed in needs]),
+        np.array([names[name] for needed in needs for name in needed], np.int64),
+        _offsets([len(own) for own in homes.values()]),
         table.rank,
-        np.searchsorted(table.rank[by_rank], np.arange(ranks + 1)),
+        np.searchsorted(table.rank[by_rank], np.arange(table.ranks + 1)),
         by_rank,
         np.select([table.kind == Kind.COMPUTE, table.kind == Kind.COMM], [0, 1], -1),
-        link_begins,
-        links,
         np.array([1.0 + kappa, 1.0 + kappa_comm]),
-        waiter_begins,
-        waiters,
-        lane_begins,
-        lane_tasks,
-        lane_begins[:-1].copy(),
-        unmet,
-        np.zeros(count),
-        np.full(count, -1.0),
-        np.full(lanes, -1, np.int32),
-        np.zeros(lanes, np.int64),
-        np.full(lanes, -1, np.int64),
-        np.zeros(len(names), bool),
-        np.zeros(len(names), bool),
-        np.zeros(len(names), np.int64),
-        np.concatenate(([0], np.cumsum(most))),
-        np.zeros(len(names), np.int64),
-        np.empty(int(most.sum())),
-        np.empty(int(most.sum()), np.int32),
-        np.empty(int(most.sum()), np.int64),
-        np.empty(int(most.sum())),
-        np.empty(int(most.sum()), np.int32),
-        np.zeros((ranks, 2), np.int64),
-        np.zeros((ranks, 2), bool),
-        np.zeros(ranks, np.int64),
-        np.zeros(ranks, bool),
-        np.zeros(lanes, np.int64),
-        np.zeros(lanes),
-        np.zeros(lanes, np.int64),
-        np.zeros(lanes, np.int64),
-        np.zeros(lanes, bool),
-        np.zeros(5, np.int64),
+        kappa > 0 or kappa_comm > 0,
     )
-    _run(state, kappa > 0 or kappa_comm > 0)
-    return state.start, state.end
+
+
+def _offsets(sizes: Sequence[int]) -> Int:
+    return np.concatenate(([0], np.cumsum(np.array(sizes, np.int64))))
 
 
 @compiled
@@ -281,27 +146,30 @@ def _index(
 
 
 @compiled
-def _sooner(state: State, one: int, other: int) -> bool:
-    """Whether what runs on a lane ends before what runs on another; at one moment, the smaller number first."""
-    a, b = state.current[one], state.current[other]
-    return state.end[a] < state.end[b] or (state.end[a] == state.end[b] and a < b)
+def _put(heap: Int, place: Int, size: int, current: Int, end: Float, lane: int, at: int) -> None:
+    """Put a lane at a place among what is to end, and move it to where it belongs.
 
-
-@compiled
-def _put(state: State, lane: int, at: int) -> None:
-    """Put a lane at a place of the heap, and move it to where it belongs."""
-    heap, place = state.heap, state.place
-    while at > 0 and _sooner(state, lane, heap[(at - 1) // 2]):
-        heap[at] = heap[(at - 1) // 2]
-        place[heap[at]] = at
-        at = (at - 1) // 2
-    while True:
-        child = 2 * at + 1
-        if child >= state.size[HEAP]:
+    ``heap`` holds the homes of running tasks, first the one whose task ends first; of two that end at once, that of
+    the smaller number. ``place`` is where each lane stands in it, -1 nowhere.
+    """
+    task = current[lane]
+    when = end[task]
+    while at > 0:
+        above = heap[(at - 1) // 2]
+        if end[current[above]] < when or (end[current[above]] == when and current[above] < task):
             break
-        if child + 1 < state.size[HEAP] and _sooner(state, heap[child + 1], heap[child]):
-            child += 1
-        if not _sooner(state, heap[child], lane):
+        heap[at] = above
+        place[above] = at
+        at = (at - 1) // 2
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        below = current[heap[child]]
+        if child + 1 < size:
+            other = current[heap[child + 1]]
+            if end[other] < end[below] or (end[other] == end[below] and other < below):
+                child += 1
+                below = other
+        if when < end[below] or (when == end[below] and task < below):
             break
         heap[at] = heap[child]
         place[heap[at]] = at
@@ -311,30 +179,9 @@ def _put(state: State, lane: int, at: int) -> None:
 
 
 @compiled
-def _push(state: State, lane: int) -> None:
-    at = state.place[lane]
-    if at < 0:
-        at = state.size[HEAP]
-        state.size[HEAP] += 1
-    _put(state, lane, at)
-
-
-@compiled
-def _pop(state: State) -> int:
-    lane = state.heap[0]
-    state.place[lane] = -1
-    state.size[HEAP] -= 1
-    if state.size[HEAP]:
-        _put(state, state.heap[state.size[HEAP]], 0)
-    return lane
-
-
-@compiled
-def _queue(state: State, link: int, when: float, task: int) -> None:
-    """Let a task wait for a link."""
-    first, at = state.line_begins[link], state.line_size[link]
-    moments, tasks = state.line_when, state.line_task
-    state.line_size[link] += 1
+def _queue(moments: Float, tasks: Int, first: int, size: int, when: float, task: int) -> None:
+    """Let a task wait for a link, in the link's part of the arrays: a heap by the moments at which tasks were ready."""
+    at = size
     while at > 0:
         above = first + (at - 1) // 2
         if moments[above] < when or (moments[above] == when and tasks[above] < task):
@@ -345,12 +192,10 @@ def _queue(state: State, link: int, when: float, task: int) -> None:
 
 
 @compiled
-def _leave(state: State, link: int) -> None:
-    """Take the first task out of a link's queue."""
-    first = state.line_begins[link]
-    moments, tasks = state.line_when, state.line_task
-    state.line_size[link] -= 1
-    size, at = state.line_size[link], 0
+def _leave(moments: Float, tasks: Int, first: int, size: int) -> None:
+    """Take the first of ``size`` tasks out of a link's queue."""
+    size -= 1
+    at = 0
     when, task = moments[first + size], tasks[first + size]
     while 2 * at + 1 < size:
         child = first + 2 * at + 1
@@ -367,201 +212,250 @@ def _leave(state: State, link: int) -> None:
 
 
 @compiled
-def _offer(state: State, link: int) -> None:
-    if not state.offered[link]:
-        state.offered[link] = True
-        state.offers[state.size[OFFERED]] = link
-        state.size[OFFERED] += 1
-
-
-@compiled
-def _touch(state: State, rank: int) -> None:
-    """Note that what runs on a rank has changed."""
-    if not state.is_dirty[rank]:
-        state.is_dirty[rank] = True
-        state.dirty[state.size[DIRTY]] = rank
-        state.size[DIRTY] += 1
-
-
-@compiled
-def _begin(state: State, task: int, now: float, contended: bool) -> None:
-    one = state.operation[task]
-    first, last = state.begins[one], state.begins[one + 1]
-    state.start[task] = now
-    state.end[task] = now + state.seconds[task]
-    for member in range(first, last):
-        state.current[state.lanes[member]] = task
-    lane = state.lanes[first]
-    # What takes no time disturbs nobody; what does is queued once its speed is known.
-    if not contended or state.side[one] < 0 or state.seconds[task] == 0.0:
-        _push(state, lane)
-        return
-    for member in range(first, last):
-        rank = state.rank[state.lanes[member]]
-        state.running[rank, state.side[one]] += 1
-        _touch(state, rank)
-    state.factor[lane] = 0.0
-    state.fresh[state.size[FRESH]] = lane
-    state.size[FRESH] += 1
-
-
-@compiled
-def _ready(state: State, task: int, now: float, contended: bool) -> None:
-    one = state.operation[task]
-    first, last = state.link_begins[one], state.link_begins[one + 1]
-    for need in range(first, last):
-        link = state.links[need]
-        _queue(state, link, now, task)
-        if not state.taken[link]:
-            _offer(state, link)
-    if first == last:
-        _begin(state, task, now, contended)
-
-
-@compiled
-def _end_all(state: State, now: float, contended: bool) -> None:
-    """End what ends now, and begin what waited for nothing else."""
-    while state.size[HEAP] and state.end[state.current[state.heap[0]]] <= now:
-        home = _pop(state)
-        task = state.current[home]
-        one = state.operation[task]
-        slows = contended and state.side[one] >= 0 and state.seconds[task] != 0.0
-        for member in range(state.begins[one], state.begins[one + 1]):
-            lane = state.lanes[member]
-            state.current[lane] = -1
-            if slows:
-                state.running[state.rank[lane], state.side[one]] -= 1
-                _touch(state, state.rank[lane])
-        for need in range(state.link_begins[one], state.link_begins[one + 1]):
-            state.taken[state.links[need]] = False
-            _offer(state, state.links[need])
-        for wait in range(state.waiter_begins[task], state.waiter_begins[task + 1]):
-            other = state.waiters[wait]
-            state.unmet[other] -= 1
-            if not state.unmet[other]:
-                _ready(state, other, now, contended)
-        for member in range(state.begins[one], state.begins[one + 1]):
-            lane = state.lanes[member]
-            state.turn[lane] += 1
-            if state.turn[lane] < state.lane_begins[lane + 1]:
-                other = state.lane_tasks[state.turn[lane]]
-                state.unmet[other] -= 1
-                if not state.unmet[other]:
-                    _ready(state, other, now, contended)
-
-
-@compiled
-def _grant(state: State, now: float, contended: bool) -> None:
-    """Give free links to whom they are due."""
-    passed = 0
+def _grant(
+    offers: Int, offered: int, is_offered: Int, taken: Int,
+    operation: Int32, link_begins: Int, links: Int,
+    moments: Float, tasks: Int, line_begins: Int, line_size: Int,
+    passed: Int, passed_when: Float, passed_task: Int,
+    end: Float, now: float, go: Int, going: int,
+) -> int:  # fmt: skip
+    """Give the links that are offered to whom they are due; add who goes to ``go`` and return how many are there."""
+    back = 0
     while True:
         best = -1
-        for offer in range(state.size[OFFERED]):
-            link = state.offers[offer]
-            if not state.offered[link]:
+        for number in range(offered):
+            link = offers[number]
+            if not is_offered[link]:
                 continue
+            head = line_begins[link]
             # A task that needs several links was queued at each, and has left from one.
-            while state.line_size[link] and state.end[state.line_task[state.line_begins[link]]] >= 0.0:
-                _leave(state, link)
-            if not state.line_size[link]:
-                continue
-            head = state.line_begins[link]
-            if best < 0:
-                best = link
-                continue
-            other = state.line_begins[best]
-            if state.line_when[head] < state.line_when[other] or (
-                state.line_when[head] == state.line_when[other] and state.line_task[head] < state.line_task[other]
-            ):
-                best = link
+            while line_size[link] and end[tasks[head]] >= 0.0:
+                _leave(moments, tasks, head, line_size[link])
+                line_size[link] -= 1
+            if line_size[link]:
+                first = line_begins[best]
+                if (
+                    best < 0
+                    or moments[head] < moments[first]
+                    or (moments[head] == moments[first] and tasks[head] < tasks[first])
+                ):
+                    best = link
         if best < 0:
             break
-        when, task = state.line_when[state.line_begins[best]], state.line_task[state.line_begins[best]]
-        _leave(state, best)
-        one = state.operation[task]
+        when, task = moments[line_begins[best]], tasks[line_begins[best]]
+        _leave(moments, tasks, line_begins[best], line_size[best])
+        line_size[best] -= 1
+        needs = links[link_begins[operation[task]] : link_begins[operation[task] + 1]]
         free = True
-        for need in range(state.link_begins[one], state.link_begins[one + 1]):
-            free = free and not state.taken[state.links[need]]
+        for link in needs:
+            free = free and not taken[link]
         if free:
-            for need in range(state.link_begins[one], state.link_begins[one + 1]):
-                state.taken[state.links[need]] = True
-                state.offered[state.links[need]] = False
-            _begin(state, task, now, contended)
+            for link in needs:
+                taken[link] = 1
+                is_offered[link] = 0
+            end[task] = now
+            go[going] = task
+            going += 1
         else:
-            state.passed_link[passed], state.passed_when[passed], state.passed_task[passed] = best, when, task
-            passed += 1
-    for number in range(passed):
-        if state.end[state.passed_task[number]] < 0.0:
-            _queue(state, state.passed_link[number], state.passed_when[number], state.passed_task[number])
-    for offer in range(state.size[OFFERED]):
-        state.offered[state.offers[offer]] = False
-    state.size[OFFERED] = 0
+            passed[back], passed_when[back], passed_task[back] = best, when, task
+            back += 1
+    for number in range(back):
+        if end[passed_task[number]] < 0.0:
+            link = passed[number]
+            _queue(moments, tasks, line_begins[link], line_size[link], passed_when[number], passed_task[number])
+            line_size[link] += 1
+    for number in range(offered):
+        is_offered[offers[number]] = 0
+    return going
 
 
 @compiled
-def _change(state: State, lane: int) -> None:
-    if not state.is_changed[lane]:
-        state.is_changed[lane] = True
-        state.changed[state.size[CHANGED]] = lane
-        state.size[CHANGED] += 1
-
-
-@compiled
-def _set_speeds(state: State, now: float) -> None:
-    """Set the speeds of what runs, and with them when it ends."""
+def _set_speeds(
+    dirty: Int, dirties: int, is_dirty: Int, fresh: Int, freshes: int, changed: Int, is_changed: Int,
+    running: Int, seen: Int, beside: Int, factor: Float, slowed: Float, side: Int,
+    operation: Int32, begins: Int, lanes: Int, rank: Int, rank_begins: Int, rank_lanes: Int,
+    heap: Int, place: Int, size: int, current: Int, end: Float, now: float,
+) -> int:  # fmt: skip
+    """Set the speeds of what runs, and with them when it ends; return how many tasks are to end."""
+    changes = 0
     # Recounted only where a rank began or ceased to compute or communicate: one more or less changes nothing.
-    for number in range(state.size[DIRTY]):
-        rank = state.dirty[number]
-        state.is_dirty[rank] = False
-        for side in range(2):
-            runs = state.running[rank, side] > 0
-            if runs == state.seen[rank, side]:
+    for number in range(dirties):
+        one = dirty[number]
+        is_dirty[one] = 0
+        for mine in range(2):
+            runs = 1 if running[one, mine] else 0
+            more = runs - seen[one, mine]
+            if not more:
                 continue
-            state.seen[rank, side] = runs
-            for at in range(state.rank_begins[rank], state.rank_begins[rank + 1]):
-                task = state.current[state.rank_lanes[at]]
-                if task >= 0 and state.side[state.operation[task]] == 1 - side:
-                    home = state.lanes[state.begins[state.operation[task]]]
-                    state.beside[home] += 1 if runs else -1
-                    _change(state, home)
-    for number in range(state.size[FRESH]):
-        home = state.fresh[number]
-        one = state.operation[state.current[home]]
-        state.beside[home] = 0
-        for member in range(state.begins[one], state.begins[one + 1]):
-            state.beside[home] += state.seen[state.rank[state.lanes[member]], 1 - state.side[one]]
-        _change(state, home)
-    for number in range(state.size[CHANGED]):
-        home = state.changed[number]
-        state.is_changed[home] = False
-        task = state.current[home]
-        factor = state.slowed[state.side[state.operation[task]]] if state.beside[home] else 1.0
-        before = state.factor[home]
-        state.factor[home] = factor
-        if factor == before:
+            seen[one, mine] = runs
+            for at in range(rank_begins[one], rank_begins[one + 1]):
+                task = current[rank_lanes[at]]
+                if task >= 0 and side[operation[task]] == 1 - mine:
+                    home = lanes[begins[operation[task]]]
+                    beside[home] += more
+                    if not is_changed[home]:
+                        is_changed[home] = 1
+                        changed[changes] = home
+                        changes += 1
+    for number in range(freshes):
+        home = fresh[number]
+        what = operation[current[home]]
+        beside[home] = 0
+        for member in range(begins[what], begins[what + 1]):
+            beside[home] += seen[rank[lanes[member]], 1 - side[what]]
+        if not is_changed[home]:
+            is_changed[home] = 1
+            changed[changes] = home
+            changes += 1
+    for number in range(changes):
+        home = changed[number]
+        is_changed[home] = 0
+        task = current[home]
+        new = slowed[side[operation[task]]] if beside[home] else 1.0
+        before = factor[home]
+        factor[home] = new
+        if new == before:
             continue
-        slower = factor if before == 0.0 else factor / before
+        slower = new if before == 0.0 else new / before
         # What is left now takes so much longer.
         if slower != 1.0:
-            state.end[task] = now + (state.end[task] - now) * slower
-        _push(state, home)
-    state.size[DIRTY] = state.size[FRESH] = state.size[CHANGED] = 0
+            end[task] = now + (end[task] - now) * slower
+        at = place[home]
+        if at < 0:
+            at = size
+            size += 1
+        _put(heap, place, size, current, end, home, at)
+    return size
 
 
 @compiled
-def _run(state: State, contended: bool) -> None:
+def _run(
+    operation: Int32, seconds: Float, begins: Int, lanes: Int,
+    unmet: Int32, waiter_begins: Int32, waiters: Int32, lane_begins: Int, lane_tasks: Int32,
+    link_begins: Int, links: Int, line_begins: Int,
+    rank: Int, rank_begins: Int, rank_lanes: Int, side: Int, slowed: Float, contended: bool,
+) -> tuple[Float, Float]:  # fmt: skip
+    """Run all tasks; parts of arrays that belong to a task, lane, rank or operation begin at its ``..._begins``."""
+    n, l, r, k = len(seconds), len(rank), len(rank_begins) - 1, len(line_begins) - 1
+    # The end of a task that has not begun is -1.
+    start, end = np.zeros(n), np.full(n, -1.0)
+    # The first task of each lane that has not ended, by its place there, and what runs.
+    turn, current = lane_begins[:-1].copy(), np.full(l, -1, np.int64)
+    heap, place, size = np.zeros(l, np.int64), np.full(l, -1, np.int64), 0
+    # Tasks whose waits are over, and those that begin now.
+    met, go, metting, going = np.zeros(l, np.int64), np.zeros(l, np.int64), 0, 0
+    # Links that serve a task, that may serve another, and who waits for each.
+    taken, is_offered = np.zeros(k, np.int64), np.zeros(k, np.int64)
+    offers, offered = np.zeros(k, np.int64), 0
+    queued = line_begins[-1]
+    moments, tasks, line_size = np.zeros(queued), np.zeros(queued, np.int64), np.zeros(k, np.int64)
+    passed, passed_when, passed_task = np.zeros(queued, np.int64), np.zeros(queued), np.zeros(queued, np.int64)
+    # Tasks of each side that run on a rank, and whether there were any when speeds were set.
+    running, seen = np.zeros((r, 2), np.int64), np.zeros((r, 2), np.int64)
+    dirty, is_dirty, dirties = np.zeros(r, np.int64), np.zeros(r, np.int64), 0
+    # By home: members of a task beside which the other side runs, and how much slower than alone it is.
+    beside, factor = np.zeros(l, np.int64), np.zeros(l)
+    fresh, freshes = np.zeros(l, np.int64), 0
+    changed, is_changed = np.zeros(l, np.int64), np.zeros(l, np.int64)
+    for task in range(n):
+        if not unmet[task]:
+            met[metting] = task
+            metting += 1
     now = 0.0
-    # Before any begins: what is met later begins when that happens.
-    for task in range(len(state.seconds)):
-        if not state.unmet[task]:
-            _ready(state, task, now, contended)
     while True:
-        _end_all(state, now, contended)
-        while state.size[OFFERED]:
-            _grant(state, now, contended)
-            _end_all(state, now, contended)
+        # What starts at once may end at once, and so on, until nothing happens any more at this moment.
+        while True:
+            for number in range(metting):
+                task = met[number]
+                one = operation[task]
+                for need in range(link_begins[one], link_begins[one + 1]):
+                    link = links[need]
+                    _queue(moments, tasks, line_begins[link], line_size[link], now, task)
+                    line_size[link] += 1
+                    if not (taken[link] or is_offered[link]):
+                        is_offered[link] = 1
+                        offers[offered] = link
+                        offered += 1
+                if link_begins[one] == link_begins[one + 1]:
+                    go[going] = task
+                    going += 1
+            metting = 0
+            for number in range(going):
+                task = go[number]
+                one = operation[task]
+                start[task], end[task] = now, now + seconds[task]
+                # What takes no time disturbs nobody; what does is queued once its speed is known.
+                slows = contended and side[one] >= 0 and seconds[task] != 0.0
+                for member in range(begins[one], begins[one + 1]):
+                    lane = lanes[member]
+                    current[lane] = task
+                    if slows:
+                        running[rank[lane], side[one]] += 1
+                        if not is_dirty[rank[lane]]:
+                            is_dirty[rank[lane]] = 1
+                            dirty[dirties] = rank[lane]
+                            dirties += 1
+                home = lanes[begins[one]]
+                if slows:
+                    factor[home] = 0.0
+                    fresh[freshes] = home
+                    freshes += 1
+                else:
+                    size += 1
+                    _put(heap, place, size, current, end, home, size - 1)
+            going = 0
+            if size and end[current[heap[0]]] <= now:
+                home = heap[0]
+                task = current[home]
+                one = operation[task]
+                place[home] = -1
+                size -= 1
+                if size:
+                    _put(heap, place, size, current, end, heap[size], 0)
+                slows = contended and side[one] >= 0 and seconds[task] != 0.0
+                for member in range(begins[one], begins[one + 1]):
+                    lane = lanes[member]
+                    current[lane] = -1
+                    if slows:
+                        running[rank[lane], side[one]] -= 1
+                        if not is_dirty[rank[lane]]:
+                            is_dirty[rank[lane]] = 1
+                            dirty[dirties] = rank[lane]
+                            dirties += 1
+                    turn[lane] += 1
+                    if turn[lane] < lane_begins[lane + 1]:
+                        other = lane_tasks[turn[lane]]
+                        unmet[other] -= 1
+                        if not unmet[other]:
+                            met[metting] = other
+                            metting += 1
+                for need in range(link_begins[one], link_begins[one + 1]):
+                    link = links[need]
+                    taken[link] = 0
+                    if not is_offered[link]:
+                        is_offered[link] = 1
+                        offers[offered] = link
+                        offered += 1
+                for wait in range(waiter_begins[task], waiter_begins[task + 1]):
+                    other = waiters[wait]
+                    unmet[other] -= 1
+                    if not unmet[other]:
+                        met[metting] = other
+                        metting += 1
+            elif offered:
+                going = _grant(
+                    offers, offered, is_offered, taken, operation, link_begins, links, moments, tasks, line_begins,
+                    line_size, passed, passed_when, passed_task, end, now, go, going,
+                )  # fmt: skip
+                offered = 0
+            else:
+                break
         if contended:
-            _set_speeds(state, now)
-        if not state.size[HEAP]:
-            break
-        now = state.end[state.current[state.heap[0]]]
+            size = _set_speeds(
+                dirty, dirties, is_dirty, fresh, freshes, changed, is_changed, running, seen, beside, factor, slowed,
+                side, operation, begins, lanes, rank, rank_begins, rank_lanes, heap, place, size, current, end, now,
+            )  # fmt: skip
+            dirties = freshes = 0
+        if not size:
+            return start, end
+        now = end[current[heap[0]]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
 from itertools import chain, pairwise
 from numbers import Integral
 from operator import eq
@@ -24,8 +26,11 @@ KINDS = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.ANNOTATION)
 
 LARGEST = 2**31 - 1
 """Tasks and waits are numbered in 32 bits."""
-BYTES_PER_TASK = 100
-"""Of memory that building and simulating a graph takes (``benchmarks/simulate.py``)."""
+TASK_BYTES, TASK_BYTES_PYTHON = 80, 700
+"""Memory that building and simulating a graph takes per task, by the compiled loops and by those in Python
+(``benchmarks/simulate.py``)."""
+HELD_BYTES = 30
+"""Part of it that a task takes once it was added."""
 ASK_EVERY = 2**20
 """Tasks after which the memory that is left is asked for again."""
 
@@ -359,7 +364,8 @@ class Graph:
             return
         left = min(available_memory_gb(), total_memory_gb())
         # What is there already has taken its part.
-        need = (count * BYTES_PER_TASK - len(self) * _HELD) / 1e9
+        each = TASK_BYTES if has_numba() else TASK_BYTES_PYTHON
+        need = (count * each - len(self) * HELD_BYTES) / 1e9
         if need > left or count > LARGEST:
             raise InputError(
                 f"the plan would have {count:,} tasks, which take {need:,.3g} GB to simulate, and {left:,.3g} GB are "
@@ -568,6 +574,12 @@ def columns(graph: Graph, ranks: int | None = None, speed: Sequence[float] = ())
         graph.need,
         graph.until,
     )
+
+
+@cache
+def has_numba() -> bool:
+    """Return whether Numba is installed, which compiles the loops of the simulator (extra ``simulate``)."""
+    return find_spec("numba") is not None
 
 
 def grouped(key: Int, value: Int, count: int) -> tuple[list[int], list[int]]:
