@@ -196,7 +196,7 @@ def measured(args: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         # Each loop is compiled for the first time: in a folder of its own.
         rows = [
-            row_of(case, "compiling", [measure(sys.executable, OURS, case, sizes[0], NUMBA_CACHE_DIR=f"{folder}/{case}")])
+            row_of(case, "compiling", [measure(sys.executable, OURS, case, 10_000, NUMBA_CACHE_DIR=f"{folder}/{case}")])
             for case in ("plain", "contended")
         ]
     for case in CASES:
@@ -267,8 +267,8 @@ def main() -> None:
     parser.add_argument("--case", choices=tuple(CASES), default="plain", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        row = run_simpy(args.case, args.most) if args.one == PEER else run_ours(args.case, args.most, args.one == PYTHON)
-        print(json.dumps(row))
+        size = args.case, args.most
+        print(json.dumps(run_simpy(*size) if args.one == PEER else run_ours(*size, python=args.one == PYTHON)))
         return
     rows = measured(args)
     print(json.dumps(rows, indent=2) if args.json else "\n".join(map(line, rows)))

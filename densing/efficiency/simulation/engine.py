@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from densing.core import InputError
-from densing.efficiency.simulation.tasks import Columns, Float, Graph, Members, columns, grouped, has_numba
+from densing.efficiency.simulation.tasks import Columns, Float, Graph, Int32, Members, columns, grouped, has_numba
 from densing.efficiency.timeline import Comm, Int, Kind, Lane, Origin, RankTimeline, Spans, Step, Timeline
 
 LONGEST_S = 4e9
@@ -380,8 +380,9 @@ class Late:
         for task in (task for task in self.left if not done[task]):
             most = len(set(self.table.after(task)))
             need = self.left[task]
+            name = self.table.operations[self.table.operation[task]].name
             raise InputError(
-                f"task {task} {self.table.operations[self.table.operation[task]].name!r}, need: {need} more of the {most} it waits for "
+                f"task {task} {name!r}, need: {need} more of the {most} it waits for "
                 "would have to complete, but the rest were abandoned; set a smaller need"
             )
 
@@ -556,9 +557,15 @@ def timeline_of(table: Columns, end: Float, given_up: Sequence[int] = (), never:
         operation = table.operation[task]
         kind = table.kind[operation]
         lanes = tuple(Lane(f"rank {rank}", stream) for stream in table.streams) or (Lane("", ""),)
-        data = {"start": start_ns[rows], "end": end_ns[task], "kind": kind, "name": name_codes[operation],
-                "lane": table.stream[members.lane[rows]], "bytes": sizes[operation],
-                "comm": comm_codes[operation]}  # fmt: skip
+        data: dict[str, Any] = {
+            "start": start_ns[rows],
+            "end": end_ns[task],
+            "kind": kind,
+            "name": name_codes[operation],
+            "lane": table.stream[members.lane[rows]],
+            "bytes": sizes[operation],
+            "comm": comm_codes[operation],
+        }
         on_host = kind == Kind.ANNOTATION
         work, host = (_spans(data, keep, names, lanes, comms) for keep in (~on_host, on_host))
         ranks.append(RankTimeline(rank, work, host, _steps(table.step[task], kind, data["start"], data["end"]), origin))
@@ -633,7 +640,7 @@ def _comms(table: Columns) -> tuple[list[Comm], Int]:
     return comms, codes
 
 
-def _spans(data: dict[str, Int], keep: Any, names: Sequence[str], lanes: Sequence[Lane], comms: list[Comm]) -> Spans:
+def _spans(data: dict[str, Any], keep: Any, names: Sequence[str], lanes: Sequence[Lane], comms: list[Comm]) -> Spans:
     chosen = {key: column[keep] for key, column in data.items()}
     used, code = np.unique(chosen["comm"], return_inverse=True)
     # Where some spans have none, the first of the sorted numbers is -1, and stays -1.
@@ -642,7 +649,7 @@ def _spans(data: dict[str, Int], keep: Any, names: Sequence[str], lanes: Sequenc
     return Spans.columns(chosen, names, lanes, [comms[number] for number in used[without:].tolist()])
 
 
-def _steps(step: Int, kind: Int, start: Int, end: Int) -> tuple[Step, ...]:
+def _steps(step: Int32, kind: Int, start: Int, end: Int) -> tuple[Step, ...]:
     inside = step >= 0
     numbers, code = np.unique(step[inside], return_inverse=True)
     if not len(numbers):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -34,10 +34,10 @@ def compiled(loop: Loop) -> Loop:
     folder = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = folder or str(cache_folder() / "numba")
     try:
-        return numba.njit(cache=True)(loop)
+        return cast(Loop, numba.njit(cache=True)(loop))
     except RuntimeError:
         # No folder can be written to: compiled in every process.
-        return numba.njit(loop)
+        return cast(Loop, numba.njit(loop))
     finally:
         numba.config.CACHE_DIR = folder
 
@@ -212,6 +212,16 @@ def _leave(moments: Float, tasks: Int, first: int, size: int) -> None:
 
 
 @compiled
+def _note(listed: Int, size: int, is_listed: Int, number: int) -> int:
+    """Add a number to a list unless it is in it, and return the list's size."""
+    if is_listed[number]:
+        return size
+    is_listed[number] = 1
+    listed[size] = number
+    return size + 1
+
+
+@compiled
 def _grant(
     offers: Int, offered: int, is_offered: Int, taken: Int,
     operation: Int32, link_begins: Int, links: Int,
@@ -293,20 +303,14 @@ def _set_speeds(
                 if task >= 0 and side[operation[task]] == 1 - mine:
                     home = lanes[begins[operation[task]]]
                     beside[home] += more
-                    if not is_changed[home]:
-                        is_changed[home] = 1
-                        changed[changes] = home
-                        changes += 1
+                    changes = _note(changed, changes, is_changed, home)
     for number in range(freshes):
         home = fresh[number]
         what = operation[current[home]]
         beside[home] = 0
         for member in range(begins[what], begins[what + 1]):
             beside[home] += seen[rank[lanes[member]], 1 - side[what]]
-        if not is_changed[home]:
-            is_changed[home] = 1
-            changed[changes] = home
-            changes += 1
+        changes = _note(changed, changes, is_changed, home)
     for number in range(changes):
         home = changed[number]
         is_changed[home] = 0
@@ -336,14 +340,14 @@ def _run(
     rank: Int, rank_begins: Int, rank_lanes: Int, side: Int, slowed: Float, contended: bool,
 ) -> tuple[Float, Float]:  # fmt: skip
     """Run all tasks; parts of arrays that belong to a task, lane, rank or operation begin at its ``..._begins``."""
-    n, l, r, k = len(seconds), len(rank), len(rank_begins) - 1, len(line_begins) - 1
+    n, m, r, k = len(seconds), len(rank), len(rank_begins) - 1, len(line_begins) - 1
     # The end of a task that has not begun is -1.
     start, end = np.zeros(n), np.full(n, -1.0)
     # The first task of each lane that has not ended, by its place there, and what runs.
-    turn, current = lane_begins[:-1].copy(), np.full(l, -1, np.int64)
-    heap, place, size = np.zeros(l, np.int64), np.full(l, -1, np.int64), 0
+    turn, current = lane_begins[:-1].copy(), np.full(m, -1, np.int64)
+    heap, place, size = np.zeros(m, np.int64), np.full(m, -1, np.int64), 0
     # Tasks whose waits are over, and those that begin now.
-    met, go, metting, going = np.zeros(l, np.int64), np.zeros(l, np.int64), 0, 0
+    met, go, metting, going = np.zeros(m, np.int64), np.zeros(m, np.int64), 0, 0
     # Links that serve a task, that may serve another, and who waits for each.
     taken, is_offered = np.zeros(k, np.int64), np.zeros(k, np.int64)
     offers, offered = np.zeros(k, np.int64), 0
@@ -354,9 +358,9 @@ def _run(
     running, seen = np.zeros((r, 2), np.int64), np.zeros((r, 2), np.int64)
     dirty, is_dirty, dirties = np.zeros(r, np.int64), np.zeros(r, np.int64), 0
     # By home: members of a task beside which the other side runs, and how much slower than alone it is.
-    beside, factor = np.zeros(l, np.int64), np.zeros(l)
-    fresh, freshes = np.zeros(l, np.int64), 0
-    changed, is_changed = np.zeros(l, np.int64), np.zeros(l, np.int64)
+    beside, factor = np.zeros(m, np.int64), np.zeros(m)
+    fresh, freshes = np.zeros(m, np.int64), 0
+    changed, is_changed = np.zeros(m, np.int64), np.zeros(m, np.int64)
     for task in range(n):
         if not unmet[task]:
             met[metting] = task
@@ -372,10 +376,8 @@ def _run(
                     link = links[need]
                     _queue(moments, tasks, line_begins[link], line_size[link], now, task)
                     line_size[link] += 1
-                    if not (taken[link] or is_offered[link]):
-                        is_offered[link] = 1
-                        offers[offered] = link
-                        offered += 1
+                    if not taken[link]:
+                        offered = _note(offers, offered, is_offered, link)
                 if link_begins[one] == link_begins[one + 1]:
                     go[going] = task
                     going += 1
@@ -391,10 +393,7 @@ def _run(
                     current[lane] = task
                     if slows:
                         running[rank[lane], side[one]] += 1
-                        if not is_dirty[rank[lane]]:
-                            is_dirty[rank[lane]] = 1
-                            dirty[dirties] = rank[lane]
-                            dirties += 1
+                        dirties = _note(dirty, dirties, is_dirty, rank[lane])
                 home = lanes[begins[one]]
                 if slows:
                     factor[home] = 0.0
@@ -418,10 +417,7 @@ def _run(
                     current[lane] = -1
                     if slows:
                         running[rank[lane], side[one]] -= 1
-                        if not is_dirty[rank[lane]]:
-                            is_dirty[rank[lane]] = 1
-                            dirty[dirties] = rank[lane]
-                            dirties += 1
+                        dirties = _note(dirty, dirties, is_dirty, rank[lane])
                     turn[lane] += 1
                     if turn[lane] < lane_begins[lane + 1]:
                         other = lane_tasks[turn[lane]]
@@ -432,10 +428,7 @@ def _run(
                 for need in range(link_begins[one], link_begins[one + 1]):
                     link = links[need]
                     taken[link] = 0
-                    if not is_offered[link]:
-                        is_offered[link] = 1
-                        offers[offered] = link
-                        offered += 1
+                    offered = _note(offers, offered, is_offered, link)
                 for wait in range(waiter_begins[task], waiter_begins[task + 1]):
                     other = waiters[wait]
                     unmet[other] -= 1

@@ -26,8 +26,8 @@ KINDS = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.ANNOTATION)
 
 LARGEST = 2**31 - 1
 """Tasks and waits are numbered in 32 bits."""
-TASK_BYTES, TASK_BYTES_PYTHON = 80, 700
-"""Memory that building and simulating a graph takes per task, by the compiled loops and by those in Python
+TASK_BYTES, TASK_BYTES_PYTHON = 200, 400
+"""Memory per task that simulating a graph and drawing its timeline takes, by the compiled loops and by those in Python
 (``benchmarks/simulate.py``)."""
 HELD_BYTES = 30
 """Part of it that a task takes once it was added."""
@@ -108,7 +108,8 @@ class Block(NamedTuple):
     awaited: Int32
 
 
-EMPTY = Block(*(np.empty(0, dtype) for dtype in (np.int32, np.float64, np.int32, np.int32, np.int32)))
+NOTHING = np.empty(0, np.int32)
+EMPTY = Block(NOTHING, np.empty(0), NOTHING, NOTHING, NOTHING)
 
 
 class Graph:
@@ -238,7 +239,9 @@ class Graph:
             self._seconds.append(seconds)
         except (TypeError, OverflowError) as error:
             del self._awaited[before:], self._step[len(self._seconds) :]
-            what = f"{seconds!r} is not a number" if field == "seconds" else "a value is not a whole number of 32 bits; use int"
+            what = "a value is not a whole number of 32 bits; use int"
+            if field == "seconds":
+                what = f"{seconds!r} is not a number"
             raise InputError(f"task {number} {name!r}, {field}: {what}") from error
         self._operation.append(operation)
         self._waits.append(len(self._awaited) - before)
@@ -281,11 +284,13 @@ class Graph:
         (1,)
         """
         first = len(self)
-        columns = {"operation": operation, "waits": waits, "awaited": awaited, "step": self.step if step is None else step}
-        whole = {name: _int32(column, f"graph, {name}") for name, column in columns.items()}
-        times = np.asarray(seconds, np.float64)
+        times = np.require(seconds, np.float64, ["C", "W"])
         block = Block(
-            whole["operation"], times, np.broadcast_to(whole["step"], times.shape), whole["waits"], whole["awaited"]
+            _int32(operation, "operation"),
+            times,
+            np.broadcast_to(_int32(self.step if step is None else step, "step"), times.shape),
+            _int32(waits, "waits"),
+            _int32(awaited, "awaited"),
         )
         if not len(times) == len(block.operation) == len(block.waits):
             raise InputError(
@@ -297,8 +302,9 @@ class Graph:
                 f"graph, awaited: {len(block.awaited)} numbers where waits sum to "
                 f"{int(block.waits.sum(dtype=np.int64))}; give one per wait, and no waits below 0"
             )
-        if not 0 <= block.operation.min(initial=0) <= block.operation.max(initial=0) < max(len(self.operations), 1):
-            raise InputError(f"graph, operation: a number is none of the {len(self.operations)} operations of the graph")
+        known = len(self.operations)
+        if not 0 <= block.operation.min(initial=0) <= block.operation.max(initial=0) < max(known, 1):
+            raise InputError(f"graph, operation: a number is none of the {known} operations of the graph")
         self.room(len(times))
         self._seal()
         self._parts.append(block)
@@ -308,23 +314,21 @@ class Graph:
     def block(self, first: int = 0) -> Block:
         """Return the tasks from one on, in columns that nobody may change."""
         self._seal()
+        if first >= self._sealed:
+            return EMPTY
         begin, parts = self._sealed, len(self._parts)
         while begin > first:
             parts -= 1
             begin -= len(self._parts[parts].seconds)
-        if len(self._parts) - parts != 1:
+        if len(self._parts) - parts > 1:
             # One part in place of several, column by column, so that memory holds no more than one of them twice.
-            several = [list(part) for part in self._parts[parts:]] or [list(EMPTY)]
+            several: list[Any] = list(zip(*self._parts[parts:], strict=True))
             del self._parts[parts:]
-            columns = []
-            for field in range(len(EMPTY)):
-                columns.append(np.concatenate([part[field] for part in several]))
-                for part in several:
-                    part[field] = None
-            self._parts.append(Block(*columns))
+            self._parts.append(Block(*[np.concatenate(several.pop(0)) for _ in range(len(several))]))
         part = self._parts[parts]
         skip = int(part.waits[: first - begin].sum(dtype=np.int64))
-        return Block(*(column[first - begin :] for column in part[:4]), part.awaited[skip:])
+        own: list[Any] = [column[first - begin :] for column in part[:4]]
+        return Block(*[*own, part.awaited[skip:]])
 
     def _seal(self) -> None:
         """Close the tasks added one by one to a part: columns over the arrays' own memory."""
@@ -418,18 +422,18 @@ class Members(NamedTuple):
 
     Attributes
     ----------
-    task : int64 (m,)
-    lane : int64 (m,)
+    task : int32 (m,)
+    lane : int32 (m,)
         A stream of a rank.
-    previous : int64 (m,)
+    previous : int32 (m,)
         Task before it on its lane, -1 none.
     first : int64 (n,)
         First member of each task.
     """
 
-    task: Int
-    lane: Int
-    previous: Int
+    task: Int32
+    lane: Int32
+    previous: Int32
     first: Int
 
 
@@ -486,9 +490,9 @@ class Columns(NamedTuple):
         return [ranks[operation] for operation in self.operation.tolist()]
 
     @property
-    def waiter(self) -> Int:
-        """Who waits, int64 (e,)."""
-        return np.repeat(np.arange(len(self.waits)), self.waits)
+    def waiter(self) -> Int32:
+        """Who waits, int32 (e,)."""
+        return np.repeat(np.arange(len(self.waits), dtype=np.int32), self.waits)
 
     def after(self, task: int) -> list[int]:
         """Return what a task waits for by name."""
@@ -497,14 +501,16 @@ class Columns(NamedTuple):
 
     def members(self) -> Members:
         """Return the members of all tasks."""
-        count = np.diff(self.begins)[self.operation]
-        first = np.cumsum(count) - count
-        task = np.repeat(np.arange(len(count)), count)
-        within = np.arange(len(task)) - np.repeat(first, count)
-        lane = self.lanes[np.repeat(self.begins[self.operation], count) + within]
+        count = np.diff(self.begins).astype(np.int32)[self.operation]
+        first = np.cumsum(count, dtype=np.int64) - count
+        task = np.repeat(np.arange(len(count), dtype=np.int32), count)
+        # Where a member stands among the lanes: as far behind its task's first as it does here.
+        at = np.repeat((self.begins[self.operation] - first).astype(np.int32), count)
+        at += np.arange(len(task), dtype=np.int32)
+        lane = self.lanes.astype(np.int32)[at]
         # A stable sort keeps the members of a lane in the order of their tasks, so neighbours are successors.
         order = np.argsort(lane, kind="stable")
-        previous = np.full(len(lane), -1)
+        previous = np.full(len(lane), -1, np.int32)
         same = lane[order[1:]] == lane[order[:-1]]
         previous[order[1:][same]] = task[order[:-1][same]]
         return Members(task, lane, previous, first)
@@ -529,23 +535,23 @@ def columns(graph: Graph, ranks: int | None = None, speed: Sequence[float] = ())
     # Operations that no task has are left empty.
     named = [one.ranks if uses else () for one, uses in zip(graph.operations, used.tolist(), strict=True)]
     for number in np.flatnonzero(used).tolist():
-        own, kind = graph.operations[number].ranks, graph.operations[number].kind
+        own, what = graph.operations[number].ranks, graph.operations[number].kind
         if not own:
             raise InputError(f"{first(number)}, ranks: is empty; name the rank it runs on")
         if not all(isinstance(rank, Integral) for rank in own):
             raise InputError(f"{first(number)}, ranks: a value is not a whole number; use int")
         if len(set(own)) < len(own):
             raise InputError(f"{first(number)}, ranks: {own} names a rank twice; name each once")
-        if kind not in KINDS:
+        if what not in KINDS:
             known = ", ".join(one.name for one in KINDS)
-            raise InputError(f"{first(number)}, kind: {kind} cannot be simulated; use {known}")
+            raise InputError(f"{first(number)}, kind: {what} cannot be simulated; use {known}")
     count = max((max(own) for own in named if own), default=-1) + 1 if ranks is None else ranks
     if count < 0:
         raise InputError(f"ranks: {count} is below 0; give how many ranks there are")
     for number, own in enumerate(named):
-        for rank in own:
-            if not 0 <= rank < count:
-                raise InputError(f"{first(number)}, ranks: there is no rank {rank} among {count} ranks")
+        for one_rank in own:
+            if not 0 <= one_rank < count:
+                raise InputError(f"{first(number)}, ranks: there is no rank {one_rank} among {count} ranks")
     _check_waits(graph, block)
     _check_late(graph)
     streams = {name: code for code, name in enumerate(
@@ -582,7 +588,7 @@ def has_numba() -> bool:
     return find_spec("numba") is not None
 
 
-def grouped(key: Int, value: Int, count: int) -> tuple[list[int], list[int]]:
+def grouped(key: Int | Int32, value: Int | Int32, count: int) -> tuple[list[int], list[int]]:
     """Return values ordered by a key from 0 to ``count``, and where each key's begin (and the last one's end).
 
     Examples
@@ -600,13 +606,13 @@ def name_of(graph: Graph, number: int) -> str:
     return f"task {number} {graph.tasks[number].name!r}"
 
 
-def _int32(values: ArrayLike, where: str) -> Int32:
+def _int32(values: ArrayLike, field: str) -> Int32:
     column = np.asarray(values)
     if not column.size:
         return np.empty(0, np.int32)
-    if column.dtype.kind not in "iu" or column.min() < -1 or column.max() > LARGEST:
-        raise InputError(f"{where}: a value is not a whole number of 32 bits; use int")
-    return np.ascontiguousarray(column, np.int32)
+    if column.dtype.kind not in "iu" or column.min() < -LARGEST or column.max() > LARGEST:
+        raise InputError(f"graph, {field}: a value is not a whole number of 32 bits; use int")
+    return np.require(column, np.int32, ["C", "W"])
 
 
 def _check_waits(graph: Graph, block: Block) -> None:
@@ -635,9 +641,7 @@ def _check_late(graph: Graph) -> None:
     for number, need in graph.need.items():
         most = len(set(block.awaited[ends[number] - block.waits[number] : ends[number]].tolist()))
         if not 1 <= need <= most:
-            raise InputError(
-                f"{name_of(graph, number)}, need: {need} of the {most} it waits for; give 1 to {most}"
-            )
+            raise InputError(f"{name_of(graph, number)}, need: {need} of the {most} it waits for; give 1 to {most}")
     for number, event in graph.until.items():
         if event == number or not 0 <= event < len(graph):
             raise InputError(
@@ -725,6 +729,10 @@ def busy(graph: Graph, speed: Sequence[float] = ()) -> dict[tuple[int, str] | st
     lanes = zip(table.rank.tolist(), table.stream.tolist(), strict=True)
     seconds_of: dict[tuple[int, str] | str, float] = {(rank, table.streams[stream]): 0.0 for rank, stream in lanes}
     for one, seconds, kind in zip(table.operations, work, table.kind.tolist(), strict=True):
-        for name in () if kind < 0 else (*((rank, one.stream) for rank in one.ranks), *dict.fromkeys(one.resources)):
+        if kind < 0:
+            continue
+        for rank in one.ranks:
+            seconds_of[rank, one.stream] += seconds
+        for name in dict.fromkeys(one.resources):
             seconds_of[name] = seconds_of.get(name, 0.0) + seconds
     return seconds_of

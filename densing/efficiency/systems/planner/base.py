@@ -522,7 +522,7 @@ def _joined(graph: Graph, block: Block, began: int = 0) -> Block:
     return Block(
         operation[~continues],
         # Added up one after the other.
-        np.bincount(number, weights=block.seconds),
+        np.bincount(number, block.seconds).astype(np.float64, copy=False),
         block.step[~continues],
         np.bincount(number[waiter[new]], minlength=int(number.max()) + 1).astype(np.int32),
         awaited[new] + began,
