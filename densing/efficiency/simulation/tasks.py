@@ -361,19 +361,24 @@ class Graph:
         Raises
         ------
         InputError
-            When there would be more than memory holds.
+            When there would be more than the memory that is left holds, or than can be numbered.
         """
         count = len(self) + more
         if more < ASK_EVERY and count < ASK_EVERY:
             return
+        remedy = "take fewer layers, micro-batches or steps per round (tau), or larger buckets (bucket_mb)"
+        if count > LARGEST:
+            raise InputError(
+                f"the plan would have {count:,} tasks, more than the {LARGEST:,} that can be numbered; {remedy}"
+            )
         left = min(available_memory_gb(), total_memory_gb())
         # What is there already has taken its part.
         each = TASK_BYTES if has_numba() else TASK_BYTES_PYTHON
         need = (count * each - len(self) * HELD_BYTES) / 1e9
-        if need > left or count > LARGEST:
+        if need > left:
             raise InputError(
                 f"the plan would have {count:,} tasks, which take {need:,.3g} GB to simulate, and {left:,.3g} GB are "
-                "free; take fewer layers, micro-batches or steps per round (tau), or larger buckets (bucket_mb)"
+                f"free; {remedy}"
             )
 
 
