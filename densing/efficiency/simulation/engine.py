@@ -119,14 +119,17 @@ def simulate(
     in_order = not (contended or late or any(one.resources for one in table.operations))
     # Rules for who comes late are Python's alone.
     loops = None if late else LOOPS.compiled(len(graph))
-    if loops is not None:
-        start, end = loops.sweep(table) if in_order else loops.events(table, kappa, kappa_comm)
-    elif in_order:
-        start, end = sweep(table)
-    else:
-        events = Events(table, kappa, kappa_comm)
-        start, end = events.run()
-        given_up = sorted(events.given_up)
+    try:
+        if loops is not None:
+            start, end = loops.sweep(table) if in_order else loops.events(table, kappa, kappa_comm)
+        elif in_order:
+            start, end = sweep(table)
+        else:
+            events = Events(table, kappa, kappa_comm)
+            start, end = events.run()
+            given_up = sorted(events.given_up)
+    except MemoryError as error:
+        raise InputError(f"graph of {len(graph):,} tasks: the memory does not suffice; simulate fewer") from error
     longest = float(end.max(initial=0.0))
     if not longest < LONGEST_S:
         raise InputError(f"graph: runs for {longest:.3g} seconds, more than the {LONGEST_S:.0g} that can be simulated")
@@ -150,7 +153,7 @@ class Loops:
             return None
         from densing.efficiency.simulation import loops
 
-        return loops
+        return loops if loops.READY else None
 
 
 LOOPS = Loops()

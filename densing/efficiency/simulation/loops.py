@@ -4,11 +4,13 @@ A task that is ready or under way is the first of its lanes, and a lane has one 
 runs is held by lane, a task by its first one (its home): little here has a value per task. Functions get the arrays
 that they need, because Numba counts the references of arrays in a tuple at every use.
 
-Where Numba is not installed these are plain functions, slower than those of the engine; nothing but tests calls them.
+Where Numba is not installed, or does not fit the NumPy that is, these are plain functions, slower than those of the
+engine; nothing but tests calls them then.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -21,8 +23,13 @@ from densing.efficiency.timeline import Int, Kind
 
 try:
     import numba
-except ModuleNotFoundError:
+except (ImportError, SystemError, AttributeError) as error:
+    # Not there, or made for an older NumPy, which it says in one of these ways.
+    logging.getLogger(__name__).info("Numba cannot be used: %s", error)
     numba = None
+
+READY = numba is not None
+"""Whether the loops are compiled."""
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 

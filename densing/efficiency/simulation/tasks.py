@@ -373,7 +373,7 @@ class Graph:
             )
         left = min(available_memory_gb(), total_memory_gb())
         # What is there already has taken its part.
-        each = TASK_BYTES if has_numba() else TASK_BYTES_PYTHON
+        each = TASK_BYTES if has_numba() and not (self.need or self.until) else TASK_BYTES_PYTHON
         need = (count * each - len(self) * HELD_BYTES) / 1e9
         if need > left:
             raise InputError(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
-from densing.efficiency.simulation import engine, tasks
+from densing.efficiency.simulation import engine, loops, tasks
 from densing.efficiency.simulation.engine import Loops, simulate
 from densing.efficiency.simulation.tasks import ASK_EVERY, HELD_BYTES, Graph, Operation, Task
 from densing.efficiency.timeline.timeline import Comm, Kind
@@ -135,6 +135,12 @@ def test_memory_limits_how_many_tasks_there_may_be(little_memory: Callable[..., 
     little_memory(1.0, numba=False)
     with pytest.raises(InputError, match="take 2 GB"):
         graph.room(most)
+    # So do rules for who comes late, which are theirs.
+    little_memory(1.0)
+    graph.until[0] = 1
+    with pytest.raises(InputError, match="take 2 GB"):
+        graph.room(most)
+    graph.until.clear()
     # Numbers end before memory does where nobody says how much there is.
     little_memory(float("inf"))
     graph.room(2**31 - 2)
@@ -157,10 +163,13 @@ def test_a_graph_that_grows_asks_for_memory_now_and_then(little_memory: Callable
 def test_small_graphs_stay_with_the_loops_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "WORTH", 1000)
     monkeypatch.setattr(engine, "has_numba", lambda: True)
+    monkeypatch.setattr(loops, "READY", True)
     policy = Loops()
     assert policy.compiled(600) is None
     # What many have cost together counts.
-    assert policy.compiled(600) is not None and policy.compiled(1) is not None
+    assert policy.compiled(600) is loops and policy.compiled(1) is loops
+    monkeypatch.setattr(loops, "READY", False)
+    assert policy.compiled(10**6) is None
     monkeypatch.setattr(engine, "has_numba", lambda: False)
     assert policy.compiled(10**6) is None
 
@@ -176,6 +185,18 @@ codes = [graph.operation(Operation("a", Kind.COMPUTE, (0,), "compute")),
 graph.extend(codes, [1.0, 0.5], [0, 0], [])
 print(simulate(graph, kappa=0.5).end.tolist(), numba.config.CACHE_DIR, sum(loops._run.stats.cache_hits.values()))
 """
+
+
+def test_a_numba_that_cannot_be_loaded_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.1 or less')")
+    code = (
+        COMPILED.replace("import numba\n", "")
+        .replace("numba.config.CACHE_DIR, ", "")
+        .replace("sum(loops._run.stats.cache_hits.values())", "loops.READY")
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert done.stdout == "[1.1666666666666665, 0.5] False\n", done.stderr
 
 
 @pytest.mark.slow
