@@ -541,7 +541,7 @@ def timeline_of(table: Columns, end: Float, given_up: Sequence[int] = (), never:
     """
     members = table.members()
     start_ns, end_ns = to_ns(arrivals(table, members, end, given_up)), to_ns(end)
-    ranks_of = table.rank[members.lane]
+    ranks_of = table.rank.astype(np.min_scalar_type(table.ranks))[members.lane]
     used = np.flatnonzero(table.kind >= 0).tolist()
     code_of = {name: code for code, name in enumerate(dict.fromkeys(table.operations[one].name for one in used))}
     names = tuple(code_of)
@@ -583,7 +583,8 @@ def to_ns(seconds: Float) -> Int:
     >>> to_ns(np.array([0.5, 1.2e-9])).tolist()
     [500000000, 1]
     """
-    return np.rint(seconds * 1e9).astype(np.int64)
+    exact = seconds * 1e9
+    return np.rint(exact, out=exact).astype(np.int64)
 
 
 def arrivals(table: Columns, members: Members, end: Float, given_up: Sequence[int] = ()) -> Float:

@@ -428,8 +428,8 @@ class Members(NamedTuple):
     Attributes
     ----------
     task : int32 (m,)
-    lane : int32 (m,)
-        A stream of a rank.
+    lane : unsigned (m,)
+        A stream of a rank, in as few bits as it takes.
     previous : int32 (m,)
         Task before it on its lane, -1 none.
     first : int64 (n,)
@@ -437,7 +437,7 @@ class Members(NamedTuple):
     """
 
     task: Int32
-    lane: Int32
+    lane: NDArray[np.unsignedinteger[Any]]
     previous: Int32
     first: Int
 
@@ -512,8 +512,10 @@ class Columns(NamedTuple):
         # Where a member stands among the lanes: as far behind its task's first as it does here.
         at = np.repeat((self.begins[self.operation] - first).astype(np.int32), count)
         at += np.arange(len(task), dtype=np.int32)
-        lane = self.lanes.astype(np.int32)[at]
-        # A stable sort keeps the members of a lane in the order of their tasks, so neighbours are successors.
+        lane = self.lanes.astype(np.min_scalar_type(len(self.rank)))[at]
+        del at
+        # A stable sort keeps the members of a lane in the order of their tasks, so neighbours are successors. It takes
+        # a sixth of the time where numbers have no more than 16 bits.
         order = np.argsort(lane, kind="stable")
         previous = np.full(len(lane), -1, np.int32)
         same = lane[order[1:]] == lane[order[:-1]]
