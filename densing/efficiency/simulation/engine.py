@@ -29,8 +29,8 @@ LONGEST_S = 4e9
 
 
 WORTH = 1_000_000
-"""Tasks whose loops in Python, 0.4 to 4 CPU seconds, cost more than reading the compiled ones from the cache (0.3) and
-about what compiling them does, once on a machine (6)."""
+"""Tasks that take the loops in Python 0.3 to 4 CPU seconds, between reading the compiled ones from the cache (0.5) and
+compiling them, once on a machine (1 to 5)."""
 
 
 class Simulation:
