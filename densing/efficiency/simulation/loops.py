@@ -85,11 +85,11 @@ def events(table: Columns, kappa: float, kappa_comm: float) -> tuple[Float, Floa
     """
     needs = [tuple(dict.fromkeys(one.resources)) for one in table.operations]
     names = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(needs)))}
-    # Tasks that wait for a link at once have different homes.
-    homes: dict[str, set[int]] = {name: set() for name in names}
-    for number in np.flatnonzero(table.kind >= 0).tolist():
-        for name in needs[number]:
-            homes[name].add(int(table.lanes[table.begins[number]]))
+    # A task that needs several links leaves its place at one when it is seen there: each may have been at all of its.
+    most = dict.fromkeys(names, 0)
+    for needed, count in zip(needs, np.bincount(table.operation, minlength=len(needs)).tolist(), strict=True):
+        for name in needed:
+            most[name] += count
     by_rank = np.argsort(table.rank, kind="stable")
     graph = (table.operation, table.waits, table.awaited, table.begins, table.lanes)
     return _run(
@@ -100,7 +100,7 @@ def events(table: Columns, kappa: float, kappa_comm: float) -> tuple[Float, Floa
         *_index(*graph, len(table.rank)),
         _offsets([len(needed) for needed in needs]),
         np.array([names[name] for needed in needs for name in needed], np.int64),
-        _offsets([len(own) for own in homes.values()]),
+        _offsets(list(most.values())),
         table.rank,
         np.searchsorted(table.rank[by_rank], np.arange(table.ranks + 1)),
         by_rank,
@@ -359,8 +359,9 @@ def _run(
     taken, is_offered = np.zeros(k, np.int64), np.zeros(k, np.int64)
     offers, offered = np.zeros(k, np.int64), 0
     queued = line_begins[-1]
-    moments, tasks, line_size = np.zeros(queued), np.zeros(queued, np.int64), np.zeros(k, np.int64)
-    passed, passed_when, passed_task = np.zeros(queued, np.int64), np.zeros(queued), np.zeros(queued, np.int64)
+    # Not filled: what is not used takes no memory.
+    moments, tasks, line_size = np.empty(queued), np.empty(queued, np.int64), np.zeros(k, np.int64)
+    passed, passed_when, passed_task = np.empty(queued, np.int64), np.empty(queued), np.empty(queued, np.int64)
     # Tasks of each side that run on a rank, and whether there were any when speeds were set.
     running, seen = np.zeros((r, 2), np.int64), np.zeros((r, 2), np.int64)
     dirty, is_dirty, dirties = np.zeros(r, np.int64), np.zeros(r, np.int64), 0
