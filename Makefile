@@ -64,7 +64,7 @@ bench-profile: $(STAMP)  ## profiling beside other trace tools; TRACES="a.json.g
 	.peers/bin/python -m pip install --quiet "traceinsight==0.6.1" "pandas==2.3.3"
 	$(BIN)/python benchmarks/traces.py $(TRACES) --peers .peers/bin/python
 
-bench-simulate: $(STAMP)  ## the simulator on 10^4 to 10^6 tasks, beside a discrete-event library
+bench-simulate: $(STAMP)  ## the simulator on 10^4 to 10^7 tasks, beside its loops in Python and a discrete-event library
 	test -x .peers/bin/python || $(PYTHON) -m venv .peers
 	.peers/bin/python -m pip install --quiet "simpy==4.1.2"
 	$(BIN)/python benchmarks/simulate.py --peers .peers/bin/python

@@ -12,6 +12,8 @@ import pytest
 # Before torch is imported, here and in every process that a test starts: tests run side by side, and torch's threads
 # spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Compiled loops say where they leave an array, as Python does; the cache below is not that of users.
+os.environ.setdefault("NUMBA_BOUNDSCHECK", "1")
 # No test waits for a hub: lm-eval's stand-in model would look for a tokenizer there, a minute long.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A joint scale that is not shipped takes a quarter of a minute to fit: one process does it, and all others, and the

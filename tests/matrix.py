@@ -1,4 +1,4 @@
-"""Run the quick tests on every other supported Python, and on the oldest pandas that is promised.
+"""Run the quick tests on every other supported Python, and on the oldest pandas and Numba that are promised.
 
 Not a test module: `make matrix` runs it, on all versions or on those named as arguments. Interpreters that are not
 installed are named and left out.
@@ -32,11 +32,13 @@ FILES = (
     "report/test_study",
     "efficiency/profile/test_run",
     "efficiency/simulation/test_engine",
+    "efficiency/simulation/test_properties",
     "efficiency/systems/test_comparison",
     "cli/test_main",
 )
 CHOSEN = [f"tests/{name}.py" for name in FILES]
-COMBINATIONS = {"3.11": OLDEST, "3.12": [], "3.13": []}
+# The compiled loops of the simulator on the oldest Numba that is promised, without, and on the newest.
+COMBINATIONS = {"3.11": [*OLDEST, "numba==0.61.*"], "3.12": [], "3.13": ["numba"]}
 
 
 def find(version: str) -> str | None:

@@ -87,6 +87,7 @@ EXTRAS = {
     ),
     "train": (("torch",), ""),
     "slurm": (("submitit",), ""),
+    "simulate": (("numba",), ""),
     "xlsx": (("openpyxl",), ""),
     "explain": (("scikit-learn",), ""),
     "png": (("kaleido",), ""),

@@ -14,3 +14,4 @@ from .crew import beside as beside
 from .crew import in_processes as in_processes
 from .crew import in_turn as in_turn
 from .local import available_memory_gb as available_memory_gb
+from .local import total_memory_gb as total_memory_gb

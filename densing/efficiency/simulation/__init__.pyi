@@ -46,7 +46,9 @@ from .served import load_served as load_served
 from .served import served_names as served_names
 from .shapes import shape_of as shape_of
 from .tasks import MOST_TASKS as MOST_TASKS
+from .tasks import Block as Block
 from .tasks import Graph as Graph
+from .tasks import Operation as Operation
 from .tasks import Task as Task
 from .workload import LOGIT_BYTES as LOGIT_BYTES
 from .workload import Module as Module

@@ -5,8 +5,9 @@ task of several ranks moves when all are there, a shared link serves one task at
 both go, the one that was ready first does; of two ready at once, the one with the smaller number.
 
 Two ways lead to the same times. Without contention and shared links a task's beginning follows from earlier tasks
-alone, so one pass in order of number does it, in about a quarter of the time of the event-driven way that everything
-else needs (``benchmarks/simulate.py``).
+alone, so one pass in order of number does it; everything else needs the event-driven way. Each is a loop in Python
+and, for large graphs where Numba is installed, a compiled one (:mod:`densing.efficiency.simulation.loops`) that finds
+the same times to the last bit (``benchmarks/simulate.py``).
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from heapq import heappop, heappush
-from operator import itemgetter
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from densing.core import InputError
-from densing.efficiency.simulation.tasks import Columns, Float, Graph, Task, columns, grouped, name_of
+from densing.efficiency.simulation.tasks import Columns, Float, Graph, Int32, Members, columns, grouped, has_numba
 from densing.efficiency.timeline import Comm, Int, Kind, Lane, Origin, RankTimeline, Spans, Step, Timeline
 
 LONGEST_S = 4e9
 """Longest run, in seconds, whose nanoseconds fit a timeline (with some margin)."""
+
+
+WORTH = 1_000_000
+"""Tasks that take the loops in Python 0.3 to 4 CPU seconds, between reading the compiled ones from the cache (0.5) and
+compiling them, once on a machine (1 to 5)."""
 
 
 class Simulation:
@@ -109,33 +115,74 @@ def simulate(
     table = columns(graph, ranks, speed)
     contended = kappa > 0 or kappa_comm > 0
     given_up: Sequence[int] = ()
-    if contended or graph.need or graph.until or any(task.resources for task in graph.tasks):
-        events = Events(table, kappa, kappa_comm)
-        start, end = events.run()
-        given_up = sorted(events.given_up)
-    else:
-        start, end = sweep(table)
+    late = bool(graph.need or graph.until)
+    in_order = not (contended or late or any(one.resources for one in table.operations))
+    # Rules for who comes late are Python's alone.
+    loops = None if late else LOOPS.compiled(len(graph))
+    try:
+        if loops is not None:
+            start, end = loops.sweep(table) if in_order else loops.events(table, kappa, kappa_comm)
+        elif in_order:
+            start, end = sweep(table)
+        else:
+            events = Events(table, kappa, kappa_comm)
+            start, end = events.run()
+            given_up = sorted(events.given_up)
+    except MemoryError as error:
+        raise InputError(f"graph of {len(graph):,} tasks: the memory does not suffice; simulate fewer") from error
     longest = float(end.max(initial=0.0))
     if not longest < LONGEST_S:
         raise InputError(f"graph: runs for {longest:.3g} seconds, more than the {LONGEST_S:.0g} that can be simulated")
     return Simulation(table, start, end, given_up)
 
 
+class Loops:
+    """Which loops a process uses: Python's until they have cost as much as loading the compiled ones would.
+
+    Both find the same times, to the last bit.
+    """
+
+    def __init__(self) -> None:
+        self.tasks = 0
+        """Simulated by this process."""
+
+    def compiled(self, tasks: int) -> ModuleType | None:
+        """Return the compiled loops for a graph of so many tasks, or None where Python's serve it."""
+        self.tasks += tasks
+        if self.tasks < WORTH or not has_numba():
+            return None
+        from densing.efficiency.simulation import loops
+
+        return loops if loops.READY else None
+
+
+LOOPS = Loops()
+
+
 def sweep(table: Columns) -> tuple[Float, Float]:
     """Return when tasks begin and end where nothing but order holds them back."""
-    awaited, begins = table.lists()
+    lanes_of, awaited = table.lanes_of(), table.awaited.tolist()
+    free = [0.0] * len(table.rank)
     starts: list[float] = []
     ends: list[float] = []
     first = 0
     # A plain loop over lists: the tasks wait for one another, and numpy's scalars would cost more than the sums.
-    for seconds, last in zip(table.seconds.tolist(), begins[1:], strict=True):
+    columns_ = (table.operation.tolist(), table.seconds.tolist(), table.waits.tolist())
+    for operation, seconds, waits in zip(*columns_, strict=True):
         start = 0.0
-        for task in awaited[first:last]:
+        for task in awaited[first : first + waits]:
             if ends[task] > start:
                 start = ends[task]
+        first += waits
+        lanes = lanes_of[operation]
+        for lane in lanes:
+            if free[lane] > start:
+                start = free[lane]
+        end = start + seconds
+        for lane in lanes:
+            free[lane] = end
         starts.append(start)
-        ends.append(start + seconds)
-        first = last
+        ends.append(end)
     return np.array(starts, np.float64), np.array(ends, np.float64)
 
 
@@ -153,12 +200,19 @@ class Events:
     """
 
     def __init__(self, table: Columns, kappa: float, kappa_comm: float) -> None:
-        count = len(table.tasks)
-        self.tasks = table.tasks
+        count = len(table.seconds)
+        self.table = table
         self.seconds: list[float] = table.seconds.tolist()
         self.start, self.end = [0.0] * count, [-1.0] * count
-        self.late = Late(table) if table.need or table.until else None
-        waiter, awaited = (table.waiter, table.awaited) if self.late is None else self.late.others
+        members = table.members()
+        self.late = Late(table, members) if table.need or table.until else None
+        if self.late is None:
+            # A task also waits for the one before it on each of its lanes.
+            follows = members.previous >= 0
+            waiter = np.concatenate((table.waiter, members.task[follows]))
+            awaited = np.concatenate((table.awaited, members.previous[follows]))
+        else:
+            waiter, awaited = self.late.others
         self.unmet: list[int] = np.bincount(waiter, minlength=count).tolist()
         if self.late is not None:
             self.unmet = [unmet + more for unmet, more in zip(self.unmet, self.late.unmet, strict=True)]
@@ -186,7 +240,7 @@ class Events:
                 self.now = when
                 self._settle()
         if self.late is not None:
-            self.late.check(self.tasks, done)
+            self.late.check(done)
         return np.array(self.start), np.array(self.end)
 
     def _settle(self) -> None:
@@ -264,31 +318,33 @@ class Events:
 class Late:
     """Who goes on without all, and who is given up: the rules of :class:`Graph` for those who come late."""
 
-    def __init__(self, table: Columns) -> None:
-        self.ranks = [task.ranks for task in table.tasks]
+    def __init__(self, table: Columns, members: Members) -> None:
+        self.table = table
+        self.ranks = table.ranks_of()
         self.left = dict(table.need)
         self.counted: dict[int, list[int]] = {}
         for task in table.need:
-            for other in dict.fromkeys(table.tasks[task].after):
+            for other in dict.fromkeys(table.after(task)):
                 self.counted.setdefault(other, []).append(task)
         self.until: dict[int, list[int]] = {}
         for task, event in sorted(table.until.items()):
             self.until.setdefault(event, []).append(task)
         # What is to be given up once all that ends now has ended.
         self.over: list[int] = []
-        follows = table.previous >= 0
+        follows = members.previous >= 0
+        ranks = table.rank[members.lane]
         lanes = list(
-            zip(*(column[follows].tolist() for column in (table.task, table.rank, table.previous)), strict=True)
+            zip(*(column[follows].tolist() for column in (members.task, ranks, members.previous)), strict=True)
         )
         # What stands before and behind a task on each of its ranks' streams: who leaves lets its neighbours close up.
         self.before = {(task, rank): other for task, rank, other in lanes}
         self.behind = {(other, rank): task for task, rank, other in lanes}
-        needs = np.zeros(len(table.tasks), bool)
+        needs = np.zeros(len(table.seconds), bool)
         needs[list(table.need)] = True
-        waiter, awaited = table.waiter[: table.named], table.awaited[: table.named]
-        self.others = waiter[~needs[waiter]], awaited[~needs[waiter]]
+        waiter = table.waiter
+        self.others = waiter[~needs[waiter]], table.awaited[~needs[waiter]]
         """Waits handled elsewhere: those of tasks that wait for everything they name."""
-        self.unmet: list[int] = (needs + np.bincount(table.task[follows], minlength=len(table.tasks))).tolist()
+        self.unmet: list[int] = (needs + np.bincount(members.task[follows], minlength=len(needs))).tolist()
         """What tasks also wait for: enough of the tasks they name, and their predecessors on their streams."""
 
     def enough(self, task: int) -> list[int]:
@@ -317,7 +373,7 @@ class Late:
                 first.append(behind)
         return first
 
-    def check(self, tasks: Sequence[Task], done: Sequence[int]) -> None:
+    def check(self, done: Sequence[int]) -> None:
         """Refuse an end at which a task still waits.
 
         Raises
@@ -325,10 +381,11 @@ class Late:
         InputError
         """
         for task in (task for task in self.left if not done[task]):
-            most = len(set(tasks[task].after))
+            most = len(set(self.table.after(task)))
             need = self.left[task]
+            name = self.table.operations[self.table.operation[task]].name
             raise InputError(
-                f"{name_of(task, tasks[task])}, need: {need} more of the {most} it waits for "
+                f"task {task} {name!r}, need: {need} more of the {most} it waits for "
                 "would have to complete, but the rest were abandoned; set a smaller need"
             )
 
@@ -337,9 +394,10 @@ class Links:
     """Links that serve one task at a time, and the tasks that wait for them."""
 
     def __init__(self, table: Columns) -> None:
-        self.needs = {number: tuple(dict.fromkeys(task.resources)) for number, task in enumerate(table.tasks)
-                      if task.resources}  # fmt: skip
-        names = {name for needed in self.needs.values() for name in needed}
+        needs = [tuple(dict.fromkeys(one.resources)) for one in table.operations]
+        names = {name for needed in needs for name in needed}
+        operations = enumerate(table.operation.tolist()) if names else ()
+        self.needs = {number: needs[operation] for number, operation in operations if needs[operation]}
         self.queues: dict[str, list[tuple[float, int]]] = {name: [] for name in names}
         self.taken: set[str] = set()
         self.gone: set[int] = set()
@@ -405,8 +463,8 @@ class Contention:
         # 0 and 1 stand for computation and communication.
         self.slowed = (1.0 + kappa, 1.0 + kappa_comm)
         sides = {int(Kind.COMPUTE): 0, int(Kind.COMM): 1}
-        self.side = [sides.get(kind, -1) for kind in table.kind.tolist()]
-        self.ranks = [task.ranks for task in table.tasks]
+        self.side = [sides.get(kind, -1) for kind in table.kind[table.operation].tolist()]
+        self.ranks = table.ranks_of()
         self.running: list[tuple[set[int], set[int]]] = [(set(), set()) for _ in range(table.ranks)]
         self.seen = [[False, False] for _ in range(table.ranks)]
         # Members beside which the other side runs, and how much slower than alone a task is; 0 before it is queued.
@@ -481,27 +539,39 @@ def timeline_of(table: Columns, end: Float, given_up: Sequence[int] = (), never:
     given_up, never : sequence of int
         Tasks that were not completed, and of these the ones that had not begun: they are left out.
     """
-    start_ns, end_ns = to_ns(arrivals(table, end, given_up)), to_ns(end)[table.task]
-    code_of = {name: code for code, name in enumerate(dict.fromkeys(task.name for task in table.tasks))}
+    members = table.members()
+    start_ns, end_ns = to_ns(arrivals(table, members, end, given_up)), to_ns(end)
+    ranks_of = table.rank.astype(np.min_scalar_type(table.ranks))[members.lane]
+    used = np.flatnonzero(table.kind >= 0).tolist()
+    code_of = {name: code for code, name in enumerate(dict.fromkeys(table.operations[one].name for one in used))}
     names = tuple(code_of)
-    name_codes = np.fromiter((code_of[task.name] for task in table.tasks), np.int64, len(table.tasks))
     comms, comm_codes = _comms(table)
+    # Of each operation; int32 as in a table of spans.
+    name_codes = np.array([code_of.get(one.name, -1) for one in table.operations], np.int32)
+    sizes = np.array([one.bytes for one in table.operations], np.int64)
     origin = Origin(world_size=table.ranks, simulated=True)
-    by_rank = np.argsort(table.rank, kind="stable")
+    by_rank = np.argsort(ranks_of, kind="stable")
     if never:
-        by_rank = by_rank[~np.isin(table.task[by_rank], never)]
-    ends = np.searchsorted(table.rank[by_rank], np.arange(1, table.ranks + 1))
-    sizes = np.fromiter(map(itemgetter(5), table.tasks), np.int64, len(table.tasks))
+        by_rank = by_rank[~np.isin(members.task[by_rank], never)]
+    ends = np.searchsorted(ranks_of[by_rank], np.arange(1, table.ranks + 1))
     ranks = []
     for rank, rows in enumerate(np.split(by_rank, ends)[: table.ranks]):
-        task = table.task[rows]
+        task = members.task[rows]
+        operation = table.operation[task]
+        kind = table.kind[operation]
         lanes = tuple(Lane(f"rank {rank}", stream) for stream in table.streams) or (Lane("", ""),)
-        data = {"start": start_ns[rows], "end": end_ns[rows], "kind": table.kind[task], "name": name_codes[task],
-                "lane": table.stream[rows], "bytes": sizes[task], "comm": comm_codes[task]}  # fmt: skip
-        on_host = table.kind[task] == Kind.ANNOTATION
+        data: dict[str, Any] = {
+            "start": start_ns[rows],
+            "end": end_ns[task],
+            "kind": kind,
+            "name": name_codes[operation],
+            "lane": table.stream[members.lane[rows]],
+            "bytes": sizes[operation],
+            "comm": comm_codes[operation],
+        }
+        on_host = kind == Kind.ANNOTATION
         work, host = (_spans(data, keep, names, lanes, comms) for keep in (~on_host, on_host))
-        steps = _steps(table.step[task], table.kind[task], start_ns[rows], end_ns[rows])
-        ranks.append(RankTimeline(rank, work, host, steps, origin))
+        ranks.append(RankTimeline(rank, work, host, _steps(table.step[task], kind, data["start"], data["end"]), origin))
     return Timeline(tuple(ranks))
 
 
@@ -513,25 +583,25 @@ def to_ns(seconds: Float) -> Int:
     >>> to_ns(np.array([0.5, 1.2e-9])).tolist()
     [500000000, 1]
     """
-    return np.rint(seconds * 1e9).astype(np.int64)
+    exact = seconds * 1e9
+    return np.rint(exact, out=exact).astype(np.int64)
 
 
-def arrivals(table: Columns, end: Float, given_up: Sequence[int] = ()) -> Float:
+def arrivals(table: Columns, members: Members, end: Float, given_up: Sequence[int] = ()) -> Float:
     """Return when each member of each task came: what it needs on its rank had ended, seconds (m,).
 
     A task waited for that has a rank in common with this one holds back only those ranks; any other holds back all. One
     that needs only some of those it waits for comes when as many are completed; what was given up came no later.
     """
-    arrival = np.where(table.previous >= 0, end[table.previous], 0.0) if len(end) else np.empty(0)
+    arrival = np.where(members.previous >= 0, end[members.previous], 0.0) if len(end) else np.empty(0)
     if given_up:
         # Before one that was given up in the middle of a stream another may have gone on for longer.
-        free: dict[tuple[int, int], float] = {}
-        for member, lane in enumerate(zip(table.rank.tolist(), table.stream.tolist(), strict=True)):
+        free: dict[int, float] = {}
+        for member, lane in enumerate(members.lane.tolist()):
             arrival[member] = free.get(lane, 0.0)
-            free[lane] = max(arrival[member], end[table.task[member]])
-    first = np.cumsum(table.members) - table.members
-    # The waits that tasks name come first in the columns, those for the task before on a stream last.
-    waiter, awaited = table.waiter[: table.named], table.awaited[: table.named]
+            free[lane] = max(arrival[member], end[members.task[member]])
+    first, count = members.first, np.diff(table.begins)
+    waiter, awaited = table.waiter, table.awaited
     if table.need:
         all_ = ~np.isin(waiter, list(table.need))
         waiter, awaited = waiter[all_], awaited[all_]
@@ -539,35 +609,42 @@ def arrivals(table: Columns, end: Float, given_up: Sequence[int] = ()) -> Float:
         for task, need in table.need.items():
             if task in lost:
                 continue
-            came = sorted(end[other] for other in set(table.tasks[task].after) if other not in lost)[need - 1]
-            members = slice(first[task], first[task] + table.members[task])
-            arrival[members] = np.maximum(arrival[members], came)
-    single = table.members[waiter] == 1
+            came = sorted(end[other] for other in set(table.after(task)) if other not in lost)[need - 1]
+            own = slice(first[task], first[task] + count[table.operation[task]])
+            arrival[own] = np.maximum(arrival[own], came)
+    single = count[table.operation[waiter]] == 1
     np.maximum.at(arrival, first[waiter[single]], end[awaited[single]])
-    for task in np.unique(waiter[~single]).tolist():
-        member_of = {rank: member for member, rank in enumerate(table.tasks[task].ranks, int(first[task]))}
-        for other in table.tasks[task].after:
-            shared = [member_of[rank] for rank in table.tasks[other].ranks if rank in member_of]
-            for member in shared or member_of.values():
-                arrival[member] = max(arrival[member], end[other])
-    return np.minimum(arrival, end[table.task]) if given_up else arrival
+    waiter, awaited = waiter[~single], awaited[~single]
+    # Which members a wait holds back depends on the ranks of both tasks alone.
+    groups = list(dict.fromkeys(one.ranks for one in table.operations))
+    number = {ranks: code for code, ranks in enumerate(groups)}
+    group = np.array([number[one.ranks] for one in table.operations], np.int64)
+    pair = group[table.operation[waiter]] * len(groups) + group[table.operation[awaited]]
+    order = np.argsort(pair, kind="stable")
+    pairs, begins = np.unique(pair[order], return_index=True)
+    for code, waits in zip(pairs.tolist(), np.split(order, begins[1:]), strict=False):
+        ranks, others = groups[code // len(groups)], set(groups[code % len(groups)])
+        shared = [at for at, rank in enumerate(ranks) if rank in others]
+        for at in shared or range(len(ranks)):
+            np.maximum.at(arrival, first[waiter[waits]] + at, end[awaited[waits]])
+    return np.minimum(arrival, end[members.task]) if given_up else arrival
 
 
 def _comms(table: Columns) -> tuple[list[Comm], Int]:
-    """Return the records of communications, one where tasks share an object, and each task's number (-1 none)."""
+    """Return the records of communications, one where tasks share an object, and each operation's number (-1 none)."""
     known: dict[int, int] = {}
     comms: list[Comm] = []
-    codes = np.full(len(table.tasks), -1)
-    for number, task in enumerate(table.tasks):
-        if task.comm is not None:
-            code = known.setdefault(id(task.comm), len(comms))
+    codes = np.full(len(table.operations), -1)
+    for number, (one, kind) in enumerate(zip(table.operations, table.kind.tolist(), strict=True)):
+        if one.comm is not None and kind >= 0:
+            code = known.setdefault(id(one.comm), len(comms))
             if code == len(comms):
-                comms.append(task.comm)
+                comms.append(one.comm)
             codes[number] = code
     return comms, codes
 
 
-def _spans(data: dict[str, Int], keep: Any, names: Sequence[str], lanes: Sequence[Lane], comms: list[Comm]) -> Spans:
+def _spans(data: dict[str, Any], keep: Any, names: Sequence[str], lanes: Sequence[Lane], comms: list[Comm]) -> Spans:
     chosen = {key: column[keep] for key, column in data.items()}
     used, code = np.unique(chosen["comm"], return_inverse=True)
     # Where some spans have none, the first of the sorted numbers is -1, and stays -1.
@@ -576,7 +653,7 @@ def _spans(data: dict[str, Int], keep: Any, names: Sequence[str], lanes: Sequenc
     return Spans.columns(chosen, names, lanes, [comms[number] for number in used[without:].tolist()])
 
 
-def _steps(step: Int, kind: Int, start: Int, end: Int) -> tuple[Step, ...]:
+def _steps(step: Int32, kind: Int, start: Int, end: Int) -> tuple[Step, ...]:
     inside = step >= 0
     numbers, code = np.unique(step[inside], return_inverse=True)
     if not len(numbers):

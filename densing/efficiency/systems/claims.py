@@ -80,12 +80,8 @@ class Physics:
         """
         if self.overlap:
             return graph
-        serial = Graph()
-        serial.tasks = [
-            # An annotation occupies nothing, whatever stream it is on.
-            task if task.kind is Kind.ANNOTATION else task._replace(stream="one at a time")
-            for task in graph.tasks
-        ]
+        # An annotation occupies nothing, whatever stream it is on.
+        serial = graph.changed(lambda one: one if one.kind is Kind.ANNOTATION else one._replace(stream="one at a time"))
         serial.need, serial.until = graph.need, graph.until
         return serial
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
+from densing.efficiency.simulation import loops
 from densing.efficiency.simulation.engine import Events, simulate, sweep
 from densing.efficiency.simulation.tasks import Graph, Task, busy, columns, critical_path
 from densing.efficiency.timeline.timeline import Kind
@@ -23,8 +24,13 @@ KAPPAS = st.sampled_from([0.0, 1.0, 3.0])
 SPEEDS = st.sampled_from([(), (1.0, 0.5, 2.0)])
 
 
+QUARTERS = st.integers(0, 8).map(lambda count: count / 4)
+
+
 @st.composite
-def graphs(draw: st.DrawFn, links: bool = True, most: int = 12, late: bool = False) -> Graph:
+def graphs(
+    draw: st.DrawFn, links: bool = True, most: int = 12, late: bool = False, times: st.SearchStrategy[float] = QUARTERS
+) -> Graph:
     """Draw a graph of up to ``most`` tasks on three ranks; with tasks that need a part, or are given up."""
     graph = Graph()
     for number in range(draw(st.integers(1, most))):
@@ -32,10 +38,10 @@ def graphs(draw: st.DrawFn, links: bool = True, most: int = 12, late: bool = Fal
         several = kind is Kind.COMM or draw(st.integers(0, 9)) == 0
         ranks = draw(st.lists(st.integers(0, RANKS - 1), min_size=1, max_size=RANKS if several else 1, unique=True))
         after = draw(st.lists(st.integers(0, number - 1), max_size=4 if late else 2)) if number else []
-        needs = draw(st.lists(st.sampled_from("ab"), max_size=2)) if links and kind is Kind.COMM else []
+        needs = draw(st.lists(st.sampled_from("abc"), max_size=3)) if links and kind is Kind.COMM else []
         graph.step = draw(st.integers(-1, 2))
         graph.add(f"t{number}", kind, ranks, draw(st.sampled_from(STREAMS[kind])),
-                  draw(st.integers(0, 8)) / 4, after=after, resources=needs)  # fmt: skip
+                  draw(times), after=after, resources=needs)  # fmt: skip
         if late and after and draw(st.booleans()):
             graph.need[number] = draw(st.integers(1, len(set(after))))
     for number in range(len(graph)) if late else ():
@@ -133,8 +139,26 @@ def test_agrees_with_a_simulator_that_recomputes_everything(
 ) -> None:
     starts, ends = Slow(graph, kappa, kappa_comm, speed).run() or ([], [])
     run = simulate(graph, RANKS, kappa=kappa, kappa_comm=kappa_comm, speed=speed)
-    assert run.start.tolist() == pytest.approx(starts, abs=1e-12)
-    assert run.end.tolist() == pytest.approx(ends, abs=1e-12)
+    arrays = loops.events(columns(graph, RANKS, speed), kappa, kappa_comm)
+    for start, end in ((run.start, run.end), arrays):
+        assert start.tolist() == pytest.approx(starts, abs=1e-12)
+        assert end.tolist() == pytest.approx(ends, abs=1e-12)
+
+
+@settings(max_examples=150)
+@given(
+    graph=graphs(most=40, times=st.one_of(QUARTERS, st.floats(0, 2))),
+    kappa=st.one_of(KAPPAS, st.floats(0, 2)),
+    kappa_comm=st.one_of(KAPPAS, st.floats(0, 2)),
+    speed=SPEEDS,
+)
+def test_the_loops_over_arrays_find_the_same_times_to_the_last_bit(
+    graph: Graph, kappa: float, kappa_comm: float, speed: tuple[float, ...]
+) -> None:
+    table = columns(graph, RANKS, speed)
+    slow, quick = Events(table, kappa, kappa_comm).run(), loops.events(table, kappa, kappa_comm)
+    for one, other in ((slow, quick), (sweep(table), loops.sweep(table))):
+        assert [times.tolist() for times in one] == [times.tolist() for times in other]
 
 
 @settings(max_examples=300)
@@ -172,8 +196,8 @@ def test_to_need_all_is_to_wait_for_all(graph: Graph, kappa: float) -> None:
 @given(graph=graphs(links=False, most=30), speed=SPEEDS)
 def test_both_ways_give_the_same_times(graph: Graph, speed: tuple[float, ...]) -> None:
     table = columns(graph, RANKS, speed)
-    for quick, slow in zip(sweep(table), Events(table, 0.0, 0.0).run(), strict=True):
-        assert quick.tolist() == slow.tolist()
+    for quick, slow, arrays in zip(sweep(table), Events(table, 0.0, 0.0).run(), loops.sweep(table), strict=True):
+        assert quick.tolist() == slow.tolist() == arrays.tolist()
 
 
 @settings(max_examples=80)

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from densing.core import InputError, Note
 from densing.efficiency.parallel import forward_only, interleaved
-from densing.efficiency.simulation import MOST_TASKS, Cluster, Graph, Module, Task, Workload, held_modules, memory
+from densing.efficiency.simulation import Block, Cluster, Graph, Module, Operation, Workload, held_modules, memory
 from densing.efficiency.simulation import stages as stage_modules
 from densing.efficiency.systems.plan import Plan
 from densing.efficiency.systems.planner.collectives import CostModel, Maker
@@ -317,10 +319,7 @@ def plan_steps(
             builder.step()
         if not step:
             # All steps are of about one size: better refused now than after minutes of planning.
-            ahead = len(program.graph) * (warmup + steps - 1)
-            if len(program.graph) + ahead > MOST_TASKS:
-                # Perhaps not, once computations are joined.
-                program.graph.room(len(merged(program.graph)) * (warmup + steps - 1))
+            program.graph.room(len(merged(program.graph)) * (warmup + steps - 1))
             if cluster.delay is not None:
                 steps *= periods(steps, len(program.graph))
         step += 1
@@ -426,20 +425,17 @@ class _Builder:
     def repeat(self) -> None:
         """Add the step before once more, much quicker than planning it anew."""
         # Tasks wait for earlier ones by number, so a shift by the step's length is all that differs.
-        tasks, step = self.graph.tasks, self.graph.step
-        size = len(tasks) - self.began
-        template, shift = tasks[self.began :], size
-        if not self.slim and all(each >= self.began for task in template for each in task.after):
+        graph, began = self.graph, self.began
+        template = graph.block(began)
+        if not self.slim and template.awaited.min(initial=began) >= began:
             # A step that waits for nothing before it is copied as it will be in the end.
-            alone = Graph()
-            alone.tasks = [task._replace(after=tuple(each - self.began for each in task.after)) for task in template]
-            template, shift = merged(alone).tasks, len(tasks)
+            template = _joined(graph, template, began)
         self.slim = True
-        again = [task._replace(step=step, after=tuple([each + shift for each in task.after])) for task in template]
-        for rank, seconds in enumerate(self._delays()):
-            again[rank] = again[rank]._replace(seconds=seconds)
-        self.began = len(tasks)
-        tasks += again
+        seconds = template.seconds
+        if late := self._delays():
+            seconds = np.concatenate((late, seconds[len(late) :]))
+        self.began = len(graph)
+        graph.extend(template.operation, seconds, template.waits, template.awaited + (self.began - began))
 
     def _delays(self) -> list[float]:
         """How late each rank begins its step; a delay is no work, and holds up all of the rank's computation."""
@@ -461,43 +457,77 @@ def merged(graph: Graph) -> Graph:
     >>> [(task.name, task.seconds) for task in merged(graph).tasks]
     [('forward', 3.0)]
     """
-    joins = {} if graph.need or graph.until else _joins(graph.tasks)
-    if not joins:
+    if graph.need or graph.until:
         return graph
-    slim, number = Graph(), dict[int, int]()
-    for old, task in enumerate(graph.tasks):
-        if old in joins:
-            new = number[joins[old]]
-            first = slim.tasks[new]
-            slim.tasks[new] = first._replace(name=_phase(first), seconds=first.seconds + task.seconds)
-        else:
-            new = len(slim.tasks)
-            slim.tasks.append(task._replace(after=tuple(dict.fromkeys(number[each] for each in task.after))))
-        number[old] = new
-    slim.step = graph.step
-    return slim
+    block = graph.block()
+    slim = _joined(graph, block)
+    if len(slim.seconds) == len(block.seconds):
+        return graph
+    # Operations in the order of their first tasks, without those that no task has any more.
+    first = np.full(len(graph.operations), -1)
+    first[slim.operation[::-1]] = np.arange(len(slim.operation))[::-1]
+    used = [operation for operation in np.argsort(first, kind="stable").tolist() if first[operation] >= 0]
+    new, number = Graph(), np.empty(len(first), np.int32)
+    for operation in used:
+        number[operation] = new.operation(graph.operations[operation])
+    new.extend(number[slim.operation], slim.seconds, slim.waits, slim.awaited, slim.step)
+    new.step = graph.step
+    return new
 
 
-def _joins(tasks: list[Task]) -> dict[int, int]:
-    """Which task is a mere continuation of which."""
-    # By task: the one it continues, the latest that waits for it, and the newest computation of each rank.
-    before: dict[int, int] = {}
-    waited: dict[int, int] = {}
-    newest: dict[int, int] = {}
-    for number, task in enumerate(tasks):
-        if task.kind is Kind.COMPUTE and len(task.ranks) == 1:
-            previous = newest.get(task.ranks[0])
-            if previous is not None and set(task.after) <= {previous}:
-                other = tasks[previous]
-                alike = (other.step, other.stream, _phase(other)) == (task.step, task.stream, _phase(task))
-                if alike and not (other.resources or task.resources):
-                    before[number] = previous
-            newest[task.ranks[0]] = number
-        for each in task.after:
-            if before.get(number) != each:
-                waited[each] = number
-    return {number: previous for number, previous in before.items() if previous not in waited}
+def _joined(graph: Graph, block: Block, began: int = 0) -> Block:
+    """Return a graph's tasks from one on, which wait for none before it, as they are once they are joined."""
+    count, operations = len(block.seconds), graph.operations
+    waiter, awaited = np.repeat(np.arange(count, dtype=np.int32), block.waits), block.awaited - began
+    alone = [one.kind is Kind.COMPUTE and len(one.ranks) == 1 for one in operations]
+    rank = np.array([one.ranks[0] if single else -1 for one, single in zip(operations, alone, strict=True)], np.int64)
+    rank = rank[block.operation]
+    # The computation before each one on its rank, -1 none.
+    order = np.flatnonzero(rank >= 0)
+    order = order[np.argsort(rank[order], kind="stable")]
+    follows = rank[order[1:]] == rank[order[:-1]]
+    previous = np.full(count, -1, np.int32)
+    previous[order[1:][follows]] = order[:-1][follows]
+    # What is alike has the same number; what needs links has none.
+    kinds: dict[tuple[str, str], int] = {}
+    alike = np.array(
+        [-1 if one.resources else kinds.setdefault((one.stream, _phase(one)), len(kinds)) for one in operations],
+        np.int64,
+    )[block.operation]
+    continues = (previous >= 0) & (alike >= 0) & (alike == alike[previous]) & (block.step == block.step[previous])
+    continues[waiter[awaited != previous[waiter]]] = False
+    # Another task that waits between two keeps them apart.
+    waited = np.zeros(count, bool)
+    waited[awaited[~continues[waiter]]] = True
+    continues &= ~waited[previous]
+    if not continues.any():
+        return block._replace(awaited=awaited + began)
+    head = np.maximum.accumulate(np.where(continues[order], 0, np.arange(len(order))))
+    root = np.arange(count)
+    root[order] = order[head]
+    number = (np.cumsum(~continues) - 1)[root].astype(np.int32)
+    phases = {}
+    operation = block.operation.copy()
+    for grown in np.unique(root[continues]).tolist():
+        code = int(operation[grown])
+        if code not in phases:
+            one = operations[code]
+            phases[code] = graph.operation(one._replace(name=_phase(one)))
+        operation[grown] = phases[code]
+    # Of the waits of those that stay, without what is waited for twice in a row.
+    stays = ~continues[waiter]
+    waiter, awaited = waiter[stays], number[awaited[stays]]
+    new = np.ones(len(waiter), bool)
+    new[1:] = (waiter[1:] != waiter[:-1]) | (awaited[1:] != awaited[:-1])
+    return Block(
+        operation[~continues],
+        # Added up one after the other.
+        np.bincount(number, block.seconds).astype(np.float64, copy=False),
+        block.step[~continues],
+        np.bincount(number[waiter[new]], minlength=int(number.max()) + 1).astype(np.int32),
+        awaited[new] + began,
+    )
 
 
-def _phase(task: Task) -> str:
-    return task.name.partition(" ")[0]
+def _phase(operation: Operation) -> str:
+    return operation.name.partition(" ")[0]
