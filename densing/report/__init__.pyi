@@ -13,5 +13,5 @@ from .replication import build_replication as build_replication
 from .study import build_report as build_report
 from .techniques import build_techniques as build_techniques
 from .today import build_today as build_today
-from .worth import build_worth as build_worth
 from .training_plan import build_training_plan as build_training_plan
+from .worth import build_worth as build_worth

@@ -35,11 +35,11 @@ from .records import gain_record as gain_record
 from .records import gain_table as gain_table
 from .records import read_record as read_record
 from .records import write_record as write_record
-from .worth import Verdict as Verdict
-from .worth import Worth as Worth
-from .worth import read_specs as read_specs
-from .worth import worth as worth
 from .training_plan import Overtrained as Overtrained
 from .training_plan import Point as Point
 from .training_plan import TrainingPlan as TrainingPlan
 from .training_plan import plan_training as plan_training
+from .worth import Verdict as Verdict
+from .worth import Worth as Worth
+from .worth import read_specs as read_specs
+from .worth import worth as worth

@@ -45,7 +45,6 @@ from .served import check_served as check_served
 from .served import load_served as load_served
 from .served import served_names as served_names
 from .shapes import shape_of as shape_of
-from .tasks import MOST_TASKS as MOST_TASKS
 from .tasks import Block as Block
 from .tasks import Graph as Graph
 from .tasks import Operation as Operation
