@@ -56,6 +56,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "deploy": ("nope",),
     "profile": ("nope",),
     "scaling": ("nope",),
+    "worth": ("zero1", "--model", "llama-8b", "--cluster", "a100x8-tcp", "--tokens", "0"),
     "scaling plan": ("--gpu-hours", "0", "--cluster", "h100x8-nvlink"),
     "what-if": ("nope.parquet",),
     "calibrate": ("nope",),
