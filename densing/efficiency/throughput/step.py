@@ -5,8 +5,8 @@ and besides the bytes that they move; attention its operations at a share of its
 or, where scores are written, their bytes; everything else its bytes. A layer takes no less than its kernels take to be
 launched. Sums of the tensor-parallel group stand in the layer's way. Stages follow 1F1B: with m micro-batches and p
 stages, m periods of the fullest stage and (p - 1)/v of a stage to fill and drain, v stages per device (less where a
-schedule puts gradients of weights there). Replicas exchange gradients after the step, or beside the backward pass;
-states of ZeRO-3 travel beside the layers.
+schedule puts gradients of weights there); every piece of an interleaved stage is handed over. Replicas exchange
+gradients after the step, or beside the backward pass; states of ZeRO-3 travel beside the layers.
 
 Constants are shares and latencies of a generation of devices (:class:`Constants`), fitted once (``constants.json``).
 
@@ -172,8 +172,9 @@ class _Step:
         stage, mean = layers * layer, runs.layers / runs.pp * layer
         head = self.head()
         handed = self.hand_over()
-        period = stage + head + 2 * handed
-        fill = (runs.pp - 1) * (runs.bubble * mean + 2 * handed) / runs.virtual
+        # Every piece of an interleaved stage is handed over.
+        period = stage + head + 2 * handed * runs.virtual
+        fill = (runs.pp - 1) * (runs.bubble * mean / runs.virtual + 2 * handed)
         exchange = self.exchange(layers, layers * backward, stage)
         shards = np.where(runs.zero >= 1, self.replicas, 1)
         each = np.where(

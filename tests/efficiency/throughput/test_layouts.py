@@ -194,3 +194,18 @@ def test_eager_programs_are_not_predicted_and_unknown_frameworks_are_named() -> 
         plan_layout(SMALL, cluster, 64, framework="nanotron")
     with pytest.raises(InputError, match=r"framework 'megatron core'.*Megatron-Core"):
         plan_layout(SMALL, cluster, 64, framework="megatron core")
+
+
+def test_every_piece_of_an_interleaved_stage_is_handed_over() -> None:
+    # Narayanan et al., arXiv 2104.04473, section 2.2: v pieces per device have v times the communication, and a v-th of
+    # the bubble.
+    cluster = load_cluster("a100x8-tcp", n=32)
+    runs = runs_of(SMALL, cluster, 1024, [(8, 4, pieces, 1, 4, 16, 0, 0, 1, 1) for pieces in (1, 2, 4, 8)])
+    own, _ = frozen().of(["A100"] * 4)
+    seconds = step_seconds(runs, own)
+    handed = own["far_hop_s"] + 4 * 1024 * SMALL.hidden * 2 / 8 / (runs.nic * own["nic"])
+    for number, pieces in enumerate((1, 2, 4, 8)):
+        more = seconds.compute[number] - seconds.compute[0]
+        assert more == pytest.approx(16 * 2 * (pieces - 1) * handed[0])
+        bubble = (seconds.fill[number] - 3 * 2 * handed[0]) * pieces
+        assert bubble == pytest.approx(seconds.fill[0] - 3 * 2 * handed[0])
