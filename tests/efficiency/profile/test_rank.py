@@ -101,8 +101,11 @@ def test_the_ranks_communications_are_summed_by_operation_and_group() -> None:
         kind(count=2, bytes=600, algbw_gbps=2.0, exposed_ns=5, total_ns=9, hidden_ns=4, sum_ns=10),
         kind("barrier", "", group_label="7", exposed_ns=50),
     ]
-    second = [kind(count=3, bytes=400, algbw_gbps=4.0, exposed_ns=7),
-              kind("barrier", "", group_label="8", exposed_ns=7), kind(group="dp", count_sized=0, exposed_ns=1)]  # fmt: skip
+    second = [
+        kind(count=3, bytes=400, algbw_gbps=4.0, exposed_ns=7),
+        kind("barrier", "", group_label="8", exposed_ns=7),
+        kind(group="dp", count_sized=0, exposed_ns=1),
+    ]
     rows = run_collectives([first, second])
     assert [(row.op, row.group, row.group_label, row.exposed_ns) for row in rows] == [
         ("barrier", "", "7", 50), ("all_reduce", "tp", "", 12), ("barrier", "", "8", 7), ("all_reduce", "dp", "", 1),

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, norm
 
 from densing.core.errors import InputError
-from densing.scores.density.stopping import NEVER, POPULATION, SET, Sample, StoppingRule, alpha_spent, critical_value
+from densing.scores.density.stopping import (
+    NEVER,
+    POPULATION,
+    SET,
+    VERSION,
+    Sample,
+    StoppingRule,
+    alpha_spent,
+    critical_value,
+)
 from densing.scores.density.stopping_coverage import SIZES, WORLDS, World, follow, simulate
 from densing.scores.fit import fit_law
 from densing.scores.references import Reference, load_reference, loss_reference
@@ -252,6 +261,68 @@ def test_whatever_the_sets_are_the_rule_ends(tasks, target, covers, seed):
     assert items == sorted(set(items)) and all(end.looks[-1].counts[name] <= size for name, size in sizes.items())
     assert end.reason != "unreachable" or end.items >= 0.2 * sum(sizes.values())
     assert covers != SET or end.reason != "exhausted"
+
+
+LOOKED = {
+    "one task": ("narrow", 0.194928, [100, 113, 122, 251, 290], [3.119498, 3.486837, 3.498203, 3.007859, 2.046903]),
+    "two tasks": ("narrow", 0.098899, [50, 50, 94, 216, 168, 444, 209, 568, 213, 628, 217, 645],
+                  [3.456029, 3.166852, 3.062407, 3.195362, 3.261421, 2.049943]),
+    "the set": ("narrow", 0.049285, [50, 50, 136, 265, 319, 887, 326, 1001, 619, 1893, 716, 2187, 737, 2306],
+                [3.812194, 3.482743, 3.227137, 3.393254, 3.024336, 3.193648, 2.048803]),
+    "out of reach": ("unreachable", 0.022086,
+                     [50, 50, 140, 261, 453, 1152, 1562, 4859, 1706, 5515, 3000, 11542, 3000, 15360],
+                     [4.222429, 3.922593, 3.580972, 3.197129, 3.369416, 3.043633, 2.04815]),
+    "scores": ("narrow", 0.099148, [100, 400, 1600, 1875, 3747, 4616],
+               [3.716885, 3.401085, 3.001836, 3.149092, 2.826181, 1.719854]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOKED)
+def test_stored_results_stop_where_they_stopped(name):
+    """The rule is part of what a stored result's key says: who changes these figures raises VERSION."""
+    assert VERSION == "planned looks 1"
+    rng = np.random.default_rng(0)
+    one = {"a": rng.gamma(4, 0.25, 20000)}
+    both = {"a": rng.lognormal(-0.02, 0.2, 3000), "b": rng.lognormal(-0.18, 0.6, 20000)}
+    right = {"a": (rng.random(20000) < 0.6).astype(float)}
+    sizes, pair = {"a": 3000, "b": 20000}, power_reference(("a", "b"))
+    rule, losses = {
+        "one task": (StoppingRule(power_reference(), {"a": 20000}, target=0.2), one),
+        "two tasks": (StoppingRule(pair, sizes, target=0.1), both),
+        "the set": (StoppingRule(pair, sizes, target=0.05, covers=SET), both),
+        "out of reach": (StoppingRule(pair, sizes, target=0.01), both),
+        "scores": (StoppingRule(score_reference(), {"a": 20000}, target=0.1, level=0.9), right),
+    }[name]
+    reason, half_width, counts, criticals = LOOKED[name]
+    end = follow(rule, losses)[-1]
+    assert end.reason == reason and end.half_width == pytest.approx(half_width, abs=1e-6)
+    assert [count for look in end.looks for count in look.counts.values()] == counts
+    assert [look.critical for look in end.looks] == pytest.approx(criticals, abs=1e-4)
+
+
+def test_items_are_dealt_as_neyman_says_with_spreads_that_few_items_share():
+    rule = StoppingRule(power_reference(("a", "b")), {"a": 400, "b": 5000})
+    samples = [Sample(1.0, 0.04, 50, 400), Sample(1.0, 0.36, 60, 5000)]
+    shared = [(n * s + 5 * 0.2) / (n + 5) for n, s in ((50, 0.04), (60, 0.36))]
+    goal = 2.5e-4
+    found = rule._allocate(samples, goal, 0)
+    assert found[1] / found[0] == pytest.approx(math.sqrt(shared[1] / shared[0]), rel=0.02)
+    variance = (0.04 / found[0] + 0.36 / found[1]) / 4
+    assert variance <= goal / 1.02 < (0.04 / (found[0] - 2) + 0.36 / (found[1] - 3)) / 4
+    assert rule._allocate(samples, 1.0, 0) == [50, 60]
+    assert sum(rule._allocate(samples, 1.0, 700)) == pytest.approx(700, abs=3)
+    assert rule._allocate(samples, 1e-9, 0) == [400, 5000]
+    of_the_set = StoppingRule(power_reference(("a", "b")), {"a": 400, "b": 5000}, covers=SET)
+    fewer = of_the_set._allocate(samples, goal, 0)
+    left = (0.04 * (1 / fewer[0] - 1 / 400) + 0.36 * (1 / fewer[1] - 1 / 5000)) / 4
+    assert fewer[1] < found[1] and left <= goal / 1.02
+
+
+def test_the_first_look_is_at_a_hundred_items_and_twenty_of_each_task():
+    tasks = [f"t{number}" for number in range(8)]
+    assert StoppingRule(power_reference(), {"a": 1000}).first == {"a": 100}
+    assert set(StoppingRule(power_reference(tasks[:3]), dict.fromkeys(tasks[:3], 1000)).first.values()) == {34}
+    assert set(StoppingRule(power_reference(tasks), dict.fromkeys(tasks, 1000)).first.values()) == {20}
 
 
 def test_wrong_questions_get_an_answer():
