@@ -126,3 +126,17 @@ def test_rows_that_share_a_size_decide_the_scheme(sizes, scheme, clusters, chose
     for note in notes:
         assert note.details == {"rows": len(sizes), "sizes": len(set(sizes))}
     assert resampling({"loss": [1.0]}, None, None) == ("case", None, [])
+
+
+@pytest.mark.parametrize("scheme", ["residual", "parametric"])
+def test_a_fit_perturbs_its_responses_as_the_scheme_says(scheme: str) -> None:
+    size = np.geomspace(1e8, 1e11, 12)
+    loss = 9 * size**-0.1 * np.exp(0.01 * np.cos(np.arange(12.0)) ** 3)
+    fit = fit_law("power", {"params": size}, loss, loss="log", scheme=scheme, bootstrap=5, seed=3)
+    design = np.column_stack([np.ones(12), np.log(size).mean() - np.log(size)])
+    line, *_ = np.linalg.lstsq(design, np.log(loss), rcond=None)
+    drawn = perturb_responses(
+        np.random.default_rng(3), design @ line, np.log(loss), np.ones(12), design.T, 5, scheme == "parametric"
+    )
+    slopes = [np.linalg.lstsq(design, target, rcond=None)[0][1] for target in drawn.target]
+    np.testing.assert_allclose(fit.draws[:, 1], slopes, rtol=1e-6)

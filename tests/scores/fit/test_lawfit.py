@@ -322,3 +322,31 @@ def test_lengths_that_do_not_belong_together_are_located():
         place[path[-1]] = place[path[-1]][:-1]
         with pytest.raises(ArtefactError, match=f"{re.escape(name)}: 59 numbers where 60 belong"):
             LawFit.from_json(json.dumps(document))
+
+
+def ends_at(value):
+    """Ranges of fitted sizes whose guard ends exactly at a value, below and above."""
+    near = [factor * value * (1 + step) for factor in (3.0, 1 / 3) for step in (0.0, 2e-16, -2e-16, 4e-16, -4e-16)]
+    low, high = (next(v for v in near if end(v) == value) for end in (lambda v: v / 3.0, lambda v: v * 3.0))
+    return (low, 9 * value), (value / 9, high)
+
+
+def test_a_size_at_the_very_end_of_the_guard_is_not_beyond_it():
+    size = np.geomspace(1e8, 1e11, 12)
+    fit = fit_law("power", {"params": size}, 9 * size**-0.1, bootstrap=2)
+    for domain in ends_at(float(fit.invert(1.0)["estimate"].iloc[0])):
+        assert replace(fit, domain={"params": domain}).invert(1.0)["status"].tolist() == ["ok"]
+    n, d = (values.ravel() for values in np.meshgrid(np.geomspace(1e8, 1e10, 6), np.geomspace(1e9, 1e13, 6)))
+    fit = fit_law("chinchilla", {"params": n, "tokens": d}, 1.8 + 400 * n**-0.35 + 400 * d**-0.35, bootstrap=2)
+    params, tokens = (float(fit.optimal(1e21)[name].iloc[0]) for name in ("params", "tokens"))
+    for domain in ends_at(params):
+        whole = {"params": domain, "tokens": (tokens / 2, tokens * 2)}
+        assert replace(fit, domain=whole).optimal(1e21)["status"].tolist() == ["ok"]
+
+
+def test_the_first_input_without_a_range_is_named():
+    law, x, y = noisy(LOSS_CASES[0], 3, 0.004)
+    document = json.loads(fit_law(law, x, y, bootstrap=2).to_json())
+    document["domain"] = {}
+    with pytest.raises(ArtefactError, match=rf"\$\.domain\.{law.inputs[0]}: missing"):
+        LawFit.from_json(json.dumps(document))

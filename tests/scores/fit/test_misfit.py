@@ -322,3 +322,19 @@ def test_notes_say_what_a_misfit_moves():
     ]  # fmt: skip
     (_, text), = note(0.02, far, law=get_law("sigmoid"), loss="raw")  # fmt: skip
     assert "the prediction for the best run changes by +3.4 points" in text
+
+
+def test_a_run_just_a_decade_below_the_largest_is_kept_and_inputs_that_do_not_vary_say_nothing():
+    size = np.concatenate([np.geomspace(1e8, 1e10, 12), [1e11]])
+    fit = fit_law(
+        "power", {"params": size}, 9 * size**-0.1 * np.exp(0.01 * np.sin(np.arange(13.0))), loss="log", bootstrap=0
+    )
+    kept = size <= 1e10
+    refit = fit_law("power", {"params": size[kept]}, fit.y[kept], loss="log", bootstrap=0)
+    assert kept.sum() == 12 and lack_of_fit(fit).changes[-1].other == pytest.approx(refit.theta[1])
+    # One token budget for all sizes: the test is that of the sizes alone.
+    x = {"params": np.geomspace(1e8, 1e11, 20), "tokens": np.full(20, 1e11)}
+    flat = Fitter.build(CHINCHILLA, x, get_loss("log"))
+    y = CHINCHILLA.predict(RUNS, x) * np.exp(0.004 * np.cos(2.0 * np.arange(20)))
+    p, noise = reset_test(flat, flat.scaled(np.array(RUNS)), FitTable(x, y, None, None))
+    assert np.isfinite(p) and np.isfinite(noise)

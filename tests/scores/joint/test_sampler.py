@@ -30,7 +30,7 @@ CHAIN = [
     1.438865,
     1.441497,
 ]
-"""Means of abilities, eases, loadings and so on at the end of a short chain, and the spread of every state before it."""
+"""Means of abilities, eases, loadings and so on at the end of a short chain, and the spread of each of its states."""
 
 
 def of_prior(model: Posterior, rng: np.random.Generator) -> Array:
