@@ -325,9 +325,12 @@ def test_lengths_that_do_not_belong_together_are_located():
 
 
 def ends_at(value):
-    """Ranges of fitted sizes whose guard ends exactly at a value, below and above."""
-    near = [factor * value * (1 + step) for factor in (3.0, 1 / 3) for step in (0.0, 2e-16, -2e-16, 4e-16, -4e-16)]
-    low, high = (next(v for v in near if end(v) == value) for end in (lambda v: v / 3.0, lambda v: v * 3.0))
+    """Ranges of fitted sizes whose guard ends exactly at a value, or a rounding inside: below, and above."""
+    low, high = 3.0 * value, value / 3.0
+    while low / 3.0 > value:
+        low = np.nextafter(low, 0)
+    while high * 3.0 < value:
+        high = np.nextafter(high, np.inf)
     return (low, 9 * value), (value / 9, high)
 
 
