@@ -331,7 +331,7 @@ def read_list(path: str | Path) -> list[TraceFile]:
     Raises
     ------
     InputError
-        When it cannot be read or is no such list.
+        When it cannot be read or is not such a list.
     """
     from densing.efficiency.traces import TraceFile
 

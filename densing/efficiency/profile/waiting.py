@@ -6,7 +6,7 @@ With clocks that can be compared, a rank's wait in a collective is (over its ran
 
 Source: what-if analysis of stragglers (OSDI'25, arXiv 2505.05713): transfer is counted from the latest start.
 
-A constant error of a clock repeats in every step, so steps are no evidence against it. Arrivals told by clocks are
+A constant error of a clock repeats in every step, so steps are not evidence against it. Arrivals told by clocks are
 therefore told twice: as recorded, and with every clock in error as far as it may be, against the rank that leads. Only
 a rank that leads both times is named, and what it is said to lead in, and its probability, are of the second time. For
 ranks that are alike, with clocks in error within their bounds, that probability is too large rather than too small.

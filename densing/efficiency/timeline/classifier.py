@@ -147,7 +147,7 @@ class Classifier:
     Raises
     ------
     InputError
-        For a pattern that is no regular expression, or matches every name.
+        For a pattern that is not a regular expression, or matches every name.
 
     Notes
     -----
@@ -229,7 +229,7 @@ class Classifier:
         return next(fixed, "") or next(by_word, "")
 
     def host_kind(self, category: str, name: str, on_comm_thread: bool) -> Kind | None:
-        """Return what a host event is in a run without device; None if it is no work.
+        """Return what a host event is in a run without device; None if it is not work.
 
         Communication: ranges ``gloo:*`` (and those of other processor back-ends). Compute: operators on threads
         other than the back-end's. Call: operators ``c10d::*`` there; nothing counts as compute meanwhile.

@@ -194,7 +194,7 @@ class StepSpread(Record, frozen=True):
 def step_spread(durations: Mapping[int, Sequence[tuple[int, int]]]) -> tuple[StepSpread, ...]:
     """Compare the ranks step by step: (max_r − median_r)/median_r.
 
-    A collective at the end of a step makes all ranks equally slow: a spread near 0 is no proof that none lags.
+    A collective at the end of a step makes all ranks equally slow: a spread near 0 is not proof that none lags.
 
     Parameters
     ----------

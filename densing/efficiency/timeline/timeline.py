@@ -116,7 +116,7 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
     correlation : int64 (n,)
         Joins a device span with the host call that launched it; -1 none.
     comm : int32 (n,)
-        Index into ``comms``; -1 where the span is no communication or says nothing of itself.
+        Index into ``comms``; -1 where the span is not a communication or says nothing of itself.
     names : tuple of str
     lanes : tuple of Lane
     comms : tuple of Comm
@@ -402,7 +402,7 @@ class RankTimeline(msgspec.Struct, frozen=True, eq=False):
             lanes = np.array([lane.thread for lane in spans.lanes], dtype=object)
             processes = np.array([lane.process for lane in spans.lanes], dtype=object)
             names = np.array(spans.names, dtype=object)
-            # Index -1, a span that is no communication, takes the last: no group.
+            # Index -1, a span that is not a communication, takes the last: no group.
             groups = np.array([*(comm.group for comm in spans.comms), ""], dtype=object)
             kinds = np.array([kind.name.lower() for kind in Kind], dtype=object)
             columns: dict[str, NDArray[np.int64] | NDArray[np.object_] | int] = {

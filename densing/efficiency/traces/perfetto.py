@@ -454,7 +454,7 @@ _STEP[list(b"]}")] = -1
 
 
 class NoOutline(Exception):
-    """The text is no whole trace."""
+    """The text is not a whole trace."""
 
 
 @dataclass(frozen=True)
@@ -553,7 +553,7 @@ class _Reader:
         return bool(piece)
 
     def next_byte(self) -> bytes:
-        """Return the next byte that is no space, and stand before it."""
+        """Return the next byte that is not a space, and stand before it."""
         while True:
             text = self._text.lstrip(_SPACE)
             self.take(len(self._text) - len(text))

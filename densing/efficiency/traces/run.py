@@ -72,7 +72,7 @@ def read_rank(
     Raises
     ------
     InputError
-        When the file cannot be read, is no trace, holds no events or passes a limit.
+        When the file cannot be read, is not a trace, holds no events or passes a limit.
     """
     kind = FORMATS[0]
     if len(FORMATS) > 1:

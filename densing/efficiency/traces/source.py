@@ -316,7 +316,7 @@ class Gunzip:
         return 0
 
     def _begin(self) -> bool:
-        """Pass over a header; False at the end, or before what is no gzip."""
+        """Pass over a header; False at the end, or before what is not gzip."""
         length = None
         while length is None:
             length = header_length(self._held)

@@ -375,7 +375,7 @@ def mean_pace(data: TrendData, level: float = 0.95, *, seed: int = 0) -> Slope:
 
 
 PAPERS_OWN = ("envelope", "running-max")
-"""Readings of the paper's own method, which are no estimators of a pace: shown beside its replication only."""
+"""Readings of the paper's own method, which are not estimators of a pace: shown beside its replication only."""
 
 ESTIMATORS: Mapping[str, Estimator] = {
     estimator.name: estimator

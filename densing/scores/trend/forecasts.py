@@ -120,7 +120,7 @@ def forecast(
     Raises
     ------
     InputError
-        When the horizon is no time, or before the newest release.
+        When the horizon is not time, or before the newest release.
 
     Examples
     --------

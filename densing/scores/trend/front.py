@@ -1,7 +1,7 @@
 r"""The front: how the densest models moved, who set records and how surely, and what a long gap since the last says.
 
-The law of arXiv 2412.04315 speaks of the densest models. A line through record-setters is no estimator of their pace,
-since records rise where nothing else does (:func:`densing.scores.trend.record_setter_bias`). Three things are said here
+The law of arXiv 2412.04315 speaks of the densest models. A line through record-setters does not estimate their pace, since
+records rise where nothing else does (:func:`densing.scores.trend.record_setter_bias`). Three things are said here
 instead: the .9 quantile of ln density as a line that bends once a year, with families resampled; how probable each
 record is, given how well the densities are known; and how probable it is that no model since the last record came above
 it, at a stated pace.
@@ -28,7 +28,7 @@ RESAMPLES = 200
 ROUNDS = 8
 """Programmes until the rows that can be seen stay the same; further ones are not tried."""
 CONTESTED = 0.05
-"""From this probability on a model that is no record by its middle value is listed."""
+"""From this probability on a model that is not a record by its middle value is listed."""
 GAP_DRAWS = 2000
 
 

@@ -147,7 +147,7 @@ def front_makers(models: pd.DataFrame, since: pd.Timestamp = EPOCH, front: int =
     """
     makers = set()
     for model in models[models["released"] >= since].itertuples():
-        # A sibling is no rival: a family comes out in one.
+        # A sibling is not a rival: a family comes out in one.
         rivals = models["released"].le(model.released) & models["organisation"].ne(model.organisation)
         if (models.loc[rivals, "ability"] > model.ability).sum() < front:
             makers.add(str(model.organisation))

@@ -25,7 +25,7 @@ class Flat:
     Raises
     ------
     InputError
-        When nothing can be trained, or parameters lie on several devices or are no real floating-point numbers.
+        When nothing can be trained, or parameters lie on several devices or are not real floating-point numbers.
 
     Examples
     --------

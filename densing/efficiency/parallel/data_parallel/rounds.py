@@ -51,7 +51,7 @@ class Rounds(ABC):
     Raises
     ------
     InputError
-        When tau is no whole number from 1 up, the model cannot be averaged, or the optimizer is not the model's.
+        When tau is not a whole number from 1 up, the model cannot be averaged, or the optimizer is not the model's.
     """
 
     def __init__(

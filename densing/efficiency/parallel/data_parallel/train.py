@@ -231,7 +231,7 @@ def inverse_sqrt(optimizer: torch.optim.Optimizer, warmup: int = 2000) -> torch.
     Raises
     ------
     InputError
-        When ``warmup`` is no whole number from 1 up.
+        When ``warmup`` is not a whole number from 1 up.
     """
     whole("warmup", warmup, 1)
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: inverse_sqrt_factor(step, warmup))

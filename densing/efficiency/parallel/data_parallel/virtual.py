@@ -1,4 +1,4 @@
-"""Virtual ranks: 2 to 64 ranks of a data-parallel method in one process, joined by a link that is no network.
+"""Virtual ranks: 2 to 64 ranks of a data-parallel method in one process, joined by a link that is not a network.
 
 The methods are those of a real run (:class:`~densing.efficiency.systems.CO2` and the others) and do not know. What a
 link carries is averaged in the order of the ranks, so a run has the same bits again, and with two ranks those of a run
@@ -61,7 +61,7 @@ class Arrival(comm.Handle):
 
     @property
     def seconds(self) -> float | None:
-        """None: no wire has carried it, and the other ranks' compute is no time of the link."""
+        """None: no wire has carried it, and the other ranks' compute is not time of the link."""
         return None
 
     def done(self) -> bool:
