@@ -1,10 +1,10 @@
 r"""The front: how the densest models moved, who set records and how surely, and what a long gap since the last says.
 
-The law of arXiv 2412.04315 speaks of the densest models. A line through record-setters does not estimate their pace, since
-records rise where nothing else does (:func:`densing.scores.trend.record_setter_bias`). Three things are said here
-instead: the .9 quantile of ln density as a line that bends once a year, with families resampled; how probable each
-record is, given how well the densities are known; and how probable it is that no model since the last record came above
-it, at a stated pace.
+The law of arXiv 2412.04315 speaks of the densest models. A line through record-setters does not estimate their
+pace, since records rise where nothing else does (:func:`densing.scores.trend.record_setter_bias`). Three things are
+said here instead: the .9 quantile of ln density as a line that bends once a year, with families resampled; how probable
+each record is, given how well the densities are known; and how probable it is that no model since the last record came
+above it, at a stated pace.
 
 Source: quantile regression, Koenker and Bassett (1978), as a linear programme (Koenker 2005, section 6.2); limits,
 Powell (1986), by repeated programmes over the rows whose fitted value can be seen (Buchinsky 1994).
