@@ -219,7 +219,7 @@ def step_spread(durations: Mapping[int, Sequence[tuple[int, int]]]) -> tuple[Ste
 
 
 def occurrences(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return each number with how often it came before: one that comes again on a rank is another step.
+    """Return each number with its previous occurrences: a repeated number on a rank is another step.
 
     Examples
     --------
