@@ -311,7 +311,12 @@ def test_offsets_within_the_noise_are_left_alone() -> None:
 def test_too_few_and_too_noisy_are_not_aligned() -> None:
     few = align_clocks(match_collectives(recorded([0, 10**6], n=2)))
     assert few.verdict == "not aligned" and not few.comparable
-    assert "rank 1 shares 2 of the 3 collectives needed" in few.notes[0].message
+    alone = (
+        "clocks are not aligned: rank 1 shares 2 of the 3 collectives needed; waits are inferred from durations only"
+    )
+    assert few.notes[0].message == alone
+    more = align_clocks(match_collectives(recorded([0, 10**6, 5], n=2))).notes[0].message
+    assert more == alone.replace("needed;", "needed (and 1 more);")
     noisy = match_collectives(recorded([0, 10**6], n=50, noise=100_000))
     assert align_clocks(noisy).verdict == "not aligned"
     assert set(align_clocks(noisy).offset_ns.values()) == {0}

@@ -18,6 +18,7 @@ from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.profile.waiting import find_stragglers
 from densing.efficiency.profile.whatif_run import (
     RecordedWhatIf,
+    Segments,
     _before,
     _usual_transfer,
     _within,
@@ -312,7 +313,13 @@ def test_choices_are_replayed_in_turns_as_at_once(monkeypatch: pytest.MonkeyPatc
     local = rng.integers(0, 10**6, (6, 5))
     whole = recorded(local, tail=3)
     monkeypatch.setattr("densing.efficiency.profile.whatif_run._CELLS", 70)
+    sizes: list[int] = []
+    replayed = Segments._run
+    monkeypatch.setattr(
+        Segments, "_run", lambda self, keep, *rest: sizes.append(keep.size) or replayed(self, keep, *rest)
+    )
     assert recorded(local, tail=3) == whole
+    assert len(sizes) > 1
     work = local.mean(axis=1)
     for rank, slowdown in whole.by_rank.items():
         alone = np.maximum(local[:, rank], work).sum() + 6 * 50_000 + 3

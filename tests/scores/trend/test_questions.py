@@ -426,6 +426,13 @@ def test_shares_of_the_gap_between_two_tables_by_hand(monkeypatch: pytest.Monkey
     assert languages._dissect(steps, 0.95, 0)[1:] == ("", [])
 
 
+@pytest.mark.parametrize(("estimate", "word"), [(0.5, "faster"), (-0.5, "slower")])
+def test_the_sign_of_the_difference_says_which_languages_grow_faster(estimate: float, word: str) -> None:
+    nothing = np.zeros(0)
+    change = Contrast(estimate, 0.1, estimate - 0.2, estimate + 0.2, nothing, np.array(["x"]), nothing, 9)
+    assert languages._direction(change) == f"other languages grow {word}"
+
+
 def test_p_values_and_power_of_a_contrast_by_hand() -> None:
     reference = np.sort(np.abs(np.random.default_rng(0).standard_t(4, 999)))
     nothing = np.zeros(0)
