@@ -49,9 +49,9 @@ class Estimator:
         Takes the data, the level of the interval and, by keyword, those of ``cluster``, ``bootstrap`` and ``seed``
         that it uses.
     label : str
-        Name and caution, for people.
+        Name and caution, for readers.
     headline : bool
-        Whether its row is the one to quote; of one estimator only.
+        Whether its row is the one to quote; true of one estimator only.
     """
 
     name: str
