@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, norm
 
 from densing.core.errors import InputError
+from densing.scores.density import stopping_coverage
+from densing.scores.density.runs import RUN_GUARD
 from densing.scores.density.stopping import (
     NEVER,
     POPULATION,
@@ -24,7 +27,7 @@ from densing.scores.density.stopping import (
     alpha_spent,
     critical_value,
 )
-from densing.scores.density.stopping_coverage import SIZES, WORLDS, World, follow, simulate
+from densing.scores.density.stopping_coverage import SIZES, WORLDS, Outcome, World, follow, simulate, table
 from densing.scores.fit import fit_law
 from densing.scores.references import Reference, load_reference, loss_reference
 from tests.support.references import POINTS, SIZE, power_reference
@@ -355,6 +358,19 @@ def test_worlds_have_the_means_that_they_say():
             assert values.var() == pytest.approx(world.variances[task], rel=0.35)
 
 
+@pytest.mark.parametrize("quantity", ["loss", "score"])
+@pytest.mark.parametrize("drawn", [False, True])
+def test_items_in_subjects_keep_their_mean_and_variance(quantity: str, drawn: bool):
+    """Subjects that are drawn anew have these on average over draws, fixed ones in each."""
+    world = World("m", quantity=quantity, subjects=0.5, drawn_subjects=drawn)
+    rng = np.random.default_rng(1)
+    sets = np.stack([world._items("mmlu", 2000, rng) for _ in range(400 if drawn else 20)])
+    means, squares = sets.mean(axis=1), ((sets - world.means["mmlu"]) ** 2).mean(axis=1)
+    for values, truth in ((means, world.means["mmlu"]), (squares, world.variances["mmlu"])):
+        assert abs(values.mean() - truth) < 4 * values.std() / math.sqrt(len(values))
+        assert values.mean() == pytest.approx(truth, rel=0.1)
+
+
 def test_the_oracle_is_the_textbook_size_of_a_sample():
     world = World("one", target=0.2)
     mean = np.mean(list(world.means.values()))
@@ -369,6 +385,32 @@ def test_the_example_of_the_readme_ends_with_a_number_in_every_run(world):
     found = simulate(world, 4, seed=11)
     assert np.isfinite(found.widths).all()
     assert min(found.shares) >= 0.2 or set(found.reasons) == {"narrow"}
+
+
+def test_a_worlds_row_counts_its_runs(monkeypatch: pytest.MonkeyPatch):
+    """Runs whose interval, at the stop and at every look, holds the truth of their own draw; figures over runs."""
+    world = World("one", target=0.5)
+    rule = StoppingRule(world.reference, world.sizes, target=0.5, covers=world.covers, guard=RUN_GUARD)
+    draws = [world.draw(rng) for rng in np.random.default_rng(3).spawn(3)]
+    runs = [follow(rule, sets) for sets, _ in draws]
+    found = simulate(world, 3, seed=3)
+    inside = [[one.lo <= truth <= one.hi for one in run] for run, (_, truth) in zip(runs, draws, strict=True)]
+    assert (found.held, found.held_always) == (sum(run[-1] for run in inside), sum(map(all, inside)))
+    assert found.items == [run[-1].items for run in runs] and found.looks == [len(run) for run in runs]
+    assert found.widths == [run[-1].half_width for run in runs]
+    assert found.shares == [run[-1].items / sum(SIZES.values()) for run in runs]
+    told = Outcome(4, 3, 1, [10, 20, 30, 60], [1, 2, 2, 5], [0.1, 0.2, 0.4, 0.9], [0.5, 0.25, 0.75, 1], Counter("nnnf"))
+    monkeypatch.setattr(stopping_coverage, "simulate", lambda world, runs, seed: told)
+    row = table([world], runs=4).iloc[0].to_dict()
+    oracle, equal = world.oracle(True), world.oracle(False)
+    assert row == pytest.approx(
+        {"world": "one", "asked": 0.5, "coverage": 0.75, "all_looks": 0.25, "looks": 2.5, "items": 30.0,
+         "oracle": oracle, "ratio": 30 / oracle, "ratio_equal": 30 / equal, "half_width": 0.3, "least_share": 0.25,
+         "ended": "n 3, f 1"}
+    )  # fmt: skip
+    # A mean of tasks of which no number of items would do.
+    far = World("far", target=1e-3)
+    assert far.oracle(True) == math.inf and math.isnan(table([far], runs=4).iloc[0]["ratio"])
 
 
 HELD = ("losses", "losses, 1B", "2PL scores", "2PL scores, 1B, the sets", "subjects", "tiny tasks, the sets")
