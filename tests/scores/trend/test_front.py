@@ -55,6 +55,19 @@ def test_without_a_bend_it_is_the_exact_line_with_limits_and_weights() -> None:
     assert min(ratios) >= 1 - 1e-9 and np.median(ratios) == pytest.approx(1.0, abs=1e-6) and max(ratios) < 1.08
 
 
+@pytest.mark.parametrize("seed", [4, 13, 23, 29])
+def test_with_many_limits_the_better_of_two_starts_is_kept(seed: int) -> None:
+    """With seed 13 only the start from all rows finds the exact line, else only that from rows without limits."""
+    rng, n = np.random.default_rng(seed), 24
+    days = np.sort(rng.uniform(0, 1000, n))
+    values = 0.003 * days + rng.normal(0, 0.6, n)
+    limits = np.column_stack([np.full(n, -np.inf), np.where(rng.random(n) < 0.6, rng.uniform(0, 2, n), np.inf)])
+    values = np.clip(values, *limits.T)
+    (ours,) = quantile_splines(days, values, limits, np.ones((1, n)), 0.5, np.array([]))
+    slope, intercept = quantile_lines(days, values, limits, np.ones((1, n)), 0.5)
+    assert ours == pytest.approx([intercept[0], slope[0]], rel=1e-6)
+
+
 def test_the_front_finds_a_pace_that_stopped() -> None:
     """Many models with little scatter: the tenth above them stops when they do."""
     clear = replace(CLEAR, n=400, families=80, lab_sd=0.1, family_sd=0.1, residual_sd=0.3)
