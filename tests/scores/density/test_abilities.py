@@ -220,6 +220,18 @@ def test_densities_are_the_line_read_backwards(guard):
         joint_densities(catalog, reference, denominator="non_embedding")
 
 
+def test_models_without_a_size_are_left_out_by_name():
+    catalog, (scale, _) = planted_catalog(), planted_scale(2)
+    reference = joint_reference(catalog, scale=scale)
+    whole = joint_densities(catalog, reference)
+    assert not any("parameter count" in note.message for note in whole.notes)
+    lost = whole.table["model"].iloc[-1]
+    sizes = catalog.models["params_total_b"].mask(catalog.models["model"].eq(lost))
+    part = joint_densities(replace(catalog, models=catalog.models.assign(params_total_b=sizes)), reference)
+    (note,) = (note for note in part.notes if "parameter count" in note.message)
+    assert lost in note.message and set(whole.table["model"]) - set(part.table["model"]) == {lost}
+
+
 def test_families_that_are_left_out_make_the_reference_less_certain_as_their_number_says():
     catalog, (scale, _) = planted_catalog(), planted_scale(2)
     result = joint_densities(catalog, joint_reference(catalog, scale=scale))
