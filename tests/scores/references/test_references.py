@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from densing.core import Note
+from densing.core import Note, Table, read_table
 from densing.core.errors import ArtefactError, InputError, UnavailableError, UnknownNameError
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.fit import LawFit, fit_law
@@ -26,6 +26,7 @@ from densing.scores.references import (
     build_reference,
     family_names,
     get_family,
+    ladder,
     ladder_misses,
     library,
     load_ladder,
@@ -499,3 +500,20 @@ def test_a_description_counts_what_was_fitted() -> None:
     points = load_reference("olmo-ladder", "hellaswag").points
     assert facts["n_points"] == (~points["held_out"].astype(bool)).sum() < len(points)
     assert facts["given"] == {"tokens": 1e12} and set(facts["protocols"]) == {"hellaswag"}
+
+
+@pytest.mark.parametrize(
+    ("file", "table"), [("olmo_ladder.csv", ladder.LADDER), ("olmo_ladder_authors.csv", ladder.AUTHORS)]
+)
+def test_a_table_of_a_ladder_has_no_empty_cell(file: str, table: Table, tmp_path: Path) -> None:
+    whole = pd.read_csv(ladder.DATA / file, dtype=str).head(3)
+    for name in whole.columns:
+        path = tmp_path / f"{name}.csv"
+        whole.assign(**{name: [*whole[name][:2], None]}).to_csv(path, index=False)
+        with pytest.raises(InputError, match=name):
+            read_table(path, table)
+
+
+def test_a_reference_is_built_by_names_of_its_choices() -> None:
+    fresh = build_reference(catalog=load_catalog(), name="qwen1.5", benchmark="mmlu", draws=5, seed=1)
+    assert fresh.benchmark == "mmlu" and len(fresh.fit.draws) == 5

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from densing.core import Array
+from densing.core import Array, read_table
 from densing.core.errors import InputError
 from densing.scores.catalog import TIERS, FactualRecall, load_recall
 from densing.scores.trend import (
@@ -29,6 +30,7 @@ from densing.scores.trend import (
     VARIANTS,
     RecallReplication,
     RecallTrend,
+    fact_fits,
     recall_trend,
     replicate_recall,
 )
@@ -451,3 +453,16 @@ def test_every_fit_and_variant_has_its_name_once() -> None:
     assert len({fit.name for fit in FITS}) == len(FITS)
     assert len({variant.name for variant in VARIANTS}) == len(VARIANTS)
     assert VARIANTS[0].name == "lead"
+
+
+def test_a_published_figure_names_its_models_and_place(tmp_path: Path) -> None:
+    whole = pd.read_csv(fact_fits.FILE, dtype=str).head(3)
+    optional = ["estimate", "se", "lo", "hi", "p", "r2"]
+    for name in whole.columns:
+        path = tmp_path / f"{name}.csv"
+        whole.assign(**{name: [*whole[name][:2], None]}).to_csv(path, index=False)
+        if name in optional:
+            assert len(read_table(path, fact_fits.SCHEMA)) == 3
+        else:
+            with pytest.raises(InputError, match=name):
+                read_table(path, fact_fits.SCHEMA)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from scipy import stats
 
 from densing.core import Array, InputError, UnknownNameError, formatting
 from densing.scores.catalog import load_catalog
-from densing.scores.trend import QUESTIONS, TrendData, answer_questions, languages
+from densing.scores.trend import QUESTIONS, TrendData, answer_questions, languages, questions
 from densing.scores.trend.answers import ROW_COLUMNS, Answer, Answers
 from densing.scores.trend.compute import answer_compute, compute_growth, token_share
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast, holm
@@ -481,3 +482,28 @@ def test_seven_models_are_too_few_for_a_slope_and_eight_are_not() -> None:
     assert too_few(data) == "" and "models of" in too_few(data.take(np.arange(MIN_ROWS) > 0))
     one_less = data.replace(family=np.array([f"f{i % (MIN_FAMILIES - 1)}" for i in range(MIN_ROWS)]))
     assert "families" in too_few(one_less) and too_few(data.replace(days=np.zeros(MIN_ROWS))) != ""
+
+
+def test_experts_are_asked_again_of_models_measured_on_enough_skills(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def answer(models: Any, ratio: Any, **options: Any) -> Any:
+        given.update(options, ratio=ratio)
+        return world_answer
+
+    world_answer = answer_pace(world(1, bent(1, 1)))
+    ratios = {(): np.array([0.0, 1.0, 2.0, 0.0])}
+    monkeypatch.setattr(questions, "expert_data", lambda data, more=(): ("rows", ratios.get(more, "wider")))
+    monkeypatch.setattr(questions.experts, "answer_experts", answer)
+    kinds = {"architecture": ["moe", "moe", "dense", "moe"], "kind": ["base", "base", "base", "instruct"]}
+    data = SimpleNamespace(
+        traits=lambda models, include: np.array([1, 2, 3, 4]),
+        catalog=SimpleNamespace(models=pd.DataFrame({"model": list("abcd"), **kinds})),
+        scale=SimpleNamespace(models=["a", "c", "d"]),
+        seed=5,
+    )
+    found = questions._experts(data, 0.9)  # type: ignore[arg-type]
+    few = questions.FEWEST_SKILLS
+    assert given["measured"].tolist() == [count >= few for count in (1, 2, 3, 4)] and 1 < few <= 4
+    assert given["wider"] == ("rows", "wider") and (given["level"], given["seed"]) == (0.9, 5)
+    assert "Of 2 base mixtures of experts in the catalog 1 are on the joint scale and 2 have" in found.caveats[-1]
