@@ -117,6 +117,9 @@ def test_a_slow_first_step_is_told_and_kept() -> None:
         1000 / 6
     )
     assert "its first step, 2, took 0.001 ms" in found.notes[0].message
+    ms = run(*(1e6 * time for time in times))
+    said = compare(ms, ms).notes[0].message
+    assert "its first step, 2, took 500.000 ms while the others take 100.000 ms; it is included" in said
     without = compare(run(*times), run(*times), skip_first=1)
     assert [note.code for note in without.notes] == ["steps-skipped"] * 2 and without.changes[0].base == 100
     # Only the first: a spike elsewhere is noise, and a run that varies much has no outlier.
