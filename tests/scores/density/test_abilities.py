@@ -220,6 +220,23 @@ def test_densities_are_the_line_read_backwards(guard):
         joint_densities(catalog, reference, denominator="non_embedding")
 
 
+@pytest.mark.parametrize("end", [0, 1])
+def test_a_model_on_a_limit_to_the_last_bit_is_within(end):
+    catalog, (scale, _) = planted_catalog(), planted_scale(2)
+    reference = joint_reference(catalog, scale=scale)
+    table = joint_densities(catalog, reference, guard=math.inf).table
+    point = (table["score"].to_numpy(float) - reference.fit.theta[0]) / reference.fit.theta[1]
+    edge = reference.fit.domain["params"][end]
+    place = np.argmax(point) if end else np.argmin(point)
+    guard = (math.exp(point[place]) / edge) ** (1 if end else -1)
+    near = (guard * (1 + shift * 2.0**-53) for shift in range(-400, 400))
+    exact = [guess for guess in near if np.log(edge * guess if end else edge / guess) == point[place]]
+    assert exact and exact[0] > 1
+    status = joint_densities(catalog, reference, guard=exact[0]).table["status"]
+    assert status[place] == "ok"
+    assert joint_densities(catalog, reference, guard=exact[0] * 0.999).table["status"][place] == "extrapolated"
+
+
 def test_models_without_a_size_are_left_out_by_name():
     catalog, (scale, _) = planted_catalog(), planted_scale(2)
     reference = joint_reference(catalog, scale=scale)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -378,6 +379,19 @@ def test_the_oracle_is_the_textbook_size_of_a_sample():
     spread = sum(math.sqrt(variance) for variance in world.variances.values()) / 8
     assert world.oracle(True) == pytest.approx((1.96 * slope * spread / 0.2) ** 2, rel=0.03)
     assert world.oracle(True) < world.oracle(False)
+
+
+@pytest.mark.parametrize("neyman", [True, False])
+def test_the_oracle_ends_where_the_sets_do(neyman: bool):
+    """With every item the half-width is the textbook's; a rule that asks for a little less finds no number of items."""
+    world = World("whole")
+    size, variance = np.array(list(world.sizes.values())), np.array(list(world.variances.values()))
+    mean, error = np.mean(list(world.means.values())), math.sqrt((variance / size).sum()) / len(size)
+    z = norm.ppf(0.975)
+    whole = float(world.log_size(mean - z * error) - world.log_size(mean + z * error)) / 2
+    found = replace(world, target=1.0001 * abs(whole)).oracle(neyman)
+    assert 0.95 * size.sum() < found <= size.sum()
+    assert replace(world, target=0.9999 * abs(whole)).oracle(neyman) == math.inf
 
 
 @pytest.mark.parametrize("world", [world for world in WORLDS if "example" in world.name], ids=lambda world: world.name)
