@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-import statsmodels.api as sm
-from scipy.optimize import minimize
+from scipy.optimize import lsq_linear, minimize
 
 from densing.core.errors import InputError
 from densing.efficiency.throughput import (
@@ -37,7 +36,7 @@ from densing.efficiency.throughput.fit import (
     ranges_of,
     unseen_errors,
 )
-from densing.efficiency.throughput.memory import counted_bytes
+from densing.efficiency.throughput.memory import counted_bytes, memory_parts
 from densing.efficiency.throughput.step import Constants
 from densing.efficiency.throughput.table import SAMPLE
 from tests.support.frozen import changeable
@@ -200,7 +199,7 @@ def test_constants_are_frozen_with_what_they_were_fitted_to(tmp_path: Path, samp
     assert again.constants == fit_constants(measured) and set(again.constants) == {"V100", "A100"}
     assert list(again.without) == ["dlperf", "vtrain", "korthikanti2022"]
     assert again.without["vtrain"] == fit_constants(measured, "vtrain")
-    assert (again.factor, again.reserve) == (1.0, 0.0)  # no eager program, no peak
+    assert again.eager_memory == (1.0, 1.0, 0.0)  # no eager program, no peak
     speeds = measured.about.tokens_per_s.to_numpy()
     errors = np.full(7, np.nan)
     for name, fitted in again.without.items():
@@ -265,19 +264,22 @@ def test_a_fit_is_the_least_of_its_objective(sample: pd.DataFrame) -> None:
     assert found == pytest.approx(again.x, abs=0.02)
 
 
-def test_peaks_of_eager_programs_give_a_factor_and_a_reserve(sample: pd.DataFrame) -> None:
+def test_peaks_of_eager_programs_give_two_factors_and_a_reserve(sample: pd.DataFrame) -> None:
     measured = read_runs(sample)
     which = measured.usable & (measured.runs.eager > 0) & (measured.about.memory_gb > 5).to_numpy()
-    counted, peak = counted_bytes(measured.runs.take(which)), measured.about.memory_gb[which].to_numpy() * 2**30
-    design = sm.OLS(np.ones(which.sum()), np.column_stack([counted / peak, 1 / peak])).fit()
-    assert _fit_memory(measured) == pytest.approx(tuple(design.params), rel=1e-3)
-    made = measured.about.assign(
-        memory_gb=np.where(which, np.nan_to_num(counted_bytes(measured.runs) * 1.5 / 2**30 + 2), np.nan)
-    )
-    assert _fit_memory(replace(measured, about=made)) == pytest.approx((1.5, 2 * 2**30), rel=1e-3)
+    parts = memory_parts(measured.runs)
+    held = np.array([[sum(part.values()), part.get("activations", 0.0)] for part in parts])
+    states, activations = held[:, 0] - held[:, 1], held[:, 1]
+    columns = np.column_stack([states, activations, np.ones(len(states))])
+    peak = measured.about.memory_gb.to_numpy() * 2**30
+    best = lsq_linear(columns[which] / peak[which, None], np.ones(which.sum()), (0, np.inf)).x
+    assert _fit_memory(measured) == pytest.approx(best, rel=1e-3, abs=1.0)
+    for truth in ((1.5, 1.2, 2.0 * 2**30), (1.1, 2.0, 0.0)):
+        made = measured.about.assign(memory_gb=np.where(which, columns @ truth / 2**30, np.nan))
+        assert _fit_memory(replace(measured, about=made)) == pytest.approx(truth, rel=1e-3, abs=2**20)
     # A reserve is never below zero.
-    made = made.assign(memory_gb=made.memory_gb - 4)
-    assert _fit_memory(replace(measured, about=made))[1] == 0.0
+    made = measured.about.assign(memory_gb=np.where(which, columns @ (1.5, 1.5, -(2**30)) / 2**30, np.nan))
+    assert _fit_memory(replace(measured, about=made))[2] == 0.0
 
 
 def test_ranges_by_kind_leave_out_each_source_in_turn() -> None:
@@ -311,7 +313,9 @@ def test_constants_of_each_row_are_its_generations_or_the_newests() -> None:
     assert known.spread("mixture") is None and known.spread("nothing") is None
     assert known.unpredicted("one domain") == "" and "0 sources" in known.unpredicted("nothing")
     runs = read_runs(pd.DataFrame([{**ROW, "framework": name} for name in ("nanotron",)])).runs
-    assert known.peak_bytes(runs) == pytest.approx(known.factor * counted_bytes(runs) + known.reserve)
+    (part,), (states, activations, reserve) = memory_parts(runs), known.eager_memory
+    kept = sum(part.values()) - part["activations"]
+    assert known.peak_bytes(runs) == pytest.approx(states * kept + activations * part["activations"] + reserve)
     constants = numbers(known.constants["A100"])
     assert predict(runs, constants) == pytest.approx(128 * 2048 / step_seconds(runs, constants).step)
 

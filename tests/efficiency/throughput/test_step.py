@@ -223,8 +223,8 @@ def by_hand(runs: Any, c: dict[str, float]) -> list[float]:
         (1, tokens, r.hidden, (r.hidden + 2 * keys) / r.tp), (1, tokens, r.hidden / r.tp, r.hidden),
         (held, routed, r.hidden, ffn * (1 + r.gated) / r.tp), (held, routed, ffn / r.tp, r.hidden),
     ]  # fmt: skip
-    forward = sum(times * product(a, b, d) for times, a, b, d in shapes)
-    backward = sum(times * (product(a, d, b) + product(b, a, d)) for times, a, b, d in shapes)
+    ahead = [times * product(a, b, d) for times, a, b, d in shapes]
+    behind = [times * (product(a, d, b) + product(b, a, d)) for times, a, b, d in shapes]
     operations = 4 * tokens * r.sequence * r.hidden / r.tp
     if r.written:
         scores = 2 * tokens * r.sequence * r.heads / r.tp / pace
@@ -234,16 +234,22 @@ def by_hand(runs: Any, c: dict[str, float]) -> list[float]:
         attention = operations / 2 / (r.flops * r.power * share)
         attention_back = 2.5 * attention
     columns = r.hidden / r.tp if r.split_sequence else r.hidden
-    moved = 16 * columns + (4 + 2 * r.gated) * ffn * (r.top if sparse else 1) / r.tp + 4 * (r.hidden + 2 * keys) / r.tp
-    moved += 8 * r.top * r.hidden if sparse else 0
-    others = 2 * tokens * moved * (0.6 if fused else 1) / pace
-    group = collective("all_reduce", 2 * tokens * r.hidden, r.tp, 1, waits=True) * (0.3 if r.hidden_sums else 1)
-    if r.eager and r.pp > 1:
-        group += 2 * (r.tp - 1) * c["crossing_s"]
+    moved = 8 * columns + 4 * (r.hidden + 2 * keys) / r.tp
+    moved_mlp = 8 * columns + (4 + 2 * r.gated) * ffn * (r.top if sparse else 1) / r.tp
+    moved_mlp += 8 * r.top * r.hidden if sparse else 0
+    moved, moved_mlp = (2 * tokens * each * (0.6 if fused else 1) / pace for each in (moved, moved_mlp))
+    whole = collective("all_reduce", 2 * tokens * r.hidden, r.tp, 1, waits=True)
+    crossing = 2 * (r.tp - 1) * c["crossing_s"] if r.eager and r.pp > 1 else 0
+
+    def exposed(module: float) -> float:
+        return crossing + (max(0.3 * whole, whole - module) if r.hidden_sums else whole)
+
     routing = 2 * collective("all_to_all", tokens * r.top * r.hidden * 2, r.ep, r.tp) if sparse else 0
     least = c["launch_s"] * (0.5 if fused else 1)
-    forward = max(forward + attention + others + 2 * group + routing, least)
-    backward = max(backward + attention_back + 1.6 * others + 2 * group + routing, 2 * least)
+    forwards = (sum(ahead[:2]) + attention + moved, sum(ahead[2:]) + moved_mlp)
+    backwards = (sum(behind[:2]) + attention_back + 1.6 * moved, sum(behind[2:]) + 1.6 * moved_mlp)
+    forward = max(sum(forwards) + sum(map(exposed, forwards)) + routing, least)
+    backward = max(sum(backwards) + sum(map(exposed, backwards)) + routing, 2 * least)
     backward += {0: 0.0, 1: attention, 2: forward, 3: forward / 2}[int(r.recompute)]
     layers = ceil(r.layers / r.pp)
     stage, mean = layers * (forward + backward), r.layers / r.pp * (forward + backward)
@@ -272,7 +278,7 @@ def by_hand(runs: Any, c: dict[str, float]) -> list[float]:
     if r.cp > 1:
         passed = 2 * 2 * tokens * 2 * keys * r.cp
         exchange += 0.3 * 2 * r.parts * layers * collective("all_gather", passed, r.cp, r.tp)
-    optimizer = own / (n if r.zero >= 1 else 1) * (240 if r.eager else 36) / pace
+    optimizer = own / (n if r.zero >= 1 else 1) * (240 if r.eager else r.gradient_bytes + 2 + 2 * 12) / pace
     return [r.parts * (stage + 2 * handed), r.parts * head, fill, exchange, optimizer, c["step_s"]]
 
 
