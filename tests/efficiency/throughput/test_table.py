@@ -179,7 +179,8 @@ def test_what_a_row_does_not_say_is_assumed() -> None:
         "tied": 0, "experts": 0, "top": 1, "expert_ffn": 0, "sequence": 2048, "micro_batch": 2, "parts": 2, "dp": 16,
         "tp": 1, "pp": 1, "cp": 1, "ep": 1, "virtual": 1, "bubble": 1, "split_sequence": 0, "zero": 0, "recompute": 0,
         "written": 0, "vendor": 0, "fused": 0, "hidden_gradients": 1, "gradient_bytes": 2, "eager": 0,
-        "logit_bytes": 4, "hidden_sums": 0, "kept_gradient_bytes": 2, "bucket_numbers": 0, "eight_bits": 0, "flops": 312e12,
+        "logit_bytes": 4, "hidden_sums": 0, "kept_gradient_bytes": 2, "bucket_numbers": 0,
+        "eight_bits": 0, "flops": 312e12,
         "flops_low": 312e12,
         "bandwidth": 2.039e12, "memory": 80e9, "units": 108, "link": 300e9, "nic": 25e9, "node": 8, "power": 1,
     }  # fmt: skip

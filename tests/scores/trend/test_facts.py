@@ -466,3 +466,11 @@ def test_a_published_figure_names_its_models_and_place(tmp_path: Path) -> None:
         else:
             with pytest.raises(InputError, match=name):
                 read_table(path, fact_fits.SCHEMA)
+
+
+def test_accuracy_is_the_mean_share_over_tiers() -> None:
+    rows = [("a", 4, 8, 10), ("a", 1, 1, 2), ("b", 3, 6, 12), ("b", 0, 0, 5)]
+    answers = pd.DataFrame(rows, columns=["model", "right", "asked", "items"]).set_index("model")
+    assert mean_accuracy(answers).to_dict() == pytest.approx({"a": 0.75, "b": math.nan}, nan_ok=True)
+    assert mean_accuracy(answers, empty=0.0).to_dict() == {"a": 0.75, "b": 0.25}
+    assert mean_accuracy(answers, blanks_wrong=True).to_dict() == {"a": 0.45, "b": 0.125}
