@@ -17,7 +17,7 @@ from scipy import stats
 
 from densing.core import Array, InputError, UnknownNameError, formatting
 from densing.scores.catalog import load_catalog
-from densing.scores.trend import QUESTIONS, TrendData, answer_questions, languages, questions
+from densing.scores.trend import QUESTIONS, TrendData, answer_questions, experts, languages, questions
 from densing.scores.trend.answers import ROW_COLUMNS, Answer, Answers
 from densing.scores.trend.compute import answer_compute, compute_growth, token_share
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast, holm
@@ -179,6 +179,49 @@ def test_exponent_of_experts() -> None:
     left = [label for label in answer.rows["label"] if label.startswith("without ")]
     assert len(left) == len(np.unique(data.organisation[ratio > 0]))
     assert math.isnan(answer_experts(data, np.zeros(len(data))).estimate)
+
+
+def test_an_exponent_needs_mixtures_of_several_families_and_dense_models() -> None:
+    data, ratio = mixtures(5, 0.6, families=60)
+    mixed = np.flatnonzero(data.observed & (ratio > 0))
+    dense = np.flatnonzero(data.observed & (ratio == 0))
+    names = {name: [at for at in mixed if data.family[at] == name] for name in dict.fromkeys(data.family[mixed])}
+
+    def reason(rows: Any) -> str:
+        return expert_exponent(data.take(np.sort(rows)), ratio[np.sort(rows)]).reason
+
+    least, makers = experts.MIN_MIXTURES, experts.MIN_MAKERS
+    firsts = [rows[0] for rows in names.values()]
+    more = [at for at in mixed if at not in firsts]
+    enough = (firsts + more)[: max(least, makers)]
+    assert reason([*enough, *dense]) == ""
+    few = enough[: least - 1]
+    assert reason([*few, *dense]).startswith(
+        f"{least - 1} mixtures of experts of {len(set(data.family[few]))} families"
+    )
+    one = [at for rows in list(names.values())[: makers - 1] for at in rows]
+    assert f"of {makers - 1} famil" in reason([*one, *dense])
+    assert reason([*mixed, *dense[:least]]) == ""
+    assert reason([*mixed, *dense[: least - 1]]) == f"fewer than {least} dense models to compare mixtures with"
+    # A mixture known as a limit alone is not counted.
+    hidden = data.replace(censor=np.where(np.isin(np.arange(len(data)), enough[:1]), 1, data.censor).astype(np.int8))
+    rows = np.sort([*enough, *dense])
+    assert expert_exponent(hidden.take(rows), ratio[rows]).reason.startswith(f"{len(enough) - 1} mixtures")
+
+
+def test_the_exponent_is_that_of_least_squares_with_makers_held_or_not() -> None:
+    data, ratio = mixtures(5, 0.6, families=60)
+    years = (data.days - data.days.mean()) / YEAR
+    for within in (True, False):
+        levels = (
+            [data.organisation == name for name in np.unique(data.organisation)] if within else [np.ones(len(data))]
+        )
+        design = np.column_stack([ratio, years, *levels]).astype(float)
+        beta = np.linalg.lstsq(design, data.log_density, rcond=None)[0]
+        assert data.observed.all()
+        assert expert_exponent(data, ratio, within=within).estimate == pytest.approx(beta[0], abs=1e-5)
+    nobody = expert_exponent(data.replace(organisation=None), ratio, within=True)
+    assert nobody.reason == "the rows do not say who trained the models"
 
 
 def test_shares_of_tokens_and_growth_of_compute() -> None:
