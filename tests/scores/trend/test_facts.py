@@ -429,8 +429,9 @@ def test_options_out_of_range_are_refused(recall: FactualRecall, options: dict[s
         recall_trend(recall, **options)
 
 
-def test_rare_facts_that_grow_faster_are_told_from_well_known_ones() -> None:
-    recall = world(11, growth=0.0, noise=0.02)
+@pytest.mark.parametrize("growth", [0.0, 0.05])
+def test_rare_facts_that_grow_faster_are_told_from_well_known_ones(growth: float) -> None:
+    recall = world(11, growth=growth, noise=0.02)
     months = (recall.models.set_index("model")["released"] - pd.Timestamp("2023-06-01")).dt.days / 30.44
     rare = recall.counts["tier"].isin(TIERS[3:])
     gain = (0.06 * 0.1 / math.log(10) * 10**7 * recall.counts["model"].map(months)).round().where(rare, 0)
