@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 
@@ -35,38 +34,6 @@ def test_every_candidate_divides_devices_and_batch() -> None:
         # No framework keeps parameters in shards inside a pipeline, or deals layers unevenly by more than two.
         assert zero < 3 or pp == 1
         assert min(-SMALL.layers % (pp * virtual), SMALL.layers) <= 2
-
-
-@pytest.mark.parametrize(
-    ("devices", "batch", "sequence", "experts"),
-    [(1, 4, 2048, 0), (8, 48, 4096, 0), (24, 48, 8192, 0), (12, 24, 16_384, 6)],
-)
-def test_candidates_are_all_splits_that_the_rules_allow(devices: int, batch: int, sequence: int, experts: int) -> None:
-    """Every number up to the devices and the batch is tried for every part, and what a rule forbids left out."""
-    model = msgspec.structs.replace(SMALL, experts=experts)
-    powers = [2**power for power in range(8)]
-
-    def pieces(count: int) -> bool:
-        return any((model.layers + short) % count == 0 for short in (0, 1, 2)) and count <= model.layers + 2
-
-    expected = set()
-    for tp, cp, pp in itertools.product(powers, powers, range(1, devices + 1)):
-        dp, left = divmod(devices, tp * cp * pp)
-        if left or not dp or tp > 8 or model.heads % tp or pp > model.layers or batch % dp:
-            continue
-        if cp > 1 and (cp * 4096 > sequence or sequence % (2 * cp)):
-            continue
-        for micro, virtual, zero, again in itertools.product(powers[:7], (1, 2, 4), range(4), range(3)):
-            parts, odd = divmod(batch // dp, micro)
-            if odd or not parts or not pieces(pp * virtual) or (virtual > 1 and (pp == 1 or parts % pp)):
-                continue
-            # One replica has nothing to split; in a pipeline gradients and parameters stay whole.
-            if (zero and dp == 1) or (zero > 1 and pp > 1):
-                continue
-            shares = [ep for ep in powers if dp % ep == 0 and experts % ep == 0] if experts else [1]
-            expected |= {(tp, pp, virtual, dp, micro, parts, zero, again, ep, cp) for ep in shares}
-    found = list(_layouts(model, load_cluster("a100x8-rdma", n=24), devices, batch, sequence))
-    assert len(found) == len(set(found)) and set(found) == expected and expected
 
 
 def test_the_first_layout_is_the_fastest_of_a_table_of_all() -> None:
