@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]  # fmt: skip
     parts += [
         "The oracle knows the bandwidth that a request will find and looks at that request alone, as enumeration does: "
-        "where requests wait for one another it is no upper bound. Bold: nothing else is better in quality and "
+        "where requests wait for one another it is not an upper bound. Bold: nothing else is better in quality and "
         "latency. Densities: N is read from the loss on the reference olmo-ladder over the parameters kept; ≤: the "
         "loss lies beyond the reference, no more than that can be said.",
         "## Served for real",

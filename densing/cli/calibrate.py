@@ -179,7 +179,7 @@ def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None, d
     if fit is None:
         notes += calibration.notes
     else:
-        # What was asked for is the delay: it is no error that the runs do not tell a link.
+        # What was asked for is the delay: it is not an error that the runs do not tell a link.
         notes += [replace(note, severity="warning") for note in calibration.notes]
         notes += fit.notes
         if fit.delay is None:

@@ -79,7 +79,7 @@ def begin(command: str, arguments: Sequence[str]) -> list[str]:
         if argument.startswith(f"{FLAG}="):
             form, argument = argument.removeprefix(f"{FLAG}="), FLAG
             if form not in (ENVELOPE, BARE):
-                raise ValueError(f"{form!r} is no form of JSON; write {FLAG}, or {FLAG}={BARE} for what 0.2 printed")
+                raise ValueError(f"{form!r} is not a form of JSON; write {FLAG}, or {FLAG}={BARE} for what 0.2 printed")
         rest.append(argument)
     _current = Call(command, form)
     return rest

@@ -223,5 +223,5 @@ def _made_up(text: str) -> Any:
         try:
             values[names[name]] = float(value)
         except ValueError:
-            raise InputError(f"--channel {part[:40]!r}: {value[:20]!r} is no number") from None
+            raise InputError(f"--channel {part[:40]!r}: {value[:20]!r} is not a number") from None
     return offload.Markov(**values)

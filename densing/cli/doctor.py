@@ -77,7 +77,7 @@ def _fits() -> tuple[dict[str, Any], list[Any]]:
     return {"reference_fits": counts}, notes
 
 
-# What each optional part needs, by distribution, and how to get what is no extra of that name.
+# What each optional part needs, by distribution, and how to get what is not an extra of that name.
 EXTRAS = {
     "evals": (("lm_eval", "torch", "transformers", "gguf"), ""),
     "tune": (("peft",), ""),

@@ -292,7 +292,7 @@ def parse_params(texts: list[str]) -> dict[str, float]:
     Raises
     ------
     InputError
-        When one is no name and count.
+        When one is not a name and count.
 
     Examples
     --------

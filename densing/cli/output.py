@@ -53,7 +53,7 @@ def enveloped(payload: Any, notes: Iterable[Note] = ()) -> Any:
     payload : object
         The answer; ``notes`` in it, which are plain or :class:`Note`, go into the envelope.
     notes : iterable of Note
-        Of an answer that is no mapping, or holds none.
+        Of an answer that is not a mapping, or holds none.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def _echo_plain(payload: Any) -> None:
     try:
         text = msgspec.json.format(msgspec.json.encode(payload), indent=2).decode()
     except UnicodeEncodeError:
-        # A name holds half a character: what is no text is written out.
+        # A name holds half a character: what is not text is written out.
         import json
 
         text = json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False)
@@ -137,7 +137,7 @@ def emit_table(frame: pd.DataFrame, title: str, bound: Iterable[object] = ()) ->
 
     cells = {str(name): [cell(value, str(name)) for value in frame[name]] for name in frame.columns}
     for name in LIMITED & cells.keys():
-        # Rows beyond those of `bound` are no limits.
+        # Rows beyond those of `bound` are not limits.
         cells[name] = [formatting.sign(side) + value for side, value in zip_longest(bound, cells[name], fillvalue="")]
     fixed = {str(name): frame[name].dtype.kind in "fiuM" for name in frame.columns}
     widths = {name: max(map(len, [name, *column])) for name, column in cells.items()}
@@ -208,7 +208,7 @@ def cell(value: Any, column: str = "") -> str:
 
 
 def width(most: int) -> int | None:
-    """Return the columns to fold sentences to, at most ``most``; None where the output is no terminal's."""
+    """Return the columns to fold sentences to, at most ``most``; None where the output is not a terminal's."""
     if "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty()):
         return min(max(shutil.get_terminal_size().columns, 40), most)
     return None

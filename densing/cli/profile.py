@@ -270,7 +270,7 @@ def check_source(path: Path) -> None:
 
 
 def _check_outputs(source: Source, outputs: Outputs) -> None:
-    """Keep outputs from replacing what is read, each other, or what is no file."""
+    """Keep outputs from replacing what is read, each other, or what is not a file."""
     pairs = (("--html", outputs.html), ("--perfetto", outputs.perfetto))
     files = {flag: path for flag, path in pairs if path is not None}
     if len({path.absolute() for path in files.values()}) < len(files):
@@ -278,7 +278,7 @@ def _check_outputs(source: Source, outputs: Outputs) -> None:
     density = [outputs.density] if outputs.density is not None else []
     for flag, path in files.items():
         if path.is_dir() or (path.exists() and not path.is_file()):
-            raise InputError(f"{flag} {path}: is no regular file; choose another name")
+            raise InputError(f"{flag} {path}: is not a regular file; choose another name")
         for read in (*source.paths, *outputs.compare, *density) if path.exists() else ():
             # Every file that is read, as far as its name tells.
             inputs = filter(Path.is_file, read.rglob("*")) if read.is_dir() else filter(Path.exists, [read])
@@ -421,9 +421,9 @@ def _many(
     failed: list[str] = []
     out = source.out
     if out is not None and source.rank_files is None:
-        # A folder of other traces' results, or of traces, is no store; jobs of an executor share the store of all.
+        # A folder of other traces' results, or of traces, is not a store; jobs of an executor share the store of all.
         if out.exists() and not out.is_dir():
-            raise InputError(f"--out {out}: is no folder; choose another name")
+            raise InputError(f"--out {out}: is not a folder; choose another name")
         _check_place(f"--out {out}", out)
         own = {result_file(out, trace) for trace in traces}
         if foreign := sorted(path.name for path in out.glob("*.parquet") if path not in own):
@@ -532,7 +532,7 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
         known = {rank.source for rank in run.ranks}
         traces = [trace for trace in _traces(source, []) if trace.label in known]
         count = write_profiled(traces, outputs.perfetto, source.options(), offsets)
-        # Several ranks are drawn from what was read, and of accelerators that is no operators unless asked for.
+        # Several ranks are drawn from what was read, and which of accelerators holds no operators unless asked for.
         partial = count > 1 and source.detail != "host" and not all(rank.on_host for rank in run.ranks)
         hint = "; operators are left out, --detail host draws them" if partial else ""
         say(

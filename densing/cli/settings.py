@@ -160,7 +160,7 @@ def defaults_of(file: SettingsFile, words: Sequence[str], command: Any) -> dict[
     Raises
     ------
     UnknownNameError
-        When it names what is no option of the command.
+        When it names what is not an option of the command.
     InputError
         When a value is a table, or no yes or no where one belongs.
     """

@@ -729,7 +729,7 @@ def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> lis
     Raises
     ------
     InputError
-        When one is no number.
+        When one is not a number.
 
     Examples
     --------

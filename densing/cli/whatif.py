@@ -29,7 +29,7 @@ def what_if(
 
     for path in (trace, *([meta] if meta else [])):
         if not path.is_file():
-            raise InputError(f"{path}: {'is no regular file' if path.exists() else 'no such file'}; check the path")
+            raise InputError(f"{path}: {'is not a regular file' if path.exists() else 'no such file'}; check the path")
     result = what_if_job(trace, meta)
     if json:
         emit_plain(result.to_dict())

@@ -23,7 +23,7 @@ def parse_pairs(texts: Iterable[str], option: str) -> dict[str, Any]:
     Raises
     ------
     InputError
-        When a part has no ``=`` or the JSON is no object.
+        When a part has no ``=`` or the JSON is not an object.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def parse_pairs(texts: Iterable[str], option: str) -> dict[str, Any]:
                 pairs |= dict(json.loads(text))
             except (ValueError, TypeError, RecursionError) as error:
                 raise InputError(
-                    f"{option}: {text[:60]!r} is no JSON object ({error}); write key=value or valid JSON"
+                    f"{option}: {text[:60]!r} is not a JSON object ({error}); write key=value or valid JSON"
                 ) from error
             continue
         for part in split_outside(text):

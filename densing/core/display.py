@@ -158,7 +158,7 @@ def _written(table: pd.DataFrame) -> pd.DataFrame:
             return ""
         if hasattr(value, "date") and hasattr(value, "hour"):
             return str(value.date())
-        # By its name: numpy's own floats of other widths are no subclass of float, and numpy may not be loaded.
+        # By its name: numpy's own floats of other widths are not subclasses of float, and numpy may not be loaded.
         if isinstance(value, float) or type(value).__name__.startswith("float"):
             return formatting.fixed(value, 0) if 1000 <= abs(value) < math.inf else formatting.number(value, 3)
         return str(value)

@@ -92,7 +92,7 @@ def read_text(source: Path | str | io.TextIOBase, name: str) -> str:
     Raises
     ------
     InputError
-        When it cannot be read or is no text; see :func:`read_bytes` and :func:`decode_text`.
+        When it cannot be read or is not text; see :func:`read_bytes` and :func:`decode_text`.
     """
     if not isinstance(source, io.TextIOBase):
         return decode_text(read_bytes(source, name), name)
@@ -173,7 +173,7 @@ def write_text(path: Path, text: str) -> None:
     Raises
     ------
     InputError
-        When the place cannot be written to, or the text holds bytes that were no text (from a command line).
+        When the place cannot be written to, or the text holds bytes that were not text (from a command line).
     """
     try:
         data = text.encode("utf-8")

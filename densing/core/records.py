@@ -116,7 +116,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str):
-        # A lone surrogate is no text in UTF-8: it leaves as its escape.
+        # A lone surrogate is not text in UTF-8: it leaves as its escape.
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

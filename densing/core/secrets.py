@@ -1,7 +1,7 @@
 """Keys, tokens and passwords: never written, never logged.
 
 Two ways in: a value under a name that says what it is (``api_key``), and text that looks like a credential or
-equals one found in the environment. Names of tokenisers and token counts are no secrets.
+equals one found in the environment. Names of tokenisers and token counts are not secrets.
 """
 
 from __future__ import annotations

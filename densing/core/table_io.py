@@ -110,7 +110,7 @@ def read_sheet(source: TableLike | io.TextIOBase, where: str | None = None) -> S
     Raises
     ------
     InputError, TableError
-        When it cannot be read or is no table; the message names the row and the remedy.
+        When it cannot be read or is not a table; the message names the row and the remedy.
 
     Examples
     --------

@@ -67,7 +67,7 @@ def wandb_history(files: Iterable[Path]) -> tuple[list[dict[str, Any]], tuple[No
     Raises
     ------
     InputError
-        When a file is no such log, or none of them logged anything.
+        When a file is not such a log, or none of them logged anything.
     """
     rows: list[dict[str, Any]] = []
     empty, broken, skipped = [], [], dict[str, None]()

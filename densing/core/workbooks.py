@@ -93,7 +93,7 @@ def _rows(sheet: Any) -> dict[int, list[Any]]:
 
 
 def _refuse_others(data: bytes, name: str) -> None:
-    """Raise for what is no workbook of this form, and say what it is."""
+    """Raise for what is not a workbook of this form, and say what it is."""
     if data.startswith(OLE):
         raise InputError(
             f"{name}: an old workbook (.xls), or one with a password; save its sheet as CSV (UTF-8) or .xlsx"

@@ -389,7 +389,7 @@ def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
 def _add_models(fig: go.Figure, rows: pd.DataFrame, window: set[str] | None) -> pd.DataFrame:
     """Draw the models and the frontier; return the records."""
     values = rows[rows["bound"] == ""]
-    # A limit is no record: the true value may lie anywhere on its side.
+    # A limit is not a record: the true value may lie anywhere on its side.
     record = values["at"] > values["at"].cummax().shift(fill_value=0.0)
     steps = values[record]
     last = rows["released"].max()

@@ -37,7 +37,7 @@ REFERENCE_LINES = (
 def plot_estimates(trend: TrendResult) -> go.Figure:
     """Draw the doubling time of every estimator with its interval; the headline is the filled diamond.
 
-    The paper's own two are left out: they are no estimators of a pace, and stand beside its replication.
+    The paper's own two are left out: they are not estimators of a pace, and stand beside its replication.
 
     Source: Xiao et al., arXiv 2412.04315v2, headline (3.3 months); the journal's 3.5 months is printed as
     reported second-hand.

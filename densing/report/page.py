@@ -67,7 +67,7 @@ def render(page: Page) -> str:
         "made": made(page.inputs),
     }
     text = environment.get_template("page.html").render(page=page, headline=page.headline, **frame)
-    # Bytes in a file's name that are no text are written out.
+    # Bytes in a file's name that are not text are written out.
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -1046,7 +1046,7 @@ def spread_table(run: RunProfile, count: int = 10) -> ShownTable:
     )
     caption = (
         "The steps whose times differ most between ranks. A collective at the end of a step makes all ranks equally "
-        "slow: a small difference is no proof that none lags."
+        "slow: a small difference is not proof that none lags."
     )
     return shown_table("spread-table", caption, rows, fields)
 

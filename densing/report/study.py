@@ -1375,7 +1375,7 @@ def gathered(study: Study) -> pd.DataFrame:
     apart, placed = study.apart, study.placed
     parts = [main, *([] if apart is None else [apart.table]), *([] if placed is None else [placed.densities.table])]
     frame = pd.concat([part.astype(object) for part in parts], ignore_index=True)
-    # Limits without a value are no numbers and come last.
+    # Limits without a value are not numbers and come last.
     height = pd.to_numeric(frame["density"], errors="coerce")
     leads = frame["stratum"].eq("headline") & height.notna()
     frame["rank"] = height.where(leads).rank(ascending=False, method="min")

@@ -427,7 +427,7 @@ DEFINITIONS = (
     ("Error", "Ours over the published figure, less 1; a direction (one thing faster than another) has none."),
     (
         "Reproduced",
-        "A prediction within the tolerance that was said beforehand. What agrees without it was no prediction.",
+        "A prediction within the tolerance that was said beforehand. What agrees without it was not a prediction.",
     ),
     ("Predicted", "Nothing that the same source measured went into ours, and breaking the simulator's laws turns it."),
     ("Calibrated on other rows", "Parameters were fitted to other figures of the same source, or of another one."),

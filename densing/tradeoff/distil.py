@@ -240,7 +240,7 @@ def talking_claims(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 10
     if enough:
         quiet, most = (table[name].to_numpy(dtype=float) for name in (names[0], names[-1]))
         top, bottom = resampled(quiet), resampled(most)
-        # A share of a gain that may be none is no share.
+        # A share of a gain that may be none is not a share.
         if float(np.quantile(bottom, tails[0])) > 0 and _rounds(names[0]) == 0:
             low, high = np.quantile(top / bottom, tails)
             found = f"{quiet.mean() / most.mean():.2f} ({low:.2f} to {high:.2f}) of the gain of {names[-1]}"

@@ -51,7 +51,7 @@ AMONG: Mapping[Among, str] = {
 STABLE = 0.8
 """Share of draws in which a weight keeps its sign, from which on it counts as stable."""
 LEAST_ITEMS = 5
-"""A word, or a field's value, that fewer items of a store hold is no feature."""
+"""A word, or a field's value, that fewer items of a store hold is not a feature."""
 FEWEST, HELD_OUT_FEWEST = 10, 5
 """Items of each class that a fit, and a test on held-out items, need at least."""
 FOLDS, LAMBDAS, DECADES, PATIENCE = 5, 25, 2.5, 4
@@ -226,7 +226,7 @@ def explain_items(
         Fit anew with the features alone that keep their sign in :data:`STABLE` of the draws. The stability that is then
         given comes of as many draws more, in each of which every feature competes: those first kept by luck show it.
     least : int
-        A word that fewer items of a store hold is no feature.
+        A word that fewer items of a store hold is not a feature.
     reference : str
         Reference of the densities above and below the score.
     params : mapping, optional
@@ -483,7 +483,7 @@ def _corpus(name: str, rows: pd.DataFrame, least: int) -> Corpus:
         doubled = 1 << max(length.bit_length() - 1, 0)
         known = [f"task: {row['task']}", f"length: {doubled} to {2 * doubled - 1} words"]
         for field, value in row["fields"].items():
-            # A field whose values hardly return is no kind: an id, a title.
+            # A field whose values hardly return is not a kind: an id, a title.
             if 1 < len(values[row["task"], field]) <= MOST_KINDS:
                 known.append(f"{field}: {value}")
         for fact in dict.fromkeys(known):
@@ -716,7 +716,7 @@ def _slices(
         shown = ["model", "benchmark", "quantity", "score", "n_items", "density", "density_lo", "density_hi", "status",
                  "bound"]  # fmt: skip
         rows += [{"slice": name, **row} for row in densities.table.reindex(columns=shown).to_dict("records")]
-        # What keeps these densities from being compared is no fault of the weights.
+        # What keeps these densities from being compared is not a fault of the weights.
         doubts = (replace(note, severity="warning") for note in densities.notes if note.severity != "info")
         notes += of_part("densities of the slices", doubts)
     return rows, notes

@@ -320,7 +320,7 @@ def _models(densities: DensityResult, compute: pd.DataFrame) -> _Part:
         }
     )
     if len(densities.draws) and len(rows):
-        # What a user's unlinked model has is no draw of anything.
+        # What a user's unlinked model has is not a draw of anything.
         rows["interval"] = np.isfinite(densities.draws).all(axis=0)
     return _Part(rows, densities.draws)
 

@@ -40,7 +40,7 @@ def test_what_is_missing_is_said(ways: Path, tmp_path: Path) -> None:
         ((), "give either a result store"),
         (("--quality", ways), "layer times are missing"),
         (("--quality", ways, *QUICK, "--deadline", 1), "is met by nothing"),
-        (("--quality", ways, *QUICK, "--channel", "good=fast"), "'fast' is no number"),
+        (("--quality", ways, *QUICK, "--channel", "good=fast"), "'fast' is not a number"),
         (("--quality", ways, *QUICK, "--try", "20mbit"), "needs the model to serve"),
     ):
         assert words in densing("deploy", *options, code=1).stderr

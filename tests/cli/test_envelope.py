@@ -75,7 +75,7 @@ def test_a_failure_has_its_envelope_and_its_form_of_0_2(arguments: tuple[str, ..
 def test_an_unknown_form_is_a_usage_error_that_names_those_there_are() -> None:
     done = densing("doctor", "--json=v7")
     assert done.returncode == 2
-    assert "'v7' is no form of JSON; write --json, or --json=v0" in done.stderr
+    assert "'v7' is not a form of JSON; write --json, or --json=v0" in done.stderr
     assert printed(done.stdout)["error"]["kind"] == "UsageError"
 
 

@@ -56,13 +56,15 @@ class Mutant(NamedTuple):
 
 
 def _bare(text: str) -> str:
-    """Return a module's program without annotations and docstrings."""
+    """Return a module's program without annotations, docstrings and the condition of imports for types."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.arg | ast.AnnAssign):
             node.annotation = None if isinstance(node, ast.arg) else ast.Constant(0)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             node.returns = None
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            node.test = ast.Constant(0)
     return ast.dump(tree)
 
 

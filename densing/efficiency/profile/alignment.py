@@ -33,14 +33,14 @@ from densing.core import Note, Severity
 from densing.efficiency.timeline import OPS, Collectives, Group, Int, nth
 
 SEND, RECV = OPS.index("send"), OPS.index("recv")
-# Kernels between some members of a group only: without recorded peers nothing says which of them belong together.
+# Point-to-point kernels: without recorded peers they cannot be paired.
 _PAIRWISE = tuple(OPS.index(op) for op in ("send", "recv", "send_recv", "p2p_copy"))
-# All members put in the same amount, so another amount is another communication.
+# All members contribute the same number of bytes, so different sizes are different communications.
 _SAME_BYTES = tuple(OPS.index(op) for op in ("all_reduce", "broadcast", "reduce"))
 _UNKNOWN_OP = len(OPS) - 1
 BY_SEQ = -2
 _NEVER = np.iinfo(np.int64).max
-# The columns of a match, and what they hold of a key that no rank has been seen with.
+# The columns of a match, and their values for a key that no rank has yet.
 _EMPTY = {"op": _UNKNOWN_OP, "group": 0, "by_seq": 0, "number": -1, "order": 0, "step": -1, "n_ranks": 0, "bytes": -1,
           "transfer_ns": _NEVER, "second_ns": _NEVER, "longest_ns": 0, "shortest_rank": -1}  # fmt: skip
 _NAMED_CELLS = 3
@@ -49,7 +49,7 @@ Cell = tuple[int, int, int]
 
 
 class Keys(NamedTuple):
-    """Keys of one rank's communications that can be matched: what makes two on two ranks the same one.
+    """Keys of one rank's communications: two communications on two ranks match when their keys are equal.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Keys(NamedTuple):
     first, second : int64 (m,)
         Sequence number and n-th with that number; or step and n-th of group and operation in that step.
     lonely : int
-        Communications that cannot be matched: between some members only, and without recorded peers.
+        Point-to-point communications without recorded peers, which cannot be matched.
     """
 
     row: Int
@@ -136,7 +136,7 @@ def keys_of(collectives: Collectives, groups: Groups) -> Keys:
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """Communications matched over ranks, one row each, with what needs no common clock.
+    """Communications matched over ranks, one row each, with the figures that need no common clock.
 
     Attributes
     ----------
@@ -188,13 +188,13 @@ class Matched:
         return len(self.op)
 
     def rows_of(self, collectives: Collectives) -> tuple[Int, Int]:
-        """Return, for what could be matched of one rank, its own rows and the rows here."""
+        """Return the rows of one rank's matched communications: in its own table, and here."""
         keys = keys_of(collectives, self.numbering)
         rows = np.array([self.index.get(key, -1) for key in keys.tuples()], np.int64)
         return keys.row[rows >= 0], rows[rows >= 0]
 
     def take(self, mask: NDArray[np.bool_]) -> Matched:
-        """Leave communications out.
+        """Keep only some of the communications.
 
         Parameters
         ----------
@@ -251,14 +251,14 @@ def match_collectives(per_rank: Mapping[int, Collectives]) -> Matched:
 
 
 class _KeyTable:
-    """What is known of each key so far, one row per key whatever the number of ranks; these come one at a time."""
+    """What is known so far, one row per key for any number of ranks, which are added one at a time."""
 
     def __init__(self) -> None:
         self.ranks: list[int] = []
         self.numbering = Groups()
         self.index: dict[Key, int] = {}
         self.lonely = 0
-        # Cells that ranks count differently: a count and its rank, and another count and its rank.
+        # Cells whose counts differ between ranks: one count and its rank, another count and its rank.
         self.uneven: dict[Cell, tuple[int, int, int, int]] = {}
         self._cells: dict[Cell, tuple[int, int]] = {}
         self._table = {key: np.empty(0, np.int64) for key in (*_EMPTY, "differs")}
@@ -268,34 +268,35 @@ class _KeyTable:
         return {key: self._table[key][: len(self.index)] for key in _EMPTY}
 
     def usable(self) -> NDArray[np.bool_]:
-        """Return which rows can be used: on two ranks or more, counted alike on all, and alike in what they are."""
+        """Return which rows can be used: on two or more ranks, with equal counts and the same operation and size."""
         return (self._table["n_ranks"][: len(self.index)] >= 2) & ~self.miscounted() & ~self.conflicting()
 
     def conflicting(self) -> NDArray[np.bool_]:
         """Return which rows are different communications on different ranks.
 
-        In a group the trace does not name, one such row shows that ranks do not share the group: all its rows go.
+        In a group that the trace does not name, one such row shows that the ranks do not share it: all its rows are
+        dropped.
         """
         differs, group = self._table["differs"][: len(self.index)] > 0, self._table["group"][: len(self.index)]
         return differs | (self.nameless()[group] & np.isin(group, group[differs]))
 
     def nameless(self) -> NDArray[np.bool_]:
-        """Return which groups the trace does not name, so that only their streams tell them apart."""
+        """Return which groups the trace does not name; only their streams distinguish them."""
         return np.array([not (group.name or group.ranks) for group in self.numbering.groups] or [False], bool)
 
     def miscounted(self) -> NDArray[np.bool_]:
-        """Return which rows belong to a group, operation and step that ranks count differently."""
+        """Return which rows belong to a group, operation and step whose count differs between ranks."""
         return np.array([key[:3] in self.uneven for key in self.index], bool)
 
     def add(self, rank: int, collectives: Collectives) -> None:
-        """Take in one rank."""
+        """Add one rank."""
         keys = keys_of(collectives, self.numbering)
         self.ranks.append(rank)
         self.lonely += keys.lonely
         rows = np.array([self.index.setdefault(key, len(self.index)) for key in keys.tuples()], np.int64)
         missing = len(self.index) - len(self._table["op"])
         if missing > 0:
-            # Columns grow to twice their length at least, so that many ranks do not copy them many times.
+            # Columns at least double in length, so that many ranks do not cause many copies.
             room = max(missing, len(self._table["op"]))
             for key, column in self._table.items():
                 self._table[key] = np.concatenate((column, np.full(room, _EMPTY.get(key, 0), np.int64)))
@@ -322,7 +323,7 @@ class _KeyTable:
                 self.uneven.setdefault(cell, (first_count, first_rank, count, rank))
 
     def _describe(self, rows: Int, keys: Keys, collectives: Collectives) -> None:
-        """Write what communications of new keys are, and mark old keys that this rank says something else of."""
+        """Fill in new keys, and mark known keys for which this rank has another operation or size."""
         table, row = self._table, keys.row
         new = table["n_ranks"][rows] == 0
         op = np.where(keys.kind == SEND, SEND, collectives.op[row])
@@ -339,7 +340,7 @@ class _KeyTable:
 
 
 def _match_notes(keys: _KeyTable) -> Iterator[Note]:
-    """Say what could not be matched, and why."""
+    """Yield notes on what could not be matched, and why."""
     if len(keys.ranks) == 1:
         message = f"only rank {keys.ranks[0]} was recorded, so its waiting time is unknown; profile all ranks"
         yield Note("one-rank", "info", message, {"rank": keys.ranks[0]})
@@ -383,10 +384,10 @@ def _match_notes(keys: _KeyTable) -> Iterator[Note]:
 # How far the ranks' clocks differ.
 
 Verdict = Literal["one rank", "agree", "aligned", "not aligned"]
-# In these no member can leave before the last has arrived; in a broadcast or a send the root can.
+# In these no member can finish before the last has arrived; in a broadcast or a send the root can.
 SYMMETRIC = tuple(OPS.index(op) for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
 MIN_SHARED = 3
-# Members leave a few microseconds apart even on one clock; an offset within that is not a difference of clocks.
+# Members finish a few microseconds apart even on one clock; smaller offsets are not clock differences.
 AGREE = 3
 
 
@@ -430,7 +431,7 @@ class Clocks:
         return self.verdict in ("agree", "aligned")
 
     def against(self, rank: int) -> Clocks:
-        """Return the clocks in error as far as they may be, and so that one rank seems to come as early as it can."""
+        """Return the clocks shifted by their error bounds so that one rank arrives as early as possible."""
         shift = {other: bound if other == rank else -bound for other, bound in self.bound_ns.items()}
         return replace(self, offset_ns={key: ns + shift.get(key, 0) for key, ns in self.offset_ns.items()})
 
@@ -458,7 +459,7 @@ _PER_RANK = ("offset_ns", "measured_ns", "residual_ns", "n", "bound_ns")
 
 
 class _ClockColumns(msgspec.Struct):
-    """Clocks as JSON has them, which knows no integer keys: a list of ranks, and one per quantity beside it."""
+    """Clocks in JSON, which has no integer keys: a list of ranks, and one list per quantity."""
 
     verdict: Verdict
     reference: int
@@ -472,7 +473,7 @@ class _ClockColumns(msgspec.Struct):
 
 
 class _Difference(NamedTuple):
-    """Clock of one rank against another's: offset, residual, collectives it rests on, limit of the residual."""
+    """Clock of one rank relative to another: offset, residual, number of collectives, bound of the residual."""
 
     offset: int
     residual: int
@@ -513,7 +514,7 @@ def align_clocks(matched: Matched) -> Clocks:
         message = f"clocks are not aligned: {doubts[0]}{more}; waits are inferred from durations only"
         return _as_recorded("not aligned", ranks, differences, (Note("clocks-not-aligned", "warning", message),))
     if all(abs(differences[rank].offset) <= AGREE * differences[rank].residual for rank in ranks[1:]):
-        # Offsets stay in the times, so times may be off by them too.
+        # Offsets are not applied, so times may be off by them too.
         unshifted = {rank: clock._replace(bound=clock.bound + abs(clock.offset)) for rank, clock in differences.items()}
         return _as_recorded("agree", ranks, unshifted, ())
     aligned = _as_recorded("aligned", ranks, differences, ())
@@ -529,7 +530,7 @@ def _as_recorded(
 
 
 def _links(matched: Matched) -> dict[int, dict[int, _Difference]]:
-    """Each rank's clock against that of the first rank read that shares a collective with it, both ways."""
+    """Each rank's clock relative to the first rank read that shares a collective with it, in both directions."""
     symmetric = np.isin(matched.op, SYMMETRIC)
     first_end, first_rank = np.zeros(len(matched), np.int64), np.full(len(matched), -1, np.int64)
     links: dict[int, dict[int, _Difference]] = defaultdict(dict)
@@ -545,7 +546,7 @@ def _links(matched: Matched) -> dict[int, dict[int, _Difference]]:
             later = ends[shared] - first_end[rows[shared]]
             offset, n = _median(later), len(later)
             distance = np.sort(np.abs(later - offset))
-            # Of n values the one at n/2 + sqrt(n) is above their median with 97.5 %; of few values, the largest.
+            # The order statistic at n/2 + sqrt(n) exceeds the median with 97.5 % confidence; of few values the largest.
             bound = int(distance[min(n, math.ceil(n / 2 + math.sqrt(n))) - 1])
             links[other][rank] = _Difference(offset, _median(distance), n, bound)
             links[rank][other] = links[other][rank]._replace(offset=-offset)
@@ -553,7 +554,7 @@ def _links(matched: Matched) -> dict[int, dict[int, _Difference]]:
 
 
 def _median(values: Int) -> int:
-    """Median in whole nanoseconds: clocks years apart would lose digits as floats."""
+    """Median in integer nanoseconds: clocks years apart would lose digits as floats."""
     ordered = np.sort(values)
     return (int(ordered[(len(ordered) - 1) // 2]) + int(ordered[len(ordered) // 2])) // 2
 

@@ -36,16 +36,16 @@ Command = Callable[[Path, Path], Sequence[str]]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run of :func:`profile_ranks` is.
+    """Progress of :func:`profile_ranks`.
 
     Parameters
     ----------
     done, total : int
         Traces.
     done_bytes, total_bytes : int
-        Of the files as they lie on the disk; those of traces under way included.
+        Of the files on disk, including traces in progress.
     label : str
-        The trace that was last heard of.
+        The trace that reported last.
     """
 
     done: int
@@ -131,7 +131,7 @@ def profile_ranks(
 
 @dataclass(frozen=True)
 class _WithInput:
-    """Work whose rows say what they were made from; looked at before it is read, so that a later change shows."""
+    """Work whose rows state their input, taken before reading, so that a later change is noticed."""
 
     work: Work
 
@@ -157,7 +157,7 @@ class _Run:
         self.failures: list[str] = []
         self._read: dict[TraceFile, int] = {}
         self._done = self._bytes = 0
-        # Asked once: a file may grow, and the size of an archive's member is a look into the archive.
+        # Asked once: a file may grow, and the size of an archive's member requires opening the archive.
         self._sizes = {trace: trace.size for trace in traces}
         self._total = sum(self._sizes.values())
 
@@ -173,7 +173,7 @@ class _Run:
                 yield row
 
     def find(self, trace: TraceFile) -> dict[str, Any] | None:
-        """Return a trace's row from the store if it is still true."""
+        """Return a trace's row from the store if it is still valid."""
         if self.out is None:
             return None
         from densing import __version__
@@ -190,7 +190,7 @@ class _Run:
         return row if row.get("input") == identity(trace) else None
 
     def take(self, ended: Iterator[Done[TraceFile]], *, store: bool) -> Iterator[dict[str, Any]]:
-        """Yield rows, stored if they are new, and remember failures."""
+        """Yield rows, storing new ones, and remember failures."""
         for done in ended:
             self.at(done.item, self._sizes[done.item])
             if done.row is None:
@@ -206,7 +206,7 @@ class _Run:
             yield dict(done.row)
 
     def at(self, trace: TraceFile, read: int) -> None:
-        """Tell progress."""
+        """Report progress."""
         size = self._sizes[trace]
         before, now = self._read.get(trace, -1), min(read, size)
         self._read[trace] = now
@@ -215,14 +215,14 @@ class _Run:
         self.progress(Progress(self._done, len(self.traces), self._bytes, self._total, trace.label))
 
     def raise_failures(self) -> None:
-        """Raise what went wrong, if nobody has heard it."""
+        """Raise failures that were not reported yet."""
         if self.failures:
             count = f"{len(self.failures)} of {len(self.traces)} traces have no result:\n"
             raise InputError((count if len(self.traces) > 1 else "") + "\n".join(self.failures))
 
 
 def identity(trace: TraceFile) -> dict[str, Any]:
-    """Return what tells a trace from another and from itself before a change, without reading it whole.
+    """Return what identifies a trace and its version, without reading the whole file.
 
     Raises
     ------
@@ -246,14 +246,14 @@ def identity(trace: TraceFile) -> dict[str, Any]:
 
 
 def result_file(out: Path, trace: TraceFile) -> Path:
-    """Return where the store keeps a trace's row: a readable name, and a hash that tells equal names apart."""
+    """Return the store's file for a trace: a readable name, and a hash that distinguishes equal names."""
     identifier = f"{trace.path.absolute()}\0{trace.member or ''}\0{trace.rank}"
     name = re.sub(r"[^\w.-]", "_", Path(trace.member or trace.path.name).name, flags=re.ASCII).lstrip(".")[:60]
     return out / f"{name}-{hashlib.sha256(identifier.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}{SUFFIX}"
 
 
 def text_bytes(traces: Sequence[TraceFile]) -> int:
-    """Return about how much text traces hold once inflated."""
+    """Return the approximate decompressed size of traces."""
     return sum(
         trace.size * (INFLATION if trace.member is not None or trace.path.suffix in (".gz", ".zip") else 1)
         for trace in traces
@@ -277,7 +277,7 @@ def default_command(arguments: Sequence[str] = ()) -> Command:
 def in_jobs(
     run: _Run, executor: Executor, out: Path, jobs: int = JOBS, command: Command | None = None
 ) -> Iterator[Done[TraceFile]]:
-    """Profile what is pending by jobs, each of about the same number of bytes; what they yield is in the store."""
+    """Profile pending traces in jobs of about equal size; results are read from the store."""
     parts, out = shares(run.pending, jobs), out.absolute()
 
     def on_event(event: JobEvent) -> None:
@@ -298,7 +298,7 @@ def in_jobs(
 
 
 def shares(traces: Sequence[TraceFile], count: int) -> list[list[TraceFile]]:
-    """Split traces into at most ``count`` parts of about the same size: the largest first, each to the least part.
+    """Split traces into at most ``count`` parts of about the same size: the largest first, each into the smallest part.
 
     Examples
     --------
@@ -331,7 +331,7 @@ def read_list(path: str | Path) -> list[TraceFile]:
     Raises
     ------
     InputError
-        When it cannot be read or is no such list.
+        When it cannot be read or is not such a list.
     """
     from densing.efficiency.traces import TraceFile
 

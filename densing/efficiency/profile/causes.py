@@ -1,8 +1,8 @@
 """The main causes of lost time, the cost of each per step, and the usual remedy.
 
-They come in the order of what can be won by removing them: of a cost that part which lies on the critical path, and of
-waiting for other ranks what the run would gain if their work were even, T - T_balanced of the what-if analysis. That is
-a ceiling still, since removing one cause may expose the next.
+They are ordered by what removing them can gain: the part of a cost that lies on the critical path, and for waiting the
+run's gain if all ranks did equal work, T - T_balanced of the what-if analysis. That is an upper bound, since removing
+one cause may expose the next.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Cause(Record, frozen=True):
     share_pct : float
         The same as a share of the windows.
     recoverable_ms_per_step : float
-        What of it the critical path (or, for waiting, the what-if analysis) says can be won at most.
+        The most that can be gained, by the critical path (for waiting, by the what-if analysis).
     rank : int or None
-        The rank that it costs most, for waiting the one that the others wait for; None for one rank, where all ranks
-        are alike (within a tenth), and where nothing tells who is waited for.
+        The rank with the largest cost; for waiting, the rank that the others wait for. None for a single rank, where
+        ranks are alike (within a tenth), and where the rank waited for is unknown.
     title, message, remedy : str
-        In words: in a few, in a sentence, and what usually helps.
+        A short title, a sentence, and what usually helps.
     """
 
     code: str
@@ -58,7 +58,7 @@ class Cause(Record, frozen=True):
 
 
 class _Lost(Record, frozen=True):
-    """A cause before it is divided by steps: nanoseconds over all ranks, and of each; what of the path it is."""
+    """A cause before division by steps: nanoseconds over all ranks and per rank, and its kind on the path."""
 
     code: str
     ns: int
@@ -72,7 +72,7 @@ class _Lost(Record, frozen=True):
 def find_causes(
     ranks: Sequence[RankProfile], parts: Sequence[Sequence[CollectiveSummary]], joint: JointProfile | None = None
 ) -> tuple[Cause, ...]:
-    """Rank what cost time, by what can be won.
+    """Rank the causes of lost time by what can be gained.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def find_causes(
     parts : sequence of sequence of CollectiveSummary
         Of each rank.
     joint : JointProfile, optional
-        What several ranks tell of each other.
+        Results that need several ranks.
     """
     total, steps = pooled([rank.partition for rank in ranks]), per_step(ranks)
     losses = [*_communication(ranks, parts, total.exposed_comm_ns, joint), *_idle(ranks)]
@@ -92,12 +92,12 @@ def find_causes(
     for loss in losses:
         claimed[loss.on_path] = claimed.get(loss.on_path, 0) + loss.ns
     limits = _recoverable(ranks, joint)
-    # Parts of one kind share what the path holds of it.
+    # Losses of one kind share that kind's time on the path.
     shares = {kind: min(1.0, limits.get(kind, ns) / ns) for kind, ns in claimed.items()}
     causes = []
     for loss in losses:
         rank = _stands_out(loss.of_rank)
-        # Of waiting the message itself says who is waited for.
+        # For waiting, the message itself names the rank.
         suffix = "" if rank is None or loss.code == WAITING else f"; most on rank {rank}"
         causes.append(
             Cause(
@@ -115,9 +115,9 @@ def find_causes(
 
 
 def _recoverable(ranks: Sequence[RankProfile], joint: JointProfile | None) -> dict[str, float]:
-    """Return what can be won of each kind of loss, in nanoseconds over all ranks as costs are.
+    """Return the most that can be gained by kind of loss, in nanoseconds over all ranks, like the costs.
 
-    The run's own path where there is one, once for every rank, since its length is every rank's; else the ranks' own.
+    From the run's critical path where there is one, times the number of ranks; else from each rank's own.
     """
     path = None if joint is None else joint.path
     if path is not None:
@@ -134,7 +134,7 @@ def _recoverable(ranks: Sequence[RankProfile], joint: JointProfile | None) -> di
 
 
 def _stands_out(of_rank: Mapping[int, float]) -> int | None:
-    """Return the rank that loses most, if that is a tenth more than the mean."""
+    """Return the rank that loses most, if it loses at least a tenth more than the mean."""
     if len(of_rank) < 2:
         return None
     rank = max(of_rank, key=lambda key: (of_rank[key], -key))
@@ -142,7 +142,7 @@ def _stands_out(of_rank: Mapping[int, float]) -> int | None:
 
 
 def _scale(rows: Sequence[CollectiveSummary | Copies], exposed: int) -> float:
-    """Return what of its claim each part costs: parts at the same time together cost no more than their union."""
+    """Return the share of its exposed time that each part costs: concurrent parts cost no more than their union."""
     claimed = sum(row.exposed_ns for row in rows)
     return min(1.0, exposed / claimed) if claimed else 0.0
 
@@ -162,7 +162,7 @@ def _communication(
     for row in rows:
         cost, key = row.exposed_ns * scale, (row.op, row.group or row.group_label)
         known = None if joint is None else joint.waiting.get((row.op, row.group))
-        # Waiting is known by operation and name of the group; rows that share both share it by what they cost.
+        # Waiting is known per operation and group name; rows with the same key share it in proportion to their cost.
         share = row.exposed_ns / by_name[row.op, row.group] if by_name[row.op, row.group] else 0.0
         waited = known.exposed_ns * scale * share if known else 0.0
         name = f"{row.op or 'communication'}{f' in group {row.group}' if row.group else ''}"
@@ -177,7 +177,7 @@ def _communication(
             yield _Lost(
                 WAITING,
                 round(waited),
-                # Not what each rank waits, but who is waited for: beside a rank that loses nothing it stands out.
+                # The rank that is waited for; the second entry, which loses nothing, makes it stand out.
                 {} if last is None else {last: 1.0, -1: 0.0},
                 "waiting",
                 f"ranks wait for {'each other' if last is None else f'rank {last}'} in {name}",
@@ -256,7 +256,7 @@ _RECORDED = (
 
 
 def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
-    # What the host did most while the device waited.
+    # What the host mostly did while the device waited.
     total = Counter[str]()
     for rank in ranks:
         for row in rank.idle.meanwhile:
@@ -267,7 +267,7 @@ def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
     for code, (title, message, remedy) in _IDLE.items():
         loading = dict.fromkeys((rank.rank for rank in ranks), 0)
         for rank in ranks:
-            # Of the time idle for the host (or, without a device, for no known reason) that part in which it fetched.
+            # The part of host-bound idle time (without a device, of unexplained time) spent fetching data.
             if rank.transfers.loading is not None and code == ("unknown" if rank.on_host else "host_bound"):
                 loading[rank.rank] = min(rank.transfers.loading.idle_ns, rank.idle.causes.get(code, 0))
         idle = {rank.rank: rank.idle.causes.get(code, 0) - loading[rank.rank] for rank in ranks}

@@ -1,7 +1,7 @@
 """Differences between two runs beyond step-to-step noise.
 
-Steps of one rank and ranks of one step are not independent of each other: ranks of a synchronous run wait for each
-other, so a step is one observation. A metric is therefore averaged over ranks first, and steps are what is resampled.
+The ranks of a step are not independent: in a synchronous run they wait for each other, so a step is one observation. A
+metric is averaged over ranks first, and the bootstrap resamples steps.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def run_steps(rows: Iterable[Mapping[str, Any]]) -> RunSteps:
     Parameters
     ----------
     rows : iterable of mapping
-        What ranks yielded, each with ``steps``: a list of ``{"number": n, "partition": {...}}`` with the partition's
+        One per rank, each with ``steps``: a list of ``{"number": n, "partition": {...}}`` with the partition's
         figures in nanoseconds, and their ``window``.
 
     Returns
@@ -144,7 +144,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` finds.
+    """Result of :func:`compare`.
 
     Parameters
     ----------
@@ -283,7 +283,7 @@ def compare(
 
 
 def _remarks(name: str, run: RunSteps, skipped: int) -> Iterable[Note]:
-    """Say what is odd about one run's steps."""
+    """Yield notes on unusual steps of one run."""
     if skipped:
         count = min(skipped, len(run.numbers))
         text = f"{name}: the first {count} step(s) are skipped, as requested"

@@ -70,7 +70,7 @@ def parse_spec(text: str) -> dict[str, float | str]:
     ------
     InputError
         For no part at all, a part that is no ``key=value``, a key that is not known or given twice, and a value that
-        is no number above 0.
+        is not a number above 0.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What recorded runs tell a calibration: every communication's bytes and transfer time, every computation's time."""
+"""Inputs of a calibration from recorded runs: bytes and transfer time of communications, times of computations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_COMPUTATIONS = 50_000
 
 
 class Recorded(Record, frozen=True):
-    """What some recorded runs told.
+    """Observations from recorded runs.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Recorded(Record, frozen=True):
         Without accelerators.
     notes : tuple of Note
     own : tuple of OwnSteps
-        What the ranks of each run took for steps on their own.
+        Own step times of each run's ranks.
     """
 
     collectives: tuple[Observation, ...]
@@ -78,7 +78,7 @@ def recorded(paths: Sequence[Path]) -> Recorded:
 
 
 def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
-    """Take observations from a run that was read or simulated; ``label`` tells its work from another run's.
+    """Take observations from a run that was read or simulated; ``label`` distinguishes its work from another run's.
 
     Examples
     --------
@@ -110,9 +110,9 @@ def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
 
 
 def observations(run: RunProfile) -> tuple[Observation, ...]:
-    """Return each matched communication's bytes, group size, transfer time, and how much of it lay beside compute.
+    """Return each matched communication's bytes, group size, transfer time and overlap with compute.
 
-    Transfer is the shortest duration over the ranks: that of the last to come. Those of unknown size are left out.
+    Transfer is the shortest duration over the ranks, that of the last to arrive. Unknown sizes are left out.
     """
     if run.together is None:
         return ()

@@ -1,11 +1,11 @@
-"""What every rank took for every step on its own: the seconds that models of delays are fitted to.
+"""Own time of every rank and step: the seconds that models of delays are fitted to.
 
-Of a step of a rank, less what it spent in communication that nothing hides and in waits that the trace marks:
+The length of a rank's step, less exposed communication and the waits that the trace marks:
 
 .. math:: own_{rs} = |W_{rs}| - |C \\setminus K| - waits
 
-A kernel that waits in a collective is communication, so in a synchronous run no rank counts the wait for another as
-its own. Idle time, the host's too, is the rank's own: it comes late to what follows. Steps are cut where the host marks
+A kernel that waits in a collective is communication, so in a synchronous run waiting for others is not own time. Idle
+time, the host's too, is: it delays what follows. Steps are cut where the host marks
 them; where a host runs ahead of its device, part of a step's work counts for another step.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class OwnSteps(Record, frozen=True):
-    """Seconds of ranks and steps, by those steps that all ranks recorded.
+    """Own seconds by rank and step, for the steps that all ranks recorded.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class OwnSteps(Record, frozen=True):
         return len(self.ranks) * len(self.steps)
 
     def fit(self, seed: int = 0) -> DelayFit:
-        """Fit a model of delays; what was left out of the run is among its notes.
+        """Fit a model of delays; its notes say what was left out of the run.
 
         Examples
         --------
@@ -63,7 +63,7 @@ class OwnSteps(Record, frozen=True):
 
 
 def own_seconds(ranks: Sequence[RankProfile]) -> OwnSteps:
-    """Return what ranks took on their own in the steps that all of them recorded.
+    """Return the ranks' own time in the steps that all of them recorded.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def own_seconds(ranks: Sequence[RankProfile]) -> OwnSteps:
 
 
 def largest_run(runs: Sequence[OwnSteps]) -> OwnSteps:
-    """Return the run with most seconds: the others may do different work, and are not put together with it.
+    """Return the run with most values; others may do different work and are not pooled with it.
 
     Examples
     --------

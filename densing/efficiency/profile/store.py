@@ -307,7 +307,7 @@ def encode(row: Mapping[str, Any], path: str) -> dict[str, Any]:
     Raises
     ------
     InputError
-        When a value is not what its column holds (a number that is not finite, a key that is no text).
+        When a value is not what its column holds (a number that is not finite, a key that is not text).
     """
     try:
         return {name: _cell(name, value) for name, value in row.items()}

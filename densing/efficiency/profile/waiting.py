@@ -6,10 +6,10 @@ With clocks that can be compared, a rank's wait in a collective is (over its ran
 
 Source: what-if analysis of stragglers (OSDI'25, arXiv 2505.05713): transfer is counted from the latest start.
 
-A constant error of a clock repeats in every step, so steps are no evidence against it. Arrivals told by clocks are
-therefore told twice: as recorded, and with every clock in error as far as it may be, against the rank that leads. Only
-a rank that leads both times is named, and what it is said to lead in, and its probability, are of the second time. For
-ranks that are alike, with clocks in error within their bounds, that probability is too large rather than too small.
+A clock offset is the same in every step, so more steps do not reduce it. Arrivals are therefore evaluated twice: as
+recorded, and with every clock shifted by its error bound against the leading rank. A rank is named only if it leads
+both times; the number of steps it leads and the probability are those of the second evaluation. For equal ranks with
+clock errors within their bounds, that probability is too large rather than too small.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Arrivals:
 
 @dataclass(frozen=True, eq=False)
 class Waits:
-    """Waiting of one rank, one row per matched communication.
+    """Waits of one rank, one row per matched communication.
 
     Attributes
     ----------
@@ -133,15 +133,15 @@ def waits_of(matched: Matched, collectives: Collectives, clocks: Clocks, arrival
 
 @dataclass(frozen=True)
 class Waiting:
-    """Waiting in the matched communications of one operation and group, all ranks together, told by durations.
+    """Waiting in the matched communications of one operation and group, over all ranks, by durations.
 
     Attributes
     ----------
     lasted_ns, waited_ns : int
-        Σ of the parts inside the window, and of what of them was waiting: a span waits first and transfers then.
+        Sum of the parts inside the window, and of the waiting in them: a span waits first, then transfers.
     exposed_ns : int
-        Exposed time that was waiting whatever was hidden: Σ max(0, exposed − transfer). A lower bound, exact where the
-        hidden part comes first: wait that compute covers costs nothing.
+        Exposed waiting, Σ max(0, exposed − transfer): a lower bound, exact where compute covers the beginning, since
+        waiting behind compute costs nothing.
     """
 
     lasted_ns: int
@@ -154,7 +154,7 @@ class Waiting:
         return self.waited_ns / self.lasted_ns
 
     def to_dict(self) -> dict[str, int]:
-        """Return the sums as plain data: what was matched is transfer and wait, the parts inside the window.
+        """Return the sums as plain data: matched time inside the window is transfer plus wait.
 
         Examples
         --------
@@ -180,7 +180,7 @@ def waiting_of(matched: Matched) -> dict[tuple[str, str], Waiting]:
     for collectives in matched.per_rank.values() if len(matched) else ():
         own, rows = matched.rows_of(collectives)
         inside, transfer = collectives.inside_ns[own], matched.transfer_ns[rows]
-        # The wait ends where the transfer begins; what of either lies beyond the window counts nowhere.
+        # The wait ends where the transfer begins; parts outside the window do not count.
         waited_until = np.minimum(collectives.end_ns[own] - transfer, collectives.window_end_ns)
         waited = np.maximum(waited_until - np.maximum(collectives.start_ns[own], collectives.window_start_ns), 0)
         transferred = inside - waited
@@ -197,7 +197,7 @@ def waiting_of(matched: Matched) -> dict[tuple[str, str], Waiting]:
 
 @dataclass(frozen=True)
 class RankWaits:
-    """One rank as the one waited for, and as the one waiting.
+    """How long others waited for a rank, and how long it waited itself.
 
     Attributes
     ----------
@@ -209,7 +209,7 @@ class RankWaits:
     caused_ns : int
         Σ of the others' waits in those.
     alone_ns : int
-        Σ of (its start − latest start but one) in those: what its lateness alone cost, were it as early as the next.
+        Sum of (its start − second-latest start) in those: the cost of its own lateness.
     suffered_ns : int
         Σ of its own waits, by durations.
     suffered_by_start_ns : int or None
@@ -245,7 +245,7 @@ class Late:
     waited_ns : int
         Σ of the others' waits.
     clear : bool
-        Whether it was later than the next by more than the clocks may be off; True where durations tell.
+        Whether it was later than the next by more than the clock error; True for durations.
     """
 
     matched: int
@@ -266,13 +266,13 @@ class Stragglers:
     Attributes
     ----------
     method : {"starts", "durations", "none"}
-        How arrivals were told: by starts on comparable clocks; by durations (the shortest arrived last).
+        How arrivals were determined: by starts on comparable clocks; by durations (the shortest arrived last).
     ranks : tuple of RankWaits
         Most waiting caused first.
     late : tuple of Late
         Every matched communication, in order.
     worst : int or None
-        Rank that caused most waiting, whatever the clocks' error; None where nothing can be told.
+        Rank that caused most waiting, even under the clocks' error; None where it cannot be determined.
     within_clock_error : int or None
         Rank that caused most waiting as recorded, where the clocks' error may account for that; then ``worst`` and
         ``chance`` are None and a note gives the figures.
@@ -303,7 +303,7 @@ class Stragglers:
 
     @property
     def often(self) -> str:
-        """How often the worst rank leads, in words; empty where the most in all is the most in no single step."""
+        """How often the worst rank leads, in words; empty if it leads in no single step."""
         unit = "steps" if len(self.steps) > 1 else "communications"
         return f"in {self.led} of {self.of} {unit}" if self.led else ""
 
@@ -340,12 +340,12 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
     ----------
     matched : Matched
     clocks : Clocks
-        From :func:`align_clocks`; decides how arrivals are told, and within what error.
+        From :func:`align_clocks`; decides how arrivals are determined, and their error.
 
     Returns
     -------
     Stragglers
-        Method ``none`` with a note where nothing can be told: one rank, or nothing matched.
+        Method ``none`` with a note for a single rank, or where nothing matched.
     """
     if len(matched) == 0:
         reason = "one rank was recorded" if len(matched.ranks) < 2 else "no communication could be matched over ranks"
@@ -355,7 +355,7 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
         return Stragglers("none", (), (), None, None, 0, 0, None, (), {}, (note,))
     steps, step = np.unique(matched.step, return_inverse=True)
     step = step.reshape(-1)
-    # Where steps are not marked, or there is one, it is communications that are led.
+    # Without marked steps, or with only one, ranks lead communications instead of steps.
     unit = step if len(steps) > 1 else np.arange(len(matched))
     blame = _blame(matched, clocks, step, len(steps))
     led = _led(blame, unit)
@@ -401,7 +401,7 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
 
 
 def _blame(matched: Matched, clocks: Clocks, step: Int, steps: int) -> _Blame:
-    """Tell arrivals, and what each rank waited: per communication, per step and in all."""
+    """Determine arrivals and each rank's waits: per communication, per step and in total."""
     arrivals = arrivals_of(matched, clocks)
     waited = np.zeros(len(matched), np.int64)
     heat: dict[int, Int] = {}
@@ -418,7 +418,7 @@ def _blame(matched: Matched, clocks: Clocks, step: Int, steps: int) -> _Blame:
 
 
 def _reach(clocks: Clocks, rank: Int) -> Int:
-    """How far each of some ranks' clocks and another's may be off together, ns."""
+    """Return the largest possible clock error between each given rank and any other, ns."""
     widest = np.array(sorted(clocks.bound_ns.items(), key=lambda item: -item[1])[:2] or [(-1, 0)], np.int64)
     own = np.array([clocks.bound_ns.get(key, 0) for key in rank.tolist()], np.int64)
     return own + np.where(rank == widest[0, 0], widest[-1, 1], widest[0, 1])

@@ -31,7 +31,7 @@ Mask = NDArray[np.bool_]
 Edge = tuple[int, int]
 COMPUTE = ("forward-compute", "backward-compute", "optimizer", "gc")
 PAIRS = ("forward-send", "forward-recv", "backward-send", "backward-recv")
-# Runs on its own rank as compute does; its usual time is a median, as that of communication is.
+# Runs on one rank like compute; its usual time is a median, like that of communication.
 ALONE = ("layernorm-grads-all-reduce",)
 OVER_DP = ("params-all-gather", "grads-reduce-scatter", "optimizer-clip-main-grad")
 OVER_STAGES = ("embedding-grads-all-reduce", "optimizer-clip-main-grad")
@@ -46,7 +46,7 @@ _TAIL = ("gc", "layernorm-grads-all-reduce", "embedding-grads-all-reduce", "grad
          "optimizer-clip-main-grad", "optimizer")  # fmt: skip
 _PASSES = ("forward-compute", "backward-compute")
 
-# Ends held at a time; more choices are replayed in turns.
+# Ends held in memory at a time; more choices are replayed in blocks.
 _CELLS = 2**20
 
 
@@ -145,7 +145,7 @@ def what_if_job(trace: Path, meta: Path | None = None) -> WhatIf:
 
 
 def analyse(trace: OpTrace) -> WhatIf:
-    """Replay a job's steps and say what slow operations, ranks and stages cost.
+    """Replay a job's steps and estimate what slow operations, ranks and stages cost.
 
     Examples
     --------
@@ -229,7 +229,7 @@ class Replay:
         Own time of each operation: the duration of compute; the transfer of a communication, which is its end minus
         the latest start in its group, or 0 where clocks make that negative.
     usual : float64 (ops,)
-        Time it would take were nobody slow: per operation type over all ranks, stages and steps, the mean of compute
+        Time without slow workers: per operation type over all ranks, stages and steps, the mean of compute
         and the median of communication.
     """
 
@@ -324,7 +324,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Graph:
-    """What waits for what within a step of pipeline-parallel training; each unit comes after all it waits for.
+    """Dependencies within a step of pipeline-parallel training; units are in topological order.
 
     Attributes
     ----------
@@ -413,7 +413,7 @@ def _pipeline(ops: Sequence[Op], kinds: dict[str, list[int]], direction: str) ->
 
 
 def _units(ops: Sequence[Op]) -> list[Unit]:
-    """Put the operations of one communication together: pairs of neighbouring stages, or one of every stage."""
+    """Group the operations of one communication: pairs of neighbouring stages, or one of every stage."""
     at = {(op.stage, op.optype, op.seq): number for number, op in enumerate(ops)}
     stages = sorted({op.stage for op in ops})
     done: set[int] = set()

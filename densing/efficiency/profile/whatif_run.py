@@ -1,4 +1,4 @@
-"""What slow ranks cost a recorded run: replayed as recorded, and with every rank's local work at the ranks' mean.
+"""Cost of slow ranks in a recorded run: a replay as recorded, and one with every rank's local work at the mean.
 
 Between two of its communications a rank works alone for its local time; a communication lasts from the last arrival
 for its transfer. The same replay with local times at their mean over ranks, and transfers at their median, is ideal:
@@ -31,10 +31,10 @@ StepKey = tuple[int, int]
 """A step's number, and how often it occurred before."""
 MAX_ENTRIES = 10_000_000
 SHOWN_RANKS = 64
-# Ends held at a time; more choices are replayed in turns.
+# Ends held in memory at a time; more choices are replayed in blocks.
 _CELLS = 2**22
 LOOK_BACK = 64
-"""Entries searched for the preceding one when clocks contradict each other."""
+"""Entries searched for the preceding one where clocks contradict each other."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class RecordedWhatIf:
 def what_if(
     matched: Matched, clocks: Clocks, straggler: int | None, steps: CommonSteps | None = None
 ) -> RecordedWhatIf:
-    """Say what a recorded run would gain if no rank were slower than the mean.
+    """Estimate what a recorded run would gain if no rank were slower than the mean.
 
     Parameters
     ----------
@@ -102,11 +102,11 @@ def what_if(
     clocks : Clocks
         Where they can be compared, all ranks are replayed from one moment; else each from its window's start.
     straggler : int or None
-        Rank that the others wait for most, None where nobody is or the clocks' error hides who: no other is called the
-        worst, since ranks that are alike differ by chance in S_r too.
+        Rank that the others wait for most; None if there is none or the clock error hides it. No other rank is called
+        the worst, since equal ranks differ by chance in S_r too.
     steps : CommonSteps, optional
-        Where ranks recorded different steps: those that all recorded. Nothing else is replayed, since a rank whose
-        recording began later is not slow; a note tells.
+        Where ranks recorded different steps: those that all recorded. Only these are replayed, since a rank whose
+        recording began later is not slow; a note says so.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def what_if(
             "their work cannot be compared"
         )
         notes = (*notes, Note("what-if-ranks", "info", text, {"ranks": without}))
-    # Those whose local work exceeds the mean most, and the one that the others wait for.
+    # Ranks whose local work exceeds the mean most, and the straggler.
     excess = np.maximum(segments.local_ns - segments.usual_local_ns, 0)
     total = np.bincount(segments.rank, excess, minlength=len(segments.ranks))
     if straggler in segments.ranks:
@@ -147,7 +147,7 @@ def what_if(
     candidates = np.argsort(-total, kind="stable")[:SHOWN_RANKS]
     every = np.ones(len(segments.ranks), bool)
     single = np.eye(len(segments.ranks), dtype=bool)[candidates]
-    # All as recorded, nothing, local work only, transfers only; then the local work of one rank at a time.
+    # As recorded: everything, nothing, local work only, transfers only; then one rank's local work at a time.
     local = np.concatenate(([every, ~every, every, ~every], single))
     transfer = np.array([True, False, False, True, *np.zeros(len(candidates), bool)])
     replayed, ideal, only_local, only_transfer, *singles = segments.run_times(local, transfer).tolist()
@@ -211,7 +211,7 @@ class CommonSteps:
 
     @property
     def note(self) -> Note:
-        """That the analysis is of these steps; a warning where there is none."""
+        """A note that names the steps analysed; a warning where there are none."""
         numbers = self.numbers
         label = f"step {numbers[0]}" if numbers else "no step"
         if len(numbers) > 1:
@@ -237,7 +237,7 @@ def common_steps(ranks: Sequence[RankProfile]) -> CommonSteps | None:
     if not all(positions) or all(position.keys() == every for position in positions):
         return None
     shared = [key for key in positions[0] if all(key in position for position in positions)]
-    # Parts of them that follow each other on every rank without another step between.
+    # Stretches that are consecutive on every rank.
     stretches: list[list[StepKey]] = []
     for index, key in enumerate(shared):
         if index and all(position[key] == position[shared[index - 1]] + 1 for position in positions):
@@ -261,9 +261,9 @@ class Segments:
     Attributes
     ----------
     ranks : tuple of int
-        Those with a part in a communication; what others did cannot be compared.
+        Those with a matched communication; others cannot be compared.
     begins : int64 (communications + 1,)
-        Where each communication's entries begin; in an order in which none comes before what it waits for.
+        Where each communication's entries begin; in topological order.
     rank : int64 (n,)
         Position in ``ranks``.
     before : int64 (n,)
@@ -352,7 +352,7 @@ def segments_of(matched: Matched, clocks: Clocks, spans: Mapping[int, Span] | No
     clock. Clocks only decide the order in which communications are replayed.
     """
     windows: dict[int, Span] = {}
-    # The order of latest starts, on the best clock there is.
+    # Ordered by latest start, on the best available clock.
     latest = np.full(len(matched), np.iinfo(np.int64).min)
     for rank, table in matched.per_rank.items():
         own, rows = matched.rows_of(table)
@@ -362,7 +362,7 @@ def segments_of(matched: Matched, clocks: Clocks, spans: Mapping[int, Span] | No
     spans = spans or windows
     position = np.empty(len(matched), np.int64)
     position[order] = np.arange(len(matched))
-    # The moment, on each rank's own clock, that the replay counts from: the same one where clocks can be compared.
+    # The start of the replay on each rank's own clock: one common moment where clocks can be compared.
     starts = {rank: start - clocks.offset_ns[rank] for rank, (start, _) in spans.items()}
     earliest = min(starts.values())
     begin = {rank: (earliest if clocks.comparable else own) + clocks.offset_ns[rank] for rank, own in starts.items()}
@@ -402,16 +402,16 @@ def segments_of(matched: Matched, clocks: Clocks, spans: Mapping[int, Span] | No
 
 
 def _means(values: Float, key: Int) -> Float:
-    """Of each value, the mean over those with the same key."""
+    """Return for each value the mean over values with the same key."""
     _, kind = np.unique(key, return_inverse=True)
     return np.asarray((np.bincount(kind, values) / np.bincount(kind))[kind], np.float64)
 
 
 def _usual_transfer(matched: Matched) -> Float:
-    """Median over the communications of one kind: as many kinds as there are sizes."""
+    """Return the median over communications of the same operation, size and number of ranks."""
     _, kind = np.unique(np.stack((matched.op, matched.bytes, matched.n_ranks)), axis=1, return_inverse=True)
     kind = kind.reshape(-1)
-    # All medians at once: transfers sorted within each kind, and of each kind the middle one or two.
+    # All medians at once: sort transfers within each kind and take the middle one or two.
     transfer = matched.transfer_ns[np.lexsort((matched.transfer_ns, kind))]
     count = np.bincount(kind)
     first = np.cumsum(count) - count
@@ -446,11 +446,11 @@ def _of_rank(matched: Matched, collectives: Collectives, position: Int, span: Sp
 
 
 def _before(start: Int, end: Int, position: Int) -> Int:
-    """What ended last before each entry starts, among what is replayed before it; -1 where there is none."""
+    """Return the entry that ended last before each entry starts, among those replayed before it; -1 for none."""
     by_end = np.argsort(end, kind="stable")
     at = np.searchsorted(end[by_end], start, side="right") - 1
     before = np.where(at >= 0, by_end[np.maximum(at, 0)], -1)
-    # Clocks that disagree, or a span without length, can put what ended earlier later in the order of replay.
+    # Where clocks disagree, or a span has no length, an entry that ended earlier may come later in the replay.
     for entry in np.flatnonzero((before >= 0) & (position[before] >= position)).tolist():
         earlier = by_end[max(0, at[entry] - LOOK_BACK) : at[entry]][::-1]
         good = earlier[position[earlier] < position[entry]]

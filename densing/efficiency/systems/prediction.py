@@ -114,7 +114,7 @@ def workload_of_run(spec: RunSpec) -> Workload:
 
     technique = get_technique(spec.technique)
     axis = axis_of(technique)
-    # A server is no replica.
+    # A server is not a replica.
     width, micro_batches = {axis: spec.nproc} if axis != "server" else {"dp": spec.nproc - 1}, 1
     if axis == "pp":
         defaults = {knob.name: knob.default for knob in technique.knobs}

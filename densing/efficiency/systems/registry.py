@@ -402,7 +402,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     Raises
     ------
     InputError
-        When one has another form, is given twice, or its value is no value of the knob.
+        When one has another form, is given twice, or its value does not fit the knob.
     UnknownNameError
         When there is no such technique or knob.
 

@@ -150,7 +150,7 @@ def _smallest(
         return None
 
     def size(change: Change) -> int:
-        # How many replicas there are follows from the rest, and a width that stays is no change.
+        # How many replicas there are follows from the rest, and a width that stays is not a change.
         free = ("--dp ", f"--tp {workload.split.tp}")
         return sum(not option.startswith(free) for option in change.options) + (change.technique != technique.name)
 

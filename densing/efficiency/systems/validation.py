@@ -192,7 +192,7 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
     """Check the claims of techniques.
 
     What the simulator answers is asked again under every mutation of its laws and every other assumption that a claim
-    names. A claim graded ``predicted`` that notices no mutation is no prediction: it comes out as ``algebraic``.
+    names. A claim graded ``predicted`` that notices no mutation is not a prediction: it comes out as ``algebraic``.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
 
 
 def _mutated(claim: Claim, mutation: str) -> Answer:
-    """Ask again under broken laws; under these a calibration may have no solution, which is no fault of the check."""
+    """Ask again under broken laws; a calibration may then have no solution, which is not the check's fault."""
     try:
         return claim.check(MUTATIONS[mutation])
     except Exception as error:
@@ -348,7 +348,7 @@ def _plain(value: float | str | None) -> float | str | None:
 
 
 def relative_error(published: float | str, ours: float | str | None) -> float | None:
-    """Return ours / published - 1; None where either is no number, or nothing can be divided by.
+    """Return ours / published - 1; None where either is not a number, or nothing can be divided by.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""What a span is: by its category first, then by its name, then by its arguments.
+"""Classification of spans: by category first, then by name, then by arguments.
 
-The rules are data, in one table (``rules.csv``), each with where it is known from; users add theirs. How a rule's
+The rules are data, in one table (``rules.csv``), each with its source; users can add their own. How a rule's
 pattern is looked for in a name (:func:`any_case`) serves other modules that know spans by their names too.
 """
 
@@ -21,7 +21,7 @@ KERNEL_DEFAULT = "kernel-default"
 COLLECTIVE_WORD = "collective-word"
 CATEGORY_UNKNOWN = "category-unknown"
 COLLECTIVE_ARGUMENTS = "collective-arguments"
-# What tells a computing kernel from another stands early in its name; template arguments may run to a megabyte.
+# The distinctive part of a kernel's name comes early; template arguments may run to a megabyte.
 _HEAD = 4096
 _OPERATORS = frozenset({"cpu_op", "operator"})
 _RANGES = frozenset({"user_annotation"})
@@ -62,7 +62,7 @@ class Rule(Record, frozen=True):
 
 @cache
 def rules(applies_to: Where) -> tuple[Rule, ...]:
-    """Return the rules of one scope in the order in which they are tried.
+    """Return the rules of one scope, in the order they are tried.
 
     Examples
     --------
@@ -93,7 +93,7 @@ _BY_DEFAULT = Rule(KERNEL_DEFAULT, "kernel", "", Kind.COMPUTE, "", "no rule matc
 
 
 class Match(Record, frozen=True):
-    """Which rule decided, and what.
+    """The rule that decided, and its decision.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Match(Record, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Whether a rule knows what the name stands for; False for the defaults."""
+        """Whether a rule matched the name; False for the defaults."""
         return self.rule not in (KERNEL_DEFAULT, COLLECTIVE_WORD, CATEGORY_UNKNOWN)
 
     def to_dict(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Match(Record, frozen=True):
 
 
 class Classifier:
-    """Decides what spans are, by the table ``rules.csv`` and the user's own patterns.
+    """Classifies spans by the table ``rules.csv`` and the user's own patterns.
 
     Order: the user's patterns; the category; communication by name; collective arguments; copies and fills by name;
     compute by name; else compute, as ``kernel-default``. A kernel that no communication rule knows, but whose name
@@ -147,7 +147,7 @@ class Classifier:
     Raises
     ------
     InputError
-        For a pattern that is no regular expression, or matches every name.
+        For a pattern that is not a regular expression, or matches every name.
 
     Notes
     -----
@@ -196,7 +196,7 @@ class Classifier:
         return group.kind if group.kind is not None else _kernel_kind(name.lower(), collective)
 
     def knows(self, name: str) -> bool:
-        """Return whether a rule knows the name of a kernel: :attr:`Match.known` of :meth:`match`, but quicker.
+        """Return whether a rule matches the name of a kernel; faster than :attr:`Match.known` of :meth:`match`.
 
         Examples
         --------
@@ -214,7 +214,7 @@ class Classifier:
         return not speaks_of_a_collective or self.match("kernel", name).known
 
     def op(self, name: str) -> str:
-        """Return the operation a communication's name tells: ``all_reduce``, ``send_recv``, ...; empty if it does not.
+        """Return the operation in a communication's name: ``all_reduce``, ``send_recv``, ...; empty if there is none.
 
         Peer copies of the copy engine give ``p2p_copy``.
 
@@ -229,10 +229,10 @@ class Classifier:
         return next(fixed, "") or next(by_word, "")
 
     def host_kind(self, category: str, name: str, on_comm_thread: bool) -> Kind | None:
-        """Return what a host event is in a run without device; None if it is no work.
+        """Return what a host event is in a run without device; None if it is not work.
 
         Communication: ranges ``gloo:*`` (and those of other processor back-ends). Compute: operators on threads
-        other than the back-end's. Call: operators ``c10d::*`` there; nothing counts as compute meanwhile.
+        other than the back-end's. Call: operators ``c10d::*`` there; nothing counts as compute during these.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""The critical path of one rank: the chain of work and waits that made the window as long as it was.
+"""The critical path of one rank: the chain of work and waits that determines the length of the window.
 
 The path is walked back from the window's end along binding edges; its segments tile the window. Shortening what is not
 on it gains nothing; shortening what is on it gains at most that much.
@@ -82,7 +82,7 @@ class _Stored(Record, frozen=True):
 
 
 class CriticalPath(msgspec.Struct, frozen=True, eq=False):
-    """What bound one rank.
+    """What bounded one rank.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ class CriticalPath(msgspec.Struct, frozen=True, eq=False):
 
 
 def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
-    """Find what bound a rank: the longest chain of dependencies that ends with the window.
+    """Find the critical path of a rank: the longest chain of dependencies that ends with the window.
 
     Works with launches only, without any host record (waits are then ``idle``), and for runs without a device.
 
@@ -232,7 +232,7 @@ def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
 
 
 def _unrecorded(rank: RankTimeline, edges: Graph) -> tuple[Note, ...]:
-    """Say which records are missing without which waits cannot be seen."""
+    """Yield notes on missing records without which waits are invisible."""
     if rank.on_host:
         message = "a run without a device records no waits; they are inferred from pauses"
         return (Note("waits-inferred", "info", message),)
@@ -256,7 +256,7 @@ class _Tape:
         self.cells = array("q")
 
     def back_to(self, moment: int, kind: int, lane: int, name: int) -> None:
-        """Write what happened from ``moment`` to where the tape stands."""
+        """Add a segment from ``moment`` to the current beginning of the tape."""
         moment = max(moment, self.floor)
         if moment < self.at:
             self.cells.extend((moment, self.at, kind, lane, name))
@@ -286,12 +286,12 @@ def _walk(edges: Graph, host: Spans, start: int, end: int) -> NDArray[np.int64]:
     unnamed, has_calls = name0 + len(host.names), edges.calls > 0
     call, thread = len(host), edges.main + lane0
     node = int(np.argmax(edges.nodes.end)) if len(edges.nodes) else -1
-    # Where device work ended before the window did, the host's program came last.
+    # If device work ended before the window, the host's program came last.
     if node >= 0 and nodes.end[node] < end and has_calls:
         node = -1
     while tape.at > start:
         if node >= 0:
-            # A pause between the end of this node and what waited for it belongs to no record.
+            # No record explains a pause between the end of this node and what waited for it.
             tape.back_to(nodes.end[node], IDLE, nodes.lane[node], unnamed)
             tape.back_to(nodes.start[node], kinds[node], nodes.lane[node], nodes.name[node])
             call = launched[node]
@@ -308,7 +308,7 @@ def _walk(edges: Graph, host: Spans, start: int, end: int) -> NDArray[np.int64]:
             thread = calls.lane[call] + lane0
             tape.back_to(nodes.end[node], HOST, thread, calls.name[call] + name0)
         else:
-            # Nothing held this thread before: its own program, as far back as the window goes.
+            # Nothing held this thread before: its own program, back to the window's start.
             tape.back_to(start, HOST if has_calls else IDLE, thread, unnamed)
     return tape.table()
 
@@ -398,7 +398,7 @@ class Graph(msgspec.Struct, frozen=True, eq=False):
 
 
 def graph(rank: RankTimeline, window: Window) -> Graph:
-    """Infer what each span of a window waited for last; rules in the module's text."""
+    """Infer what each span of a window waited for last; the rules are in the module's docstring."""
     nodes = uncut(rank, window).of(*BUSY, *([Kind.CALL] if rank.on_host else []))
     nodes = nodes.take(nodes.end > nodes.start)
     if rank.on_host:
@@ -407,7 +407,7 @@ def graph(rank: RankTimeline, window: Window) -> Graph:
     called = (host.kind == Kind.LAUNCH) & (host.start < window.end)
     launch = launch_of(nodes, host)
     if len(host):
-        # Where clocks disagree a span begins before its launch, which then explains nothing.
+        # Where clocks disagree a span may begin before its launch, which then explains nothing.
         launch[host.start[launch] > nodes.start] = -1
     before, call = _binding(nodes, host, launch, host.start[named(host, WAIT_CALLS) & called])
     syncs = np.flatnonzero(named(host, SYNC_CALLS) & called)
@@ -469,7 +469,7 @@ def _binding(nodes: Spans, host: Spans, launch: Index, waits: Int) -> tuple[Inde
     before, call = np.empty_like(launch), np.empty_like(launch)
     if len(nodes) == 0:
         return before, call
-    # What may have held a node besides its launch: the node that ended last before it on its lane, and on any.
+    # Besides its launch a node may have waited for the node that ended last before it on its lane, or on any lane.
     on_lane = _neighbours(nodes)
     on_any = last_ended(nodes.end, nodes.start).astype(np.int32)
     quickest, pause = _usual(nodes, host, launch, on_lane)
@@ -510,7 +510,7 @@ def _usual(nodes: Spans, host: Spans, launch: Index, lane: Index) -> tuple[int, 
         start, called, before = nodes.start[part], _times(host.start, launch[part]), _times(nodes.end, lane[part])
         delays = (start - called)[launch[part] >= 0]
         quickest = min(quickest, int(delays.min(initial=quickest)))
-        # A pause is usual where the span was there to be run before its neighbour ended.
+        # A pause counts as usual if the span was launched before its neighbour ended.
         in_time = (called <= before) & (lane[part] >= 0)
         pauses.append((start - before)[in_time])
     in_line = np.concatenate(pauses)
@@ -539,7 +539,7 @@ def _reached(nodes: Spans, host: Spans, launch: Index, syncs: Int, records: Span
     copies = np.flatnonzero((launch >= 0) & (nodes.kind == Kind.MEMCPY))
     blocking = copies[nodes.end[copies] <= host.end[launch[copies]]]
     reached[launch[blocking]] = blocking
-    # A call that began when its node had ended already did not wait for it.
+    # A call that began after its node had ended did not wait for it.
     calls = np.flatnonzero(reached >= 0)
     reached[calls[nodes.end[reached[calls]] <= host.start[calls]]] = -1
     return reached

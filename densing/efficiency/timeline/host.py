@@ -38,7 +38,7 @@ def uncut(rank: RankTimeline, window: Window) -> Spans:
 
 
 def named(spans: Spans, search: Search) -> NDArray[np.bool_]:
-    """Return which spans bear a name that a search finds; each name is tried once."""
+    """Return which spans have a name that a search matches; each name is tried once."""
     hit = np.array([bool(search(name[:1000])) for name in spans.names], bool)
     return hit[spans.name] if len(hit) else np.zeros(len(spans), bool)
 
@@ -181,7 +181,7 @@ def _queue(begin: Int, start: Int, window: Window) -> tuple[float | None, int | 
     return waited / window_ns, deepest
 
 
-# What a thread was doing at every moment.
+# What a thread was doing at each moment.
 
 
 class Segments(NamedTuple):
@@ -298,7 +298,7 @@ def _painted(start: Int, end: Int) -> Segments:
 
 
 def _filled(start: Int, end: Int, running: NDArray[np.int64]) -> Segments:
-    """Leave out what has no length, and time in which nothing runs."""
+    """Drop empty segments, and time in which nothing runs."""
     filled = (end > start) & (running >= 0)
     return Segments(start[filled], end[filled], running[filled])
 
@@ -329,7 +329,7 @@ def step_mark(name: str) -> bool:
 
 
 def doing(host: Spans, stretches: Iterable[tuple[int, Union]]) -> tuple[Doing, ...]:
-    """Return the names that fill most of some stretches of time: ten ranges and ten runtime calls.
+    """Return the names that take most of some stretches of time: ten ranges and ten runtime calls.
 
     Parameters
     ----------

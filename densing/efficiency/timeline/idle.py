@@ -1,4 +1,4 @@
-"""Why a device stood idle: every idle nanosecond of a window gets exactly one cause.
+"""Why a device was idle: every idle nanosecond of a window gets exactly one cause.
 
 A gap is a stretch of the window in which the device runs nothing at all (no stream, no copy engine). What happens in
 it is told by the span that ends it, *the next span*, and by the host call that launched that span:
@@ -124,7 +124,7 @@ class _Gaps(msgspec.Struct, frozen=True, eq=False):
 
 
 def idle_causes(rank: RankTimeline, window: Window, merged: Unions) -> IdleCauses:
-    """Attribute the idle time of a window; definitions in the module's text.
+    """Attribute the idle time of a window; definitions are in the module's docstring.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def idle_causes(rank: RankTimeline, window: Window, merged: Unions) -> IdleCause
     start, end = outside(merged.busy, window.start, window.end)
     if rank.on_host:
         return _on_host(rank, window, (start, end))
-    # What the gaps take in memory is given back before the launches are looked at.
+    # The gaps' memory is released before the launches are read.
     causes, longest, host_parts = _caused(rank, window, start, end)
     idle = length((start, end))
     assert sum(causes.values()) == idle, "causes that do not sum to the idle time"

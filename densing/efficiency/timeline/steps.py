@@ -194,7 +194,7 @@ class StepSpread(Record, frozen=True):
 def step_spread(durations: Mapping[int, Sequence[tuple[int, int]]]) -> tuple[StepSpread, ...]:
     """Compare the ranks step by step: (max_r − median_r)/median_r.
 
-    A collective at the end of a step makes all ranks equally slow: a spread near 0 is no proof that none lags.
+    A collective at the end of a step makes all ranks equally slow: a spread near 0 is not proof that none lags.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ def step_spread(durations: Mapping[int, Sequence[tuple[int, int]]]) -> tuple[Ste
 
 
 def occurrences(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return each number with how often it came before: one that comes again on a rank is another step.
+    """Return each number with its previous occurrences: a repeated number on a rank is another step.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """The timeline of a run: one table of spans per rank, the same whether recorded or simulated.
 
-Who did what, when: times are integer nanoseconds, intervals are half-open ``[start, end)``.
+Times are integer nanoseconds, intervals are half-open ``[start, end)``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Kind(IntEnum):
     """What a span is.
 
     ``COMPUTE`` to ``SYNC`` occupy a device (or, in a run without one, the processor). ``CALL`` is a processor inside
-    a communication call: nothing it does meanwhile counts as compute. ``LAUNCH``, ``ANNOTATION``, ``OP`` and
+    a communication call: nothing during the call counts as compute. ``LAUNCH``, ``ANNOTATION``, ``OP`` and
     ``FRAME`` are the host's side: runtime calls, named ranges, operators and Python frames.
     """
 
@@ -47,7 +47,7 @@ BUSY = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET)
 
 
 class Lane(NamedTuple):
-    """Where spans follow one another: a stream of a device, or a thread of a process."""
+    """A sequence of spans: a stream of a device, or a thread of a process."""
 
     process: str
     thread: str
@@ -60,7 +60,7 @@ class Lane(NamedTuple):
 
 
 class Comm(NamedTuple):
-    """What a trace says of one communication; unknown figures are -1, unknown texts empty.
+    """The record of one communication; unknown figures are -1, unknown texts empty.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
     correlation : int64 (n,)
         Joins a device span with the host call that launched it; -1 none.
     comm : int32 (n,)
-        Index into ``comms``; -1 where the span is no communication or says nothing of itself.
+        Index into ``comms``; -1 where the span is not a communication or says nothing of itself.
     names : tuple of str
     lanes : tuple of Lane
     comms : tuple of Comm
@@ -159,7 +159,7 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
             for key, dtype in _DTYPES.items()
         }
         spans = cls(**table, names=tuple(names), lanes=tuple(lanes), comms=tuple(comms))
-        # Simulations and most readers come sorted: then nothing is copied.
+        # Simulations and most readers give sorted columns: then nothing is copied.
         order = np.lexsort((-spans.end, spans.start))
         return spans if np.array_equal(order, np.arange(n)) else spans.take(order)
 
@@ -198,12 +198,12 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
             if index[first : first + count].all():
                 rows = slice(first, first + count)
             elif 8 * count < len(index):
-                # Of few spans the positions are quicker to go by than the mask.
+                # For few spans, positions are faster than the mask.
                 rows = np.flatnonzero(index)
         columns: dict[str, Any] = {key: getattr(self, key) for key in _DTYPES}
         for key, column in columns.items():
             if column.strides == (0,) and not isinstance(rows, slice):
-                # A column that repeats a single value goes on doing so.
+                # A column that repeats a single value stays one.
                 repeats = int(rows.sum()) if rows.dtype == np.bool_ else len(rows)
                 columns[key] = np.broadcast_to(column[:1], repeats)
             else:
@@ -281,16 +281,16 @@ class Step(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """All marks of steps together, those of every thread and nested ones too; the windows are cut by them.
+    """All step marks together, including those of other threads and nested ones; windows are cut by them.
 
     Attributes
     ----------
     start, end : int
         From the first start to the last end, ns.
     last : int
-        Where the mark begins that begins last, ns.
+        Start of the last mark, ns.
     names : int
-        How many different names the marks bear.
+        Number of different names among the marks.
     """
 
     start: int
@@ -300,7 +300,7 @@ class Marks(NamedTuple):
 
     @classmethod
     def of(cls, steps: Sequence[Step], names: Iterable[Hashable]) -> Marks | None:
-        """Take together what one thread or many marked; None where that is nothing."""
+        """Combine the marks of all threads; None if there are none."""
         if not steps:
             return None
         starts, ends = [step.start for step in steps], [step.end for step in steps]
@@ -308,7 +308,7 @@ class Marks(NamedTuple):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a rank's timeline came from and what its header says.
+    """Origin of a rank's timeline, and its header.
 
     Parameters
     ----------
@@ -385,7 +385,7 @@ class RankTimeline(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def blind(self) -> bool:
-        """Whether nothing tells what the device did: its windows have no length, and no figure counts them."""
+        """Whether the device's work is unknown: its windows have no length, and no figure counts them."""
         return any(note.code == NO_DEVICE_WORK for note in self.notes)
 
     @property
@@ -402,7 +402,7 @@ class RankTimeline(msgspec.Struct, frozen=True, eq=False):
             lanes = np.array([lane.thread for lane in spans.lanes], dtype=object)
             processes = np.array([lane.process for lane in spans.lanes], dtype=object)
             names = np.array(spans.names, dtype=object)
-            # Index -1, a span that is no communication, takes the last: no group.
+            # Index -1, a span that is not a communication, takes the last: no group.
             groups = np.array([*(comm.group for comm in spans.comms), ""], dtype=object)
             kinds = np.array([kind.name.lower() for kind in Kind], dtype=object)
             columns: dict[str, NDArray[np.int64] | NDArray[np.object_] | int] = {

@@ -1,4 +1,4 @@
-"""What one rank moved: its communications one by one and summed, its copies by direction, the batches it loaded.
+"""Traffic of one rank: its communications one by one and summed, its copies by direction, and data loading.
 
 With S the bytes of a collective over n ranks that took t:
 
@@ -180,7 +180,7 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
     inside_ns = inside.end - inside.start
     hidden = covered(merged.compute, inside.start, inside.end)
     fresh = _fresh(inside, records.columns["group"], records.columns["op"])
-    # When each was launched; where the trace does not tell, when it starts.
+    # Time of launch; the start where the trace does not record it.
     call, launched = launch_of(spans, rank.host), np.full(len(spans), -1, np.int64)
     launched[call >= 0] = rank.host.start[call[call >= 0]]
     when = np.where(launched < 0, spans.start, launched)
@@ -221,11 +221,11 @@ def _used(table: tuple[Any, ...], index: NDArray[np.int32]) -> tuple[list[Any], 
 
 
 def _fresh(comm: Spans, group: Int, op: Int) -> Int:
-    """From when on each span is the only one of its group and operation so far; its end where it never is."""
+    """Return from when on each span is the only one of its group and operation; its end where it never is."""
     fresh = comm.start.copy()
     for code in distinct(group * len(OPS) + op).tolist():
         rows = np.flatnonzero(group * len(OPS) + op == code)
-        # Rows stand in order of start: how far the earlier ones reach is a running maximum.
+        # Rows are ordered by start: the end of all earlier ones is a running maximum.
         reach = np.maximum.accumulate(comm.end[rows])[:-1]
         fresh[rows[1:]] = np.maximum(fresh[rows[1:]], reach)
     return np.minimum(fresh, comm.end)
@@ -251,7 +251,7 @@ def nth(when: Int, *keys: Int) -> Int:
     """
     order = np.lexsort((when, *keys))
     sorted_keys = np.stack(keys)[:, order]
-    # Rows of one key are neighbours now, in order of time: their number is the distance from the key's first row.
+    # Rows of one key are now adjacent, in order of time: their number is the distance from the key's first row.
     first = np.ones(len(order), bool)
     first[1:] = np.any(sorted_keys[:, 1:] != sorted_keys[:, :-1], axis=0)
     begins = np.flatnonzero(first)
@@ -267,7 +267,7 @@ class _Records(NamedTuple):
 
 
 def _records(rank: RankTimeline, comm: Spans) -> _Records:
-    """What the trace says of each communication, looked up once per different record."""
+    """Columns from the communications' records, looked up once per distinct record."""
     classifier, streams = Classifier(), dict[str, str]()
     groups = _Groups()
     dtypes: dict[str, int] = {}
@@ -305,12 +305,12 @@ class _Groups:
         return self._numbers.setdefault(plain, len(self._numbers))
 
     def all(self) -> tuple[Group, ...]:
-        """Return the groups in order of their numbers, each with what some record calls it."""
+        """Return the groups by number, each with the description of some record."""
         return tuple(replace(group, label=self._labels[group]) for group in self._numbers)
 
 
 def op_of(record: Comm, name: str, classifier: Classifier) -> str:
-    """Return the operation: as recorded, else as the record's own spelling or the span's name tells; else empty.
+    """Return the operation: as recorded, else from the record's spelling or the span's name; else empty.
 
     Examples
     --------
@@ -350,7 +350,7 @@ def _peers(own: int, op: str, record: Comm, group: Group) -> tuple[int, int]:
 
 
 class CollectiveSummary(Record, frozen=True):
-    """What one operation in one process group took on one rank.
+    """Time of one operation in one process group on one rank.
 
     Attributes
     ----------
@@ -452,7 +452,7 @@ def summary(collectives: Collectives) -> tuple[CollectiveSummary, ...]:
 # Bytes and bandwidth.
 
 MOST_BYTES = 1 << 44
-"""Most bytes of a communication or copy; more is a damaged figure, as no device holds that much. Sums stay exact."""
+"""Largest plausible size of a communication or copy: no device holds more. Sums stay exact."""
 
 _SIZES: dict[int, str] = {
     1: "bool byte char schar uchar int8 int8_t uint8 uint8_t s8 u8 qint8 quint8 signedchar unsignedchar float8_e4m3fn"
@@ -487,7 +487,8 @@ def dtype_bytes(dtype: str) -> int:
 
 
 def comm_bytes(op: str, comm: Comm, recorded: int = -1) -> int:
-    """Return S of one communication on one rank; -1 if the trace does not tell, or tells more than :data:`MOST_BYTES`.
+    """Return S of one communication on one rank; -1 if the trace does not record it, or records more than
+    :data:`MOST_BYTES`.
 
     Parameters
     ----------
@@ -569,7 +570,7 @@ def bandwidth(op: str, group_size: int, moved: int, took_ns: int) -> Bandwidth:
 DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "peer", "host_to_host", "fill", "unknown")
 
 # Tried in this order. CUPTI writes HtoD, roctracer CopyHostToDevice, Intel's runtimes M2D (malloc to device), MTIA
-# MEMORY_COPY_HOST_TO_DEVICE; "Array" is device memory. A name of none of these forms is of unknown direction.
+# MEMORY_COPY_HOST_TO_DEVICE; "Array" is device memory. Other names have an unknown direction.
 _LETTERS = {"host": "hm", "device": "das"}
 _WORDS = {"host": ("host",), "device": ("device", "array")}
 # Of each direction the words that stand alone (``htod``), and the texts within longer words (``host_to_device``).
@@ -635,7 +636,7 @@ class Loading(Record, frozen=True):
     count : int
         Ranges that touch the window.
     total_ns, idle_ns : int
-        Their union within the window; the part of it in which the device stood idle.
+        Their union within the window; the part of it in which the device was idle.
     per_step_ns, per_step_idle_ns : tuple of int
         The same in each step that the window counts, cut to the window.
     """
@@ -659,7 +660,7 @@ class Transfers(Record, frozen=True):
 
 
 def direction(name: str) -> str:
-    """Return the direction that the name of a copy tells.
+    """Return the direction in the name of a copy.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""How much of a device's peak a training step used: its floating-point operations by the formulas that people quote.
+"""Share of a device's peak that a training step used, by the commonly quoted formulas for floating-point operations.
 
-*Model* FLOPs are what the mathematics needs, forward and backward; *hardware* FLOPs add what is computed again to save
-memory. Formulas differ in what they count, so a result always carries the name of its formula and its inputs.
+*Model* FLOPs are those of the forward and backward pass; *hardware* FLOPs add recomputation. Formulas differ in what
+they count, so a result always carries the name of its formula and its inputs.
 
 Peak rates are dense, per data type, and never a guess: ``peaks.csv`` has one row per device and data type, with where
 the figure was read (in which program, citing what) or ``recalled`` where it was not read again; such a peak says so of
@@ -260,7 +260,7 @@ _ALIASES = {
     "float8_e5m2": "fp8", "float32": "fp32", "float": "fp32", "float64": "fp64", "double": "fp64",
 }  # fmt: skip
 
-# Words that make another device of a chip: a slice of it, or one with other clocks.
+# Words that mark a variant of a chip: a slice of it, or other clocks.
 _OTHER = re.compile(r"\bMIG\b|\bLaptop\b|\bMax-Q\b|\bMobile\b|\bvGPU\b|\bGRID\b|(?<=\d) D\b", re.I)
 
 
@@ -285,7 +285,7 @@ class Peak(Record, frozen=True):
 
 
 class Lookup(Record, frozen=True):
-    """A peak, or the reason why there is none."""
+    """A peak, or a note on why it is unknown."""
 
     peak: Peak | None
     note: Note | None = None
@@ -375,11 +375,11 @@ def _table() -> tuple[_Row, ...]:
     return tuple(rows)
 
 
-# Utilisation: operations done against operations that the peak allows.
+# Utilisation: operations done over operations that the peak allows.
 
 
 class Utilisation(Record, frozen=True):
-    """A utilisation with all that it was computed from.
+    """A utilisation with its inputs.
 
     Attributes
     ----------

@@ -48,7 +48,7 @@ _BATCH = 4096
 
 
 class RankTracks(NamedTuple):
-    """A rank to draw: its timeline, the rows to lay over it, and what to add to its clock to reach the common one."""
+    """A rank to draw: its timeline, the rows to overlay, and the offset from its clock to the common one."""
 
     rank: RankTimeline
     tracks: Sequence[Track] = ()
@@ -82,7 +82,7 @@ def overlays(window: Window, merged: Unions, path: CriticalPath | None = None) -
 
 
 def write_overlay(source: TraceFile | Path, out: str | Path, tracks: Sequence[Track], rank: RankTimeline) -> bool:
-    """Write a trace back with rows laid over it.
+    """Write a trace back with overlaid rows.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def write_overlay(source: TraceFile | Path, out: str | Path, tracks: Sequence[Tr
         Compressed if it ends in ``.gz``. Written whole or not at all.
     tracks : sequence of Track
     rank : RankTimeline
-        What the reader made of the source: of a damaged one, this is written instead of its text.
+        The source as read; written in place of its text if the source is damaged.
 
     Returns
     -------
@@ -123,8 +123,8 @@ def write_overlay(source: TraceFile | Path, out: str | Path, tracks: Sequence[Tr
 def write_timelines(ranks: Iterable[RankTracks], out: str | Path) -> int:
     """Write timelines, recorded or simulated, as one trace; return how many.
 
-    Every rank becomes a group of processes of its own, named ``rank 3: GPU 3``, its moments shifted to the common
-    clock. One rank is held at a time, if ``ranks`` is an iterator that makes them one by one.
+    Every rank becomes its own group of processes, named ``rank 3: GPU 3``, its moments shifted to the common
+    clock. If ``ranks`` is an iterator, only one rank is held in memory at a time.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def write_timelines(ranks: Iterable[RankTracks], out: str | Path) -> int:
 
 
 def _merge(stream: IO[bytes], text: Iterator[bytes], original: Outline, tracks: Sequence[Track]) -> None:
-    """Copy a text and put events where its own begin."""
+    """Copy a text and insert events before its own."""
     offset = original.first
     for piece in text:
         stream.write(piece[:offset])
@@ -229,7 +229,7 @@ _ROWS = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """A row of intervals to lay over a trace.
+    """A row of intervals to overlay on a trace.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ def micros(ns: int) -> str:
 
 
 def quote(text: str) -> str:
-    """Return a JSON string of ASCII; whatever is in the text stays text."""
+    """Return the text as an ASCII JSON string, fully escaped."""
     return json.dumps(plain(text))
 
 
@@ -325,13 +325,13 @@ class Row:
     category: str = "densing"
 
     def head(self) -> Iterator[str]:
-        """Yield what names and orders the row."""
+        """Yield the events that name and order the row."""
         yield metadata("thread_name", self.pid, self.tid, name=plain(self.name))
         yield metadata("thread_sort_index", self.pid, self.tid, sort_index=self.order)
 
 
 def process(pid: int, name: str, order: int) -> Iterator[str]:
-    """Yield what names and orders a process."""
+    """Yield the events that name and order a process."""
     yield metadata("process_name", pid, 0, name=plain(name))
     yield metadata("process_sort_index", pid, 0, sort_index=order)
 
@@ -348,7 +348,7 @@ def track_events(track: Track, row: Row, axis: Axis) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """Return text that UTF-8 can hold: what was none in a file name becomes a question mark."""
+    """Return text that UTF-8 can encode: undecodable bytes of a file name become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -368,7 +368,7 @@ def draw_rank(rank: RankTimeline, tracks: Sequence[Track], axis: Axis, position:
         Rows above the rest.
     axis : Axis
     position : int
-        How many ranks stand above it; decides its numbers of processes.
+        Number of ranks above it; determines its process numbers.
 
     Examples
     --------
@@ -400,7 +400,7 @@ def draw_rank(rank: RankTimeline, tracks: Sequence[Track], axis: Axis, position:
 
 
 def _draw(spans: Spans, pids: dict[str, int], axis: Axis, categories: dict[Kind, str], first_tid: int) -> Iterator[str]:
-    """Yield the spans of a table, and the names of the rows they stand on."""
+    """Yield the spans of a table, and the names of their rows."""
     fronts: dict[tuple[int, int], str] = {}
     titles = [lane.label or (f"stream {lane.thread}" if lane.thread else "") for lane in spans.lanes]
     rows = [Row(pids.get(spans.lanes[n].process, 0), first_tid + n, title, n) for n, title in enumerate(titles)]
@@ -421,7 +421,7 @@ def _draw(spans: Spans, pids: dict[str, int], axis: Axis, categories: dict[Kind,
 
 
 def _arguments(size: int, correlation: int, comm: Comm | None) -> str:
-    """Return what the table knows of a span, by Kineto's names."""
+    """Return the table's data of a span, under Kineto's names."""
     known: dict[str, object] = {}
     if size >= 0:
         known["bytes"] = size
@@ -454,7 +454,7 @@ _STEP[list(b"]}")] = -1
 
 
 class NoOutline(Exception):
-    """The text is no whole trace."""
+    """The text is not a whole trace."""
 
 
 @dataclass(frozen=True)
@@ -536,7 +536,7 @@ def _object(reader: _Reader) -> Outline:
 
 
 class _Reader:
-    """A window on the text that slides forward."""
+    """A sliding window over the text."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -553,7 +553,7 @@ class _Reader:
         return bool(piece)
 
     def next_byte(self) -> bytes:
-        """Return the next byte that is no space, and stand before it."""
+        """Skip white space and return the next byte without consuming it."""
         while True:
             text = self._text.lstrip(_SPACE)
             self.take(len(self._text) - len(text))
@@ -572,7 +572,7 @@ class _Reader:
                 return
 
     def value(self) -> Any:
-        """Take one value."""
+        """Consume one value."""
         self.next_byte()
         while True:
             try:
@@ -588,7 +588,7 @@ class _Reader:
                 return value
 
     def skip_array(self) -> None:
-        """Take the text up to and including the bracket that closes an array that is open."""
+        """Consume the text up to and including the bracket that closes the open array."""
         depth, inside = 1, 0
         while True:
             # An escape whose second half is in the next piece waits for it.

@@ -42,7 +42,7 @@ SETTLE_S = 30.0
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which steps are recorded: ``wait`` left alone, ``warmup`` traced and thrown away, ``active`` kept; repeated.
+    """Which steps are recorded: ``wait`` are skipped, ``warmup`` traced and discarded, ``active`` kept; repeated.
 
     Raises
     ------
@@ -142,14 +142,14 @@ def record(
 
 
 class Recorder:
-    """What :func:`record` returns; call it after every training step.
+    """Result of :func:`record`; call it after every training step.
 
     Attributes
     ----------
     files : tuple of Path
         Traces written so far.
     notes : tuple of Note
-        What went wrong without stopping the training: a loop that was too short, a disk that was full.
+        Problems that did not stop the training, such as a short loop or a full disk.
     """
 
     _running: weakref.ref[Recorder] | None = None
@@ -241,7 +241,7 @@ class Recorder:
         Parameters
         ----------
         failed : bool
-            True when an exception is on its way: then nothing is warned of, only noted.
+            True when an exception is propagating: problems are then noted without a warning.
         """
         if self._profiler is None:
             return
@@ -289,7 +289,7 @@ class Recorder:
             self._stack.close()
 
     def _settle(self) -> None:
-        """Let what gloo was given under the recording end before the recording does.
+        """Wait for gloo operations begun during the recording before it ends.
 
         torch (2.13) notes an operation's end in the profiler's memory, whether or not that has been freed meanwhile;
         the process may crash at any time later.
@@ -328,7 +328,7 @@ class Recorder:
 
 
 def _sync_events(torch: Any) -> dict[str, Any]:
-    """Ask for synchronisation events where there is a CUDA device: they tell what waited for what."""
+    """Request synchronisation events if there is a CUDA device: they show what waited for what."""
     if not torch.cuda.is_available():
         return {}
     make: Callable[..., Any] | None = getattr(torch._C._profiler, "_ExperimentalConfig", None)
@@ -350,7 +350,7 @@ def gloo_followed(under_way: weakref.WeakSet[Any]) -> Iterator[None]:
     Parameters
     ----------
     under_way : weakref.WeakSet
-        Takes the operations; who forgets one's ``Work`` has seen it end, or has a future for that.
+        Collects the operations, which drop out once their ``Work`` is no longer referenced.
     """
     try:
         import torch.distributed as dist
@@ -437,9 +437,9 @@ class Destination:
     world_size : int
         -1 unknown.
     source : {"torch.distributed", "environment", "option", "default"}
-        How the rank is known.
+        Source of the rank.
     numbered : bool
-        Whether every cycle of the schedule has a folder of its own.
+        Whether every cycle of the schedule has its own folder.
     """
 
     folder: Path
@@ -504,7 +504,7 @@ def find_destination(out: Path, rank: int | None, *, numbered: bool = False) -> 
 
 
 def settled(destination: Destination) -> Destination:
-    """Return a destination with the rank that ``torch.distributed`` tells by now; itself if it tells nothing new.
+    """Return the destination with the rank now known to ``torch.distributed``; itself if nothing has changed.
 
     Examples
     --------
@@ -521,7 +521,7 @@ def settled(destination: Destination) -> Destination:
 
 
 def save(destination: Destination, cycle: int, export: Callable[[str], Any]) -> Path:
-    """Let ``export`` write a trace, compress it and put it in place, whole or not at all.
+    """Let ``export`` write a trace, compress it and move it into place atomically.
 
     Returns
     -------

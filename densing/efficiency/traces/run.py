@@ -22,13 +22,13 @@ from densing.efficiency.traces.source import HEAD_BYTES, ZIP, Detail, Limits, Pr
 
 
 class Format(Protocol):
-    """What the face of a format's folder offers."""
+    """Interface of a trace format."""
 
     SUFFIXES: tuple[str, ...]
     """Suffixes of such files, before packing (``.gz``, ``.zip``)."""
 
     def recognise(self, head: bytes) -> bool:
-        """Return whether a file whose content, inflated, begins so is of this format; at most 64 KiB are shown."""
+        """Return whether a file with this beginning (inflated, at most 64 KiB) is of this format."""
 
     def read_rank(
         self,
@@ -54,13 +54,13 @@ def read_rank(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> RankTimeline:
-    """Read one trace of any format that is known; what is damaged is repaired or left out, counted and noted.
+    """Read one trace of any known format; damaged parts are repaired, or left out, counted and noted.
 
     Parameters
     ----------
     trace : TraceFile
     classifier : Classifier, optional
-        What names mean; the built-in rules if not given.
+        Meaning of names; the built-in rules if not given.
     detail : {"auto", "device", "host"}
         ``device``: device work, launches, ranges. ``host``: operators too. ``auto``: ``device``, or ``host`` where the
         trace is of no device; the processor's work is then the timeline's. A trace of a device that holds no kernel
@@ -72,7 +72,7 @@ def read_rank(
     Raises
     ------
     InputError
-        When the file cannot be read, is no trace, holds no events or passes a limit.
+        When the file cannot be read, is not a trace, holds no events or passes a limit.
     """
     kind = FORMATS[0]
     if len(FORMATS) > 1:
@@ -92,7 +92,7 @@ _MAX_MEMBERS = 4096
 
 
 class Traces(list[TraceFile]):
-    """Traces found, with notes on what was passed over."""
+    """Traces found, with notes on skipped files."""
 
     notes: tuple[Note, ...] = ()
 
@@ -112,7 +112,7 @@ def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = N
     Returns
     -------
     Traces
-        In order of the paths, by name within a folder; ``.notes`` tells which files and subfolders were passed over.
+        In order of the paths, by name within a folder; ``.notes`` lists skipped files and subfolders.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def _in_folder(folder: Path, ignored: list[Path]) -> list[TraceFile]:
 
 
 def _is_named(trace: TraceFile) -> bool:
-    """Whether a name alone tells a trace: what is damaged must not vanish from a run."""
+    """Return whether the name alone marks a trace: a damaged one must not vanish from a run."""
     name = trace.file_name
     return not name.endswith(".tar.gz") and (
         "trace" in name or not name.endswith(".json") or trace.rank_in_name() is not None
@@ -289,7 +289,7 @@ def read_timeline(
     detail : {"auto", "device", "host"}
         As in :func:`read_rank`.
     ranks : mapping of str to int, optional
-        Rank by file, where the traces do not tell it or tell it wrongly.
+        Rank by file, if the traces do not state it or state it wrongly.
 
     Returns
     -------

@@ -41,9 +41,9 @@ class TraceFile:
     member : str, optional
         Name within the archive.
     rank : int, optional
-        The rank the user says it is; what the file says is then ignored.
+        The rank given by the user, in place of the file's.
     packed : int, optional
-        Bytes that the member takes in its archive, where that is known.
+        Compressed size of the member in its archive, if known.
 
     Examples
     --------
@@ -58,7 +58,7 @@ class TraceFile:
 
     @property
     def label(self) -> str:
-        """The file as messages name it."""
+        """The file's name in messages."""
         return f"{self.path}:{self.member}" if self.member else str(self.path)
 
     @property
@@ -80,10 +80,10 @@ class TraceFile:
             return 0
 
     def rank_in_name(self) -> int | None:
-        """Return the rank that the file's name, else its folder's name, tells.
+        """Return the rank stated in the file's name, else in its folder's.
 
-        The surest word decides: ``global_rank`` before ``rank`` before ``worker`` and ``trainer``. A rank that is only
-        one within a machine or a dimension of the layout (``local_rank``, ``tp_rank``, ...) is not taken.
+        The most specific word decides: ``global_rank`` before ``rank`` before ``worker`` and ``trainer``. A rank that
+        is only one within a machine or a dimension of the layout (``local_rank``, ``tp_rank``, ...) is not taken.
 
         Examples
         --------
@@ -114,7 +114,7 @@ class TraceFile:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a reader refuses, so that a broken or hostile file meets a sentence instead of the machine's memory.
+    """Limits of a reader: a broken or hostile file gets an error message instead of exhausting memory.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class Source(io.RawIOBase):
     consumed : int
         Bytes of the file read so far.
     damage : str
-        Why the stream ended before its end; empty if it did not.
+        Why the stream ended early; otherwise empty.
     """
 
     def __init__(self, path: Path, member: str | None, label: str, limits: Limits) -> None:
@@ -186,11 +186,11 @@ class Source(io.RawIOBase):
         return f"{self.label}: {reason}"
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill some of a buffer, as much as is at hand, and return how much; 0 at the file's end.
+        """Fill a buffer with the bytes available and return their number; 0 at the end of the file.
 
         Raises
         ------
@@ -267,7 +267,7 @@ class Gunzip:
     Attributes
     ----------
     damage : str
-        Why inflating ended or what did not check; empty if nothing.
+        Why inflating ended early, or which check failed; otherwise empty.
 
     Examples
     --------
@@ -287,7 +287,7 @@ class Gunzip:
         self.damage = ""
 
     def into(self, target: memoryview) -> int:
-        """Fill some of a buffer; 0 at the end."""
+        """Fill a buffer with the bytes available and return their number; 0 at the end."""
         while True:
             if self._inflater is None and not self._begin():
                 return 0
@@ -316,7 +316,7 @@ class Gunzip:
         return 0
 
     def _begin(self) -> bool:
-        """Pass over a header; False at the end, or before what is no gzip."""
+        """Skip a header; False at the end, or if the data are not gzip."""
         length = None
         while length is None:
             length = header_length(self._held)
@@ -334,7 +334,7 @@ class Gunzip:
         return True
 
     def _finish(self) -> None:
-        """Check a stream's end, and go on to the next."""
+        """Check a stream's end and continue with the next."""
         # The checksum and the length, four bytes each; files may be padded with zeros after them.
         trailer = self._inflater.unused_data + self._held
         while len(trailer) < 8 and (block := self._read()):
@@ -347,7 +347,7 @@ class Gunzip:
 
 
 def header_length(data: bytes) -> int | None:
-    """Return the length of a gzip header, 0 if it is none, None if more bytes must be seen.
+    """Return the length of a gzip header, 0 if there is none, None if more bytes are needed.
 
     Source: RFC 1952, 2.3.
 

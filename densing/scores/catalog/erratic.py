@@ -69,7 +69,7 @@ MODEL_DIFFERENCE = 0.5
 CELL_LIMIT = 4.0
 # Below a third of the expected share a cell is near the floor, whatever the noise says.
 NEAR_FLOOR = 1 / 3
-# Smaller by a fifth at least, so that two names of one size are no relatives in this sense.
+# Smaller by a fifth at least, so that two names of one size are not relatives in this sense.
 SMALLER = 0.8
 FEWEST_BENCHMARKS = 5
 FEWEST_JUDGED = 20

@@ -716,7 +716,7 @@ def _merged_cells(
     for column in _ASKED:
         if column not in cells or not stated[column]:
             continue
-        # What stands there by word ("unknown") is no blank.
+        # What stands there by word ("unknown") is not a blank.
         worded = {name for name, cell in zip(names, cells[column], strict=True) if cell_text(cell).strip()}
         title = titles.get(column, column)
         above, before, blanks, repeats = "", "", [], False

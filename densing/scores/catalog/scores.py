@@ -333,7 +333,7 @@ def score_table(
     sampling = sampling_variance(rows["score"].to_numpy(dtype=float), items, rows["stated_se"].to_numpy(dtype=float))
     return rows.assign(
         score_se=np.sqrt(sampling + noise / averaged),
-        # A value of another protocol is no measurement of the usual one, but it is still one value.
+        # A value of another protocol is not a measurement of the usual one, but it is still one value.
         n_sources=np.maximum(measured, averaged).astype(int),
         flags=[flag if isinstance(flag, str) else "" for flag in rows["flags"]],
     )[COLUMNS]

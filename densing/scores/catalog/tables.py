@@ -344,7 +344,7 @@ def add_score(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: A
 def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str], fields: dict[str, Any]) -> list[Note]:
     folder = path if path.suffix.lower() != ".csv" else None
     file = path if folder is None else path / f"{name}.csv"
-    # A NaN is no blank cell: as its text it is refused below.
+    # A NaN is not a blank cell: as its text it is refused below.
     row = {column: cell_text(value) or str(value) for column, value in fields.items() if value is not None}
     cells: dict[str, list[Any]] = {}
     if file.exists():
@@ -519,7 +519,7 @@ def _shots_in_headers(sheet: Sheet, also: dict[str, list[str]]) -> dict[str, str
 
 
 def _long(wide: Sheet, scores: Table, shots: Mapping[str, str | None]) -> Sheet:
-    """Return a sheet with a row per score of one with a column per benchmark; an empty cell is no score.
+    """Return a sheet with a row per score of one with a column per benchmark; an empty cell is not a score.
 
     Parameters
     ----------

@@ -130,6 +130,6 @@ def _figure(row: dict[str, Any] | None, name: str) -> float | Interval | None:
 
 
 def _statuses(rows: Iterable[dict[str, Any] | None]) -> Iterator[str]:
-    """Yield what is to be said of rows that are no plain densities, each once."""
+    """Yield what is to be said of rows that are not plain densities, each once."""
     told = [formatting.status(row["status"], row["bound"]) for row in rows if row is not None and row["status"] != "ok"]
     yield from (f"; {text}" for text in dict.fromkeys(told))

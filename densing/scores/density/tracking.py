@@ -70,7 +70,7 @@ def checkpoint_densities(
     Raises
     ------
     InputError
-        When a score is no share, a count no count, or no benchmark is one of the reference's.
+        When a score is not a share, a count is not a count, or no benchmark is one of the reference's.
 
     Notes
     -----

@@ -22,7 +22,7 @@ from densing.scores.evals.measurements import checked_rows, loss_rows, metric_ro
 if TYPE_CHECKING:
     import pandas as pd
 
-# Keys of a task's results that are no metrics.
+# Keys of a task's results that are not metrics.
 _LABELS = frozenset({"alias", "name", "sample_len", "sample_count", "samples", "bypass"})
 # "A", "(B)" or "C.": the name of an option, not its text.
 LETTER = re.compile(r"^\s*\(?[A-Z]\)?[.:]?\s*$")
@@ -76,7 +76,7 @@ def result_rows(
     Raises
     ------
     InputError
-        When a metric is no number.
+        When a metric is not a number.
     """
     import pandas as pd
 

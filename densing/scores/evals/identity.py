@@ -218,7 +218,7 @@ def identify_model(spec: ModelSpec) -> ModelIdentity:
         if content is None:
             content, fixed = hub_commit(str(args[name]), str(args.get("revision", "main")))
         else:
-            # Where a folder lies is no part of what it holds.
+            # Where a folder lies is not part of what it holds.
             args[name] = content
         if name == "pretrained":
             revision, pinned = content, fixed

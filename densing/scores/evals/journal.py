@@ -6,8 +6,8 @@ which requests share a batch. Three rules make it so. Answers are written when t
 forward pass starts, or the call ends), in one transaction. Only requests without an answer reach the model, and lm-eval
 sorts and cuts these into the batches it would have reached anyway, since whole batches are missing from the front. A
 request asked twice is two requests.
-A log-likelihood that is no finite number ends the unit at its first batch and is never written: argmax over NaN picks
-a choice all the same, and chance would be stored as a score.
+A log-likelihood that is not a finite number ends the unit at its first batch and is never written:
+argmax over NaN picks a choice all the same, and chance would be stored as a score.
 Models behind an API have no forward pass to wait for: each answer is written at once.
 """
 

@@ -237,7 +237,7 @@ def model_facts(spec: ModelSpec) -> dict[str, Any]:
     Raises
     ------
     InputError
-        When the file is there but is no object, or its tokens are no number.
+        When the file is there but is not an object, or its tokens are not a number.
     """
     path = Path(str(spec.args.get("pretrained", ""))).expanduser() / FACTS
     if not spec.args.get("pretrained") or not path.is_file():

@@ -545,7 +545,7 @@ def read_run(run: RunStore | Path) -> Measurements:
     Raises
     ------
     InputError
-        When the folder is no run.
+        When the folder is not a run.
     """
     store = run if isinstance(run, RunStore) else RunStore(run)
     if not isinstance(run, RunStore) and not is_run(store.folder):

@@ -30,7 +30,7 @@ def read_texts(path: Path | str) -> tuple[pd.DataFrame, list[Note]]:
     -------
     texts : pandas.DataFrame
         Columns :data:`COLUMNS`: ``text`` holds every text of the document one below the other (of a document without
-        any, its prompt and its choices; of a prompt, what follows its last blank line: examples are no words of the
+        any, its prompt and its choices; of a prompt, what follows its last blank line: examples are not words of the
         item), ``fields`` its short texts and small whole numbers by name,
         ``bytes`` how long it is as text.
     notes : list of Note

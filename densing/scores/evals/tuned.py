@@ -44,7 +44,7 @@ def merge(model: Any, folder: Path) -> Any:
     Raises
     ------
     ValueError
-        When the adapter holds what is no number.
+        When the adapter holds what is not a number.
     """
     from peft import PeftModel
 

@@ -444,7 +444,7 @@ def _descend(
         accepted = alive[better]
         phi[accepted] = trial[better]
         value[accepted], gradient[accepted], curvature[accepted] = (part[better] for part in new)
-        # A step cut off by a bound may promise an increase: that is no convergence but a call for damping.
+        # A step cut off by a bound may promise an increase: that is not convergence but a call for damping.
         small = (promised >= 0) & (promised <= tolerance * value[alive] + floor[alive])
         # On the curve to rounding there is nothing left to descend, however ill-determined the way there was.
         done = (small & (damping[alive] <= LAMBDA_DONE)) | (value[alive] <= floor[alive])

@@ -285,8 +285,8 @@ def leave_one_out(
     -------
     LeaveOneOut
         Abilities are compared on the benchmarks of the general basket that both fits hold, each with the weight that
-        it has there. A move of all models together is no error of density, which compares models with each other, and
-        stands in a column of its own.
+        it has there. A shift of all models together is not an error of density, which compares models, and
+        has a column of its own.
 
     Raises
     ------

@@ -154,7 +154,7 @@ class TaskFit:
     quality : pandas.DataFrame
         A row per law: ``law, r2, rollout_mean, rollout_worst``.
     notes : tuple of Note
-        Where the task is no power law, or at chance.
+        Where the task is not a power law, or at chance.
     """
 
     task: str

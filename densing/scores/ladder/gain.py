@@ -111,7 +111,7 @@ def pair_table(losses: pd.DataFrame, arm: str, baseline: str = PLAIN) -> tuple[p
     pairs : pandas.DataFrame
         ``size, seed, tokens, params, params_arm, plain, arm``; an arm that prunes keeps fewer parameters.
     unmatched : pandas.DataFrame
-        ``arm, size, seed, tokens, reason``: cells of one of the two alone, and losses that are no positive numbers.
+        ``arm, size, seed, tokens, reason``: cells of one of the two alone, and losses that are not positive numbers.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def pair_table(losses: pd.DataFrame, arm: str, baseline: str = PLAIN) -> tuple[p
         for side, name, other in (("left_only", baseline, arm), ("right_only", arm, baseline))
     ]
     known = pd.concat(bad)
-    # A cell whose loss is no number is listed once, as that.
+    # A cell whose loss is not a number is listed once, as that.
     unmatched = pd.concat([known, *alone], ignore_index=True)
     if len(known):
         cells = set(known[list(PAIR)].itertuples(index=False, name=None))

@@ -30,7 +30,7 @@ STEP_OVERHEAD = 1_200_000
 
 
 class DivergedError(DensingError):
-    """A run's loss is no number any more."""
+    """A run's loss is no longer a number."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Teacher:
     Raises
     ------
     InputError
-        When it cannot be found, cannot be loaded, has no such layer or no stack of layers, or holds what is no number.
+        When it cannot be found or loaded, has no such layer or stack of layers, or holds a value that is not a number.
     """
 
     def __init__(self, name: str | Path, layer: int = 0, device: str = "cpu") -> None:

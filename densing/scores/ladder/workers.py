@@ -147,7 +147,7 @@ def train(
     WorkerError
         When a worker was killed; what it had checkpointed is kept.
     DivergedError
-        When a run's loss is no number any more, after the others are done.
+        When a run's loss is no longer a number, after the others are done.
     """
     todo = [run for run in runs if not all(run.exported(folder, budget) for budget in run.budgets)]
     # Seed by seed, so that a ladder is whole early; the costliest first, so that the cheap ones fill the end.

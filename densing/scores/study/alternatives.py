@@ -121,7 +121,7 @@ class Spec:
 def specs(catalog: Catalog, *, joint: bool = False) -> Iterator[Spec]:
     """Yield the combinations: every shipped reference and window; other denominators and dates for the means and MMLU.
 
-    ``joint`` adds the joint scale, its mean and its skills: it is fitted to the catalog, so it is asked for.
+    ``joint`` adds the joint scale, its mean and its skills: it must be fitted to the catalog, so it is optional.
     """
     for benchmark in ("mean", *SKILLS) if joint else ():
         for window in WINDOWS:
@@ -167,9 +167,9 @@ def multiverse(
     catalog : Catalog
         Models and scores.
     headline : Spec, optional
-        The combination that the headline uses, marked in the table; added where it is none of the usual ones.
+        The headline's combination, marked in the table; added if it is not among the usual ones.
     selection : Selection, optional
-        Which models every combination uses; whether their dates must be sourced is varied.
+        Models of every combination; whether their dates must be sourced is varied.
     guard, tokens
         As in :func:`densing.scores.density.estimate_density` and, for two-step references, :func:`load_reference`.
     asked : tuple of str or None
@@ -177,7 +177,7 @@ def multiverse(
     seed : int
         Seed of intervals and permutations.
     keep : bool
-        Whether the table is kept in the cache folder, and read from there for the same catalog, fits and choices.
+        Whether the table is cached, and read from the cache for the same catalog, fits and options.
     step : callable
         Called with a label and the share done.
 
@@ -280,7 +280,7 @@ def sensitivity(
     seed: int = 0,
     keep: bool = False,
 ) -> pd.DataFrame:
-    """Return the headline's doubling times under the choices that move it, one at a time.
+    """Return the headline's doubling times under alternative choices, changed one at a time.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def sensitivity(
     Returns
     -------
     pandas.DataFrame
-        Columns :data:`SENSITIVITY_COLUMNS`: what was chosen otherwise, doubling times with their intervals, models and
+        Columns :data:`SENSITIVITY_COLUMNS`: the alternative choice, doubling times with their intervals, models and
         families, the last release; the headline's own row first. Empty where the densities are of another reference,
         and without the choices under which nothing could be estimated.
 
@@ -375,7 +375,7 @@ def sensitivity(
 
 
 def _both_means(data: TrendData, seed: int) -> tuple[Slope, ...]:
-    """The mean pace over the window and over its last twelve months; a straight line's where no more can be said."""
+    """Return the mean pace over the window and its last twelve months; of a straight line if the data allow no more."""
     try:
         fit = fit_pace(data, seed=seed)
     except FitError:
@@ -421,7 +421,7 @@ def replication(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Split:
-    """The pace before and after ChatGPT, or the reason why it cannot be told.
+    """The pace before and after ChatGPT, or the reason why it cannot be estimated.
 
     Parameters
     ----------
@@ -495,7 +495,7 @@ class Pace:
 
     @classmethod
     def of(cls, slope: Slope) -> Pace:
-        """Read it off an estimate."""
+        """Return the pace of an estimate."""
         return cls(slope.slope, slope.lo, slope.hi, slope.doubling_months, *slope.doubling_interval, slope.n)
 
 
@@ -550,7 +550,7 @@ def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap:
 
 
 def unfit(reference: Reference, benchmark: str) -> str:
-    """Return why a reference must not be used to read a benchmark's scores; empty when it may."""
+    """Return why a reference must not be used for a benchmark's scores; otherwise empty."""
     if reference.benchmark != benchmark:
         return f"reference {reference.name} was fitted on {reference.benchmark}, not on {benchmark}"
     return next((note.message for note in reference.notes if note.severity == "error"), "")

@@ -42,14 +42,14 @@ BATCH = "4"
 
 @dataclass(frozen=True)
 class LocalEvaluation:
-    """What was measured here and what it says, or why nothing was.
+    """Results measured here and their densities, or why there are none.
 
     Parameters
     ----------
     densities : RunDensities, optional
         By loss and by score, per task and combined; None when nothing was measured.
     measurements, models : pandas.DataFrame
-        What lm-eval measured, and on what.
+        Results of lm-eval, and the models measured.
     among : DensityResult, optional
         The catalog's models on the same ladder's mean reference, every parameter counted.
     placed : DensityResult, optional
@@ -86,14 +86,14 @@ def place_measured(
     tokens: float | None = None,
     seed: int = 0,
 ) -> LocalEvaluation:
-    """Read a run on the OLMo ladder and set it beside the catalog's models on the same reference.
+    """Compute a run's densities on the OLMo ladder, beside the catalog's models on the same reference.
 
     Parameters
     ----------
     measurements, models : pandas.DataFrame
         As for :func:`densing.scores.density.run_densities`.
     catalog : Catalog
-        Whose models stand beside it.
+        Provides the models for comparison.
     released : mapping, optional
         Release date per measured model.
     tokens, seed
@@ -129,16 +129,16 @@ def measure_bundled(
     tokens: float | None = None,
     progress: Callable[[Progress], object] = lambda progress: None,
 ) -> LocalEvaluation:
-    """Evaluate the bundled model, or read its results in the folder, and place it.
+    """Evaluate the bundled model, or read stored results, and rank it.
 
     Parameters
     ----------
     folder : path
         The result store; what it holds is not evaluated again.
     catalog : Catalog
-        Whose models stand beside it.
+        Provides the models for comparison.
     fast : bool
-        On a quarter of the items. The suite's documents stand in random order, so these are a random sample.
+        On a quarter of the items. The suite's documents are in random order, so these are a random sample.
     tokens
         As for :func:`densing.scores.density.run_densities`.
     progress : callable, optional
@@ -177,7 +177,7 @@ def measure_bundled(
 def background_evaluation(
     folder: Path, catalog: Catalog, *, fast: bool = False, tokens: float | None = None
 ) -> Iterator[Callable[[Callable[[Progress], object]], LocalEvaluation]]:
-    """Do :func:`measure_bundled` in a process of its own, while this one goes on with the study.
+    """Run :func:`measure_bundled` in a subprocess while this process continues with the study.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ LINKS: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] =
 
 @dataclass(frozen=True, repr=False)
 class Recovery(Readable):
-    """How near the headline comes to a truth that is known.
+    """How close the headline comes to a known truth.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Recovery(Readable):
 
     @property
     def sentence(self) -> str:
-        """What the worlds say of the scale, and of models of which some skills were not measured."""
+        """Say what the worlds show about the scale, and about models with unmeasured skills."""
         parts = []
         for group, rows in self.table.groupby("group", sort=False):
             ratio = rows["estimate"] / rows["known"]
@@ -111,12 +111,12 @@ def recover_trend(
     fit: Callable[..., JointScale] = fit_joint,
     step: Callable[[str, float], None] = lambda label, share: None,
 ) -> Recovery:
-    """Simulate scores with a known doubling time on the catalog's cells, and estimate it as the headline does.
+    """Simulate scores with a known doubling time on the catalog's cells, and estimate it like the headline.
 
     Parameters
     ----------
     catalog : Catalog
-        Whose models, dates, sizes and cells are used; its scores only set how hard every test is.
+        Provides models, dates, sizes and cells; its scores only set the difficulty of every test.
     worlds : int
         One fit of the joint scale each, a minute or two for the embedded catalog. Links and paces take turns.
     months : sequence of float
@@ -207,7 +207,7 @@ def _simulate(
 
 
 def _compared(result: DensityResult, truth: pd.Series, months: float) -> dict[str, Any]:
-    """Set the estimate beside what known densities give, and the densities beside the truth."""
+    """Compare the estimate with that from known densities, and the densities with the truth."""
     data = TrendData.from_density(result).window(SINCE, None)
     true = truth.reindex(data.model).to_numpy(dtype=float)
     estimate = HEADLINE.fit(data)

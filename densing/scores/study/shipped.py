@@ -25,7 +25,7 @@ TARGET = "density"
 
 
 def shipped_vintages(catalog: Catalog, folder: Path = FOLDER) -> pd.DataFrame:
-    """Return the vintages of this catalog; empty where it is another one.
+    """Return the shipped vintages; empty for another catalog than the embedded one.
 
     Examples
     --------
@@ -47,13 +47,13 @@ def shipped_backtest(
     basket: str = GENERAL,
     seed: int = 0,
 ) -> ForecastBacktest | None:
-    """Return the back-tests of forecasts of density on this catalog; None where it is another one, or not as usual.
+    """Return the shipped back-tests of density forecasts; None for another catalog or other options.
 
     Parameters
     ----------
     catalog : Catalog
     folder : Path
-        Where the tables lie.
+        Folder of the tables.
     selection, basket, seed
         Of :func:`densing.scores.trend.backtest_forecasts`; what is shipped was made with its defaults.
     """
@@ -96,7 +96,7 @@ def _write(table: pd.DataFrame, catalog: Catalog, path: Path) -> None:
 
 
 def main() -> None:
-    """Fit the joint scales of the embedded catalog, work out its vintages and back-tests, and keep all three."""
+    """Fit the joint scales of the embedded catalog, compute its vintages and back-tests, and store all three."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", type=Path, default=FOLDER)
     folder = parser.parse_args().out

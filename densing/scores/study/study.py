@@ -105,7 +105,7 @@ class StudyOptions:
     seed : int
         Random seed.
     today : str, optional
-        Forecasts for dates before it are scored or left out; the present day by default.
+        Forecasts for earlier dates are scored or left out; the present day by default.
     origins : tuple of str
         Dates at which the joint scale's forecasts are tested; none for no such test.
 
@@ -135,14 +135,14 @@ class StudyOptions:
 
 @dataclass(frozen=True)
 class PastForecast:
-    """The headline's own forecast, where its time has passed or later models were measured.
+    """The headline's own forecast, if its date has passed or later models were measured.
 
     Parameters
     ----------
     made, end : Timestamp
-        The newest release behind it, and the last date it was made for.
+        The newest release behind it, and the last date it covers.
     score : ForecastScore or None
-        What came; None without a later model that was measured.
+        Its score against outcomes; None without a measured later model.
     """
 
     made: pd.Timestamp
@@ -157,9 +157,9 @@ class WinningForecast:
     Parameters
     ----------
     backtest : ForecastBacktest
-        Forecasts from the dates of :class:`StudyOptions`, and what came.
+        Forecasts from the dates of :class:`StudyOptions`, compared with outcomes.
     outlook : Outlook
-        What the winner says of models to come.
+        The winner's forecast of models to come.
     """
 
     backtest: ForecastBacktest
@@ -188,7 +188,7 @@ class WinningForecast:
 
 @dataclass(frozen=True)
 class ComparisonTrend:
-    """Another reference over another window, beside the headline.
+    """Another reference over another window, for comparison with the headline.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ class Study(Readable):
     options : mapping
         Reference, benchmark, since, until, denominator, guard, seed.
     selection : str
-        Which models the headline uses, as a phrase.
+        Models of the headline, as a phrase.
     reference : Reference
         The headline's reference.
     density : DensityResult
@@ -232,7 +232,7 @@ class Study(Readable):
     multiverse : pandas.DataFrame
         Every other reasonable choice of reference, benchmark, window, denominator and dates.
     sensitivity : pandas.DataFrame
-        The headline with other models of the same joint scale; empty on other references.
+        The headline with other selections of models on the same joint scale; empty on other references.
     split : Split
         The pace before and after ChatGPT.
     replication : pandas.DataFrame
@@ -245,28 +245,28 @@ class Study(Readable):
     past_forecast : PastForecast, optional
         Where the headline's forecast can be scored or has passed.
     backtest : Backtest
-        How earlier forecasts by the trend that ends last would have fared.
+        How earlier forecasts by the trend that ends last would have performed.
     corollaries : pandas.DataFrame
-        What follows from the doubling time.
+        Consequences of the doubling time.
     provenance : pandas.DataFrame
         Sources with licence, attribution and number of rows used.
     versions, hashes : mapping
-        What produced the figures, and from what.
+        Software and inputs behind the figures.
     notes : tuple of Note
         What to keep in mind. Of a part that could not be made (``beside``, ``answers``, ``tested``) one with code
         ``part-missing`` says why; its details name the ``part``.
     measured : LocalEvaluation, optional
-        A model evaluated here, or why none was.
+        A model evaluated here, or why there is none.
     placed : Placed, optional
         A user's models on the headline's reference; the headline is estimated without them.
     answers : Answers, optional
         Of :func:`densing.scores.trend.answer_questions`, on the joint scale.
     tested : WinningForecast, optional
-        The forecast that won its test; None on other references, and where too little is known for any.
+        The forecast that won its test; None on other references, or if too little is known for any.
     recall : str
-        What to know of facts before a doubling time of other skills is quoted; empty on other references.
+        Caveat about facts that belongs to a doubling time of other skills; empty on other references.
     vintages : pandas.DataFrame
-        What the headline would have said at earlier dates, see :func:`vintages`; empty on other references, windows and
+        The headline at earlier dates, see :func:`vintages`; empty on other references, windows and
         catalogs.
     compute : pandas.DataFrame
         FLOPs of the training of every model of the catalog, see :func:`densing.scores.catalog.training_compute`.
@@ -318,7 +318,7 @@ class Study(Readable):
     vintages: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=VINTAGES))
 
     def card(self) -> Card:
-        """Return what is shown: the headline with its reference, selection and estimators."""
+        """Return the card: the headline with its reference, selection and estimators."""
         card = self.trend.card()
         reference = f"{self.reference.name}, {self.reference.benchmark}"
         facts = {**card.facts, "reference": reference, "selection": self.selection}
@@ -328,7 +328,7 @@ class Study(Readable):
 
     @property
     def beside(self) -> ComparisonTrend | None:
-        """The former name of ``comparison``; it warns and goes with the next version."""
+        """Former name of ``comparison``; warns, and will be removed in the next version."""
         warnings.warn("Study.beside is now Study.comparison", DeprecationWarning, stacklevel=2)
         return self.comparison
 
@@ -345,7 +345,7 @@ class Study(Readable):
 
     @property
     def precision(self) -> str:
-        """What would narrow the headline's interval, where its ends differ by more than a factor of two; else empty."""
+        """What would narrow the headline's interval if its ends differ by more than a factor of two, else empty."""
         return precision(self.trend)
 
 
@@ -494,7 +494,7 @@ def run_study(
 
 
 def _part(name: str, make: Callable[[], Part], missing: list[Note]) -> Part | None:
-    """Return a part of the study; None where it cannot be made, and a note says why."""
+    """Return a part of the study, or None and a note that says why."""
     try:
         return make()
     except DensingError as error:
@@ -503,7 +503,7 @@ def _part(name: str, make: Callable[[], Part], missing: list[Note]) -> Part | No
 
 
 def _within(result: DensityResult, since: str | None, until: str | None) -> DensityResult:
-    """Take the models released outside a window out of the headline; ``stratum`` says so."""
+    """Exclude the models released outside a window from the headline; ``stratum`` says so."""
     released, stratum = result.table["released"], result.table["stratum"]
     inside = pd.Series(True, index=result.table.index)
     if since is not None:
@@ -540,7 +540,7 @@ def _comparison(catalog: Catalog, options: StudyOptions) -> ComparisonTrend | No
 
 
 def _tested(catalog: Catalog, options: StudyOptions, step: Step) -> WinningForecast | None:
-    """The forecast that won its test; None where none was asked for."""
+    """Return the forecast that won its test; None if none was asked for."""
     if not options.origins:
         return None
     shared: dict[str, Any] = {
@@ -558,7 +558,7 @@ def _tested(catalog: Catalog, options: StudyOptions, step: Step) -> WinningForec
 
 
 def _recall(trend: TrendResult) -> str:
-    """What models know by heart, beside the headline's own pace."""
+    """Return the caveat about facts, beside the headline's own pace."""
     months = float(trend.headline["doubling_months"])
     recall = load_recall()
     pace = {"pace_months": months} if math.isfinite(months) and months > 0 else {}
@@ -570,7 +570,7 @@ def _recall(trend: TrendResult) -> str:
 
 
 def precision(trend: TrendResult) -> str:
-    """Return what would narrow a wide interval, from the shares of its variance; empty where it is not wide.
+    """Return what would narrow a wide interval, from the shares of its variance; otherwise empty.
 
     Parameters
     ----------
@@ -579,7 +579,7 @@ def precision(trend: TrendResult) -> str:
     Returns
     -------
     str
-        Empty where the ends differ by a factor of at most :data:`WIDE`, or one of them is missing.
+        Empty if the ends differ by a factor of at most :data:`WIDE`, or one of them is missing.
     """
     low, high = float(trend.headline["lo"]), float(trend.headline["hi"])
     shares = trend.checks.variance_shares

@@ -49,35 +49,35 @@ Step = Callable[[str, float], None]
 
 @dataclass(frozen=True, repr=False)
 class Today(Readable):
-    """Everything that the page on density today says.
+    """All content of the page on density today.
 
     Parameters
     ----------
     evaluators : pandas.DataFrame
-        Who measured what, see :func:`densing.scores.catalog.evaluator_table`.
+        What each evaluator measured, see :func:`densing.scores.catalog.evaluator_table`.
     cells : Cells
     scale : JointScale
     links : Links
     left_out : LeaveOneOut
         The scale without each of the larger evaluators.
     validation : Validation
-        Cells that the scale had not seen, beside its rivals.
+        Prediction of held-out cells, compared with rival scales.
     recovery : Recovery
-        A known doubling time, from scores simulated with the catalog's gaps.
+        Recovery of a known doubling time from scores simulated with the catalog's gaps.
     trends : mapping of str to TrendResult
         The doubling time on the general basket (``mean``), every skill and other languages.
     sensitivity, counted : pandas.DataFrame
         The headline under other choices, and the table of its own models.
     vintages : pandas.DataFrame
-        What the headline would have said at earlier dates; empty for another catalog than the embedded one.
+        The headline at earlier dates; empty for another catalog than the embedded one.
     answers : Answers
     recall : RecallReplication
     backtest : ForecastBacktest
         Forecasts of the past.
     outlook : Outlook
-        What the forecaster that won says of models to come.
+        The winning forecaster's forecast of models to come.
     selection : str
-        Which models the trends use, as a phrase.
+        Models of the trends, as a phrase.
     digest : str
         Of the catalog.
 
@@ -105,16 +105,16 @@ class Today(Readable):
     digest: str
 
     def card(self) -> Card:
-        """Return what is shown: the headline, and the doubling time of every basket."""
+        """Return the card: the headline, and the doubling time of every basket."""
         facts = {name: trend.text for name, trend in self.trends.items()}
         return Card(self.trends["mean"].title, facts, self.answers.table)
 
 
 def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step = lambda label, share: None) -> Today:
-    """Work out everything that the page on density today says; half an hour on two cores for the embedded catalog.
+    """Compute the page on density today; half an hour on two cores for the embedded catalog.
 
     Fits of frozen catalogs, refits without an evaluator, every split of the validation and the simulated worlds are
-    kept in the cache folder as soon as they are there: a run that was cut off goes on where it was.
+    cached as soon as they exist: an interrupted run resumes where it stopped.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
 
 
 def _validated(cells: Cells, catalog: Catalog, seeds: Sequence[int], step: Step) -> Validation:
-    """Validate the scale split by split, each kept on its own."""
+    """Validate the scale split by split; each is cached separately."""
     released = catalog.models[["model", "released"]]
     jobs = [(split, seed) for split in SPLITS for seed in seeds]
     parts = []

@@ -87,7 +87,7 @@ def place_scores(
     guard: float = 3.0,
     seed: int = 0,
 ) -> Placed:
-    """Place a user's models among others, on a reference that they do not move.
+    """Rank a user's models among others, on a reference that they do not change.
 
     Parameters
     ----------
@@ -96,9 +96,9 @@ def place_scores(
     catalog : Catalog
         The one behind the reference.
     reference : Reference
-        A joint one reads whatever benchmarks of its scale the table holds; another needs its own.
+        A joint reference uses all benchmarks of its scale that the table holds; any other needs its own benchmark.
     among : DensityResult
-        Whom they are ranked among.
+        The models they are ranked among.
     denominator, guard, seed
         As in :func:`densing.scores.density.estimate_density`.
 

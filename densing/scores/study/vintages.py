@@ -63,17 +63,17 @@ def vintages(
     seed: int = 0,
     step: Step = lambda label, share: None,
 ) -> pd.DataFrame:
-    """Return what the headline would have said at earlier dates, everything refitted on what was known then.
+    """Return the headline at earlier dates, everything refitted on what was known then.
 
     Parameters
     ----------
     catalog : Catalog
     dates : iterable of date-like, optional
-        The last days that count; the ends of half-years since 2023 and the newest release by default.
+        Cut-off dates; the ends of half-years since 2023 and the newest release by default.
     since : str, optional
         Beginning of the window.
     selection : Selection, optional
-        Which models lead.
+        Models of the headline.
     guard : float
         See :func:`densing.scores.density.estimate_density`.
     scale : callable
@@ -122,7 +122,7 @@ def vintages(
 
 
 def vintage_sentence(table: pd.DataFrame) -> str:
-    """Say how the headline moved from the first vintage to the last; empty where fewer than two have one.
+    """Say how the headline changed from the first vintage to the last; empty if fewer than two have one.
 
     Examples
     --------

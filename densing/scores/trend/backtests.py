@@ -62,7 +62,7 @@ QUANTILES = {"lo90": 0.05, "lo50": 0.25, "mid": 0.5, "hi50": 0.75, "hi90": 0.95}
 
 
 def crps(draws: Array, outcome: Array) -> Array:
-    r"""Return the continuous ranked probability score of draws, exact for the distribution that they are.
+    r"""Return the continuous ranked probability score of draws, exact for their empirical distribution.
 
     .. math:: \frac1R \sum_r |x_r - y| - \frac1{R^2} \sum_r (2 r - R - 1)\, x_{(r)}
 
@@ -98,9 +98,9 @@ def crps(draws: Array, outcome: Array) -> Array:
 
 
 def freeze(catalog: Catalog, origin: Any) -> Catalog:
-    """Return the catalog without all that later models brought: their scores, their benchmarks, their evaluators.
+    """Return the catalog as of a date: without later models, their scores, their benchmarks and their evaluators.
 
-    Models without a date are left out, too, and so are those dated to a month that was not over.
+    Models without a date are left out too, and so are those dated to a month that was not over.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def _origin(origin: Any) -> pd.Timestamp:
 
 
 def _released(models: pd.DataFrame, end: str) -> pd.Series:
-    """First or last day on which a model may have been released: a month where only that is known."""
+    """Return the first or last day on which a model may have been released, given a date or only a month."""
     released = pd.to_datetime(models["released"])
     if "released_precision" not in models:
         return released
@@ -149,17 +149,17 @@ def _released(models: pd.DataFrame, end: str) -> pd.Series:
 
 @dataclass(frozen=True, repr=False)
 class ForecastBacktest(Readable):
-    """How forecasts from earlier dates fared.
+    """Forecasts made from earlier dates, compared with outcomes.
 
     Parameters
     ----------
     table : pandas.DataFrame
         One row per origin (of several also ``all``, their mean), target and forecaster: ``n`` (scores, or models),
-        ``models, families, unit, crps, mae``, ``bias`` (what came minus the middle of the forecast), the shares
+        ``models, families, unit, crps, mae``, ``bias`` (outcome minus the middle of the forecast), the shares
         ``cover50, cover90`` inside the intervals, and the CRPS skill ``vs_nearest`` and ``vs_still`` (1 is perfect, 0
         is no better) with ``lo`` and ``hi``, 90 %, families resampled. Each model counts once.
     cases : pandas.DataFrame
-        One row per origin, target, forecaster and thing forecast: what was forecast (``mid, lo50, hi50, lo90, hi90``)
+        One row per origin, target, forecaster and item forecast: the forecast (``mid, lo50, hi50, lo90, hi90``)
         and what ``came``, ``crps, pit``; ``linked`` says whether any test of the model was known at the origin.
     origins : pandas.DataFrame
         One row per origin: ``origin, status, models, families, sentence``; status is ``ok``, ``few families``, ``no
@@ -167,9 +167,9 @@ class ForecastBacktest(Readable):
     forecasters : tuple of str
         Names, the simplest first.
     labels : mapping of str to str
-        What each assumes.
+        Assumption of each.
     months : float
-        How far each forecast reached.
+        Horizon of each forecast.
 
     See Also
     --------
@@ -185,7 +185,7 @@ class ForecastBacktest(Readable):
 
     @cached_property
     def notes(self) -> tuple[Note, ...]:
-        """What to keep in mind: models without a known test, dates with few families, or that nothing was tested."""
+        """Caveats: models without a known test, dates with few families, or that nothing was tested."""
         notes = []
         unlinked = sorted(set(self.cases.loc[~self.cases["linked"].astype(bool), "model"]))
         if unlinked:
@@ -208,7 +208,7 @@ class ForecastBacktest(Readable):
         return tuple(notes)
 
     def pit(self, bins: int = 10) -> pd.DataFrame:
-        """Return the histogram of where outcomes fell in their forecasts: share per bin, 1 / bins if calibrated.
+        """Return the histogram of the outcomes' quantiles in their forecasts: share per bin, 1 / bins if calibrated.
 
         Returns
         -------
@@ -226,13 +226,13 @@ class ForecastBacktest(Readable):
         return pd.DataFrame(rows, columns=["target", "forecaster", *(f"{end:.2g}" for end in ends[1:])])
 
     def models(self, forecaster: str) -> pd.DataFrame:
-        """Return what one forecaster said of every later model, beside what came.
+        """Return one forecaster's forecast of every later model, beside the outcome.
 
         Returns
         -------
         pandas.DataFrame
-            One row per origin and model: ``origin, model, family, released, params, linked``; ``density`` that came and
-            the ``forecast`` with ``lo90, hi90``; how many ``scores`` were forecast, their mean ``points`` and
+            One row per origin and model: ``origin, model, family, released, params, linked``; the measured ``density``
+            and the ``forecast`` with ``lo90, hi90``; how many ``scores`` were forecast, their mean ``points`` and
             ``points_forecast``, and the share ``inside90``.
 
         Raises
@@ -341,9 +341,9 @@ def backtest_forecasts(
     months : float
         Models released within this many months after an origin are forecast.
     selection : Selection, optional
-        Which models speak and are forecast; dense base models with a sourced date by default.
+        Models that are used and forecast; dense base models with a sourced date by default.
     basket : str
-        What abilities and densities are read on: ``general`` (or ``mean``), a skill, ``multilingual`` or a language.
+        Benchmarks behind abilities and densities: ``general`` (or ``mean``), a skill, ``multilingual`` or a language.
     forecasters : sequence of Forecaster
         The simplest first.
     scale : callable
@@ -432,13 +432,13 @@ class Choice:
     Parameters
     ----------
     forecaster : str
-        The simplest of those that cannot be told from the best.
+        The simplest of those that do not differ significantly from the best.
     target : str
-        What was forecast: ``score``, ``ability`` or ``density``.
+        ``score``, ``ability`` or ``density``.
     lowest : str
-        The one with the lowest mean CRPS; empty where no back-test was possible.
+        The one with the lowest mean CRPS; empty if no back-test was possible.
     tied : tuple of str
-        Those whose paired interval against it holds zero, itself included.
+        Those whose paired interval against it contains zero, including itself.
     sentence : str
     """
 
@@ -450,17 +450,18 @@ class Choice:
 
 
 def best_forecaster(result: ForecastBacktest, target: str = "density", seed: int = 0) -> Choice:
-    """Return the forecaster that wins: the lowest mean CRPS over origins, ties to the simpler one.
+    """Return the winner: the forecaster with the lowest mean CRPS over origins; of ties the simpler one.
 
-    A tie is a paired difference from the lowest whose 90 % interval, families resampled, holds zero. Simpler is what
-    stands earlier in ``result.forecasters``. Without any back-test the simplest is taken, and the sentence says so.
+    A tie is a paired difference from the lowest whose 90 % interval, families resampled, contains zero. Forecasters
+    are ordered by simplicity in ``result.forecasters``. Without a back-test the simplest is taken, and the sentence
+    says so.
 
     Parameters
     ----------
     result : ForecastBacktest
     target : {"density", "ability", "score"}
     seed : int
-        Of the resampled families.
+        Seeds the resampling of families.
 
     Raises
     ------
@@ -499,17 +500,17 @@ def best_forecaster(result: ForecastBacktest, target: str = "density", seed: int
 
 @dataclass(frozen=True, repr=False)
 class Outlook(Readable):
-    """What the winning forecaster says of models to come.
+    """The winning forecaster's forecast of models to come.
 
     Parameters
     ----------
     choice : Choice
-        Who forecasts, and why.
+        The forecaster, and why it was chosen.
     table : pandas.DataFrame
         One row per date and size: ``released, params``, ``density`` with ``lo50, hi50, lo90, hi90``, and ``ability``:
         of a single model to come, not of the densest.
     since : Timestamp
-        The last release that is known.
+        The last known release.
     sentence : str
         The forecast in words.
     notes : tuple of Note
@@ -556,7 +557,7 @@ def forecast_now(
     seed: int = 0,
     step: Callable[[str, float], None] = lambda label, share: None,
 ) -> Outlook:
-    """Forecast the models of the months after the last release, by the forecaster that won the back-test.
+    """Forecast the models of the months after the last release with the forecaster that won the back-test.
 
     Parameters
     ----------
@@ -640,7 +641,7 @@ def forecast_now(
 
 @dataclass(frozen=True)
 class _Ground:
-    """What forecasters know, and the frozen reference that turns abilities into densities."""
+    """The known models, and the frozen reference that turns abilities into densities."""
 
     known: Known
     scale: JointScale
@@ -651,7 +652,7 @@ class _Ground:
         return self.scale.ability(self.basket, vectors)
 
     def log_density(self, ability: Array, log_params: Array) -> Array:
-        """Of draws (R, m), each read on the reference's draw of its own."""
+        """Return ln densities of draws (R, m), each read on the matching draw of the reference."""
         level, slope = self.reference.fit.draws[:, :1], self.reference.fit.draws[:, 1:]
         return np.asarray((ability - level) / slope - log_params)
 
@@ -677,7 +678,7 @@ def _reference_name(basket: str) -> str:
 def _later(
     catalog: Catalog, origin: pd.Timestamp, months: float, selection: Selection | None
 ) -> tuple[str, str, pd.DataFrame]:
-    """Return status, sentence and the selection's models of the months after an origin."""
+    """Return status, sentence and the selected models of the months after an origin."""
     models = catalog.models
     end = origin + pd.Timedelta(days=months * DAYS_PER_MONTH)
     after = models[(_released(models, "first") > origin) & (pd.to_datetime(models["released"]) <= end)]
@@ -697,7 +698,7 @@ def _later(
 
 
 def _rows(models: pd.DataFrame) -> pd.DataFrame:
-    """Return what a forecaster may know of models, by date and name."""
+    """Return what a forecaster may know about models, by date and name."""
     released = pd.to_datetime(models["released"])
     rows = pd.DataFrame(
         {
@@ -719,7 +720,7 @@ def _frozen(
     scale: Callable[[Catalog], JointScale],
     seed: int,
 ) -> tuple[_Ground | None, str]:
-    """Fit everything on a frozen catalog, or say why nothing can be."""
+    """Fit everything on a frozen catalog, or say why that is impossible."""
     labels = strata(frozen, selection).set_index("model")["stratum"]
     rows = _rows(frozen.models[frozen.models["model"].map(labels).eq("headline")])
     recent = rows[rows["days"] >= 0]
@@ -769,7 +770,7 @@ def _frozen(
 
 
 def _measured(later: pd.DataFrame, full: _Full) -> pd.DataFrame:
-    """Return the later models that enough scores speak of."""
+    """Return the later models with enough scores."""
     count = full.scale.cells.table["model"].value_counts()
     return later[later["model"].map(count).fillna(0) >= FEWEST_CELLS].reset_index(drop=True)
 
@@ -865,7 +866,7 @@ def _outcome(cases: pd.DataFrame, origin: pd.Timestamp, months: float) -> tuple[
 
 
 def _resampled(cases: pd.DataFrame, names: Sequence[str], seed: int) -> tuple[Array, Array]:
-    """Mean CRPS of each forecaster (F,), and with families weighted anew (RESAMPLES, F).
+    """Return the mean CRPS of each forecaster (F,), and with reweighted families (RESAMPLES, F).
 
     Each model counts once within its origin, each origin once. Weights of families are exponential (Bayesian bootstrap)
     and the same for all forecasters, so that differences are paired.

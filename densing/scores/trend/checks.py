@@ -93,7 +93,7 @@ class WithoutGroup:
     ----------
     group : str
     families : tuple of str
-        Those of the group that have models here.
+        Members of the group that have models here.
     n : int
         Their models.
     slope_per_day, doubling_months, lo, hi : float, optional
@@ -114,14 +114,14 @@ class WithoutGroup:
 
 @dataclass(frozen=True)
 class ClusterCounts:
-    """What the interval rests on.
+    """The clusters behind the interval.
 
     Parameters
     ----------
     clusters : int
-        Families, or what else is taken as independent.
+        Families, or another unit taken as independent.
     largest_share : float
-        Share of the rows that the largest has.
+        Share of the rows in the largest cluster.
     censored_above, censored_below, observed : int
         Rows.
     critical_value, residual_sd : float
@@ -151,7 +151,7 @@ class ByOrganisation:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The worlds behind size and power of the tests: how many, and the shocks estimated from the data."""
+    """The worlds behind size and power of the tests: their number, and the scatter estimated from the data."""
 
     worlds: int
     shuffle_worlds: int
@@ -183,7 +183,7 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class EnvelopeWithoutTrend:
-    """What the envelope reads where density does not grow at all.
+    """What the envelope reports when density does not grow at all.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ class EnvelopeWithoutTrend:
 
 @dataclass(frozen=True)
 class EnvelopeOfHeadline:
-    """What the envelope reads, in the median, when the headline is true; None where there is no doubling."""
+    """What the envelope reports in the median when the headline is true; None without a doubling."""
 
     true_doubling_months: float | None
     median_doubling_months: float | None
@@ -248,13 +248,13 @@ class Checks:
     breakpoint : BreakTests
         Whether the pace changed.
     record_setter_bias : RecordSetterBias
-        What the paper's envelope reads on these dates without any trend.
+        What the paper's envelope reports on these dates without any trend.
     diagnostics : Diagnostics
     families : ClusterCounts
     organisations : ByOrganisation
     variance_shares : VarianceShares
     simulation : Simulation
-        What size and power of the tests were simulated with, where they were.
+        Settings of the simulations of size and power, if they were run.
     without_groups : tuple of WithoutGroup
         The headline without each named group of families that has models here.
     """

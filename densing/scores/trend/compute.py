@@ -80,14 +80,14 @@ def token_share(
     level: float = 0.95,
     seed: int = 0,
 ) -> Contrast:
-    """Return the share of the growth of density that goes with more training tokens: 1 - b_1 / b_0.
+    """Return the share of density's growth that is associated with more training tokens: 1 - b_1 / b_0.
 
     Parameters
     ----------
     data : TrendData
     log_tokens : array, shape (n,)
     log_size : array, shape (n,), optional
-        Let ln(effective size) grow with ln(size) at a rate of its own, not in proportion.
+        With it, ln(effective size) may grow with ln(size) at its own rate rather than in proportion.
     cluster, level, seed
         As in :func:`estimate_contrast`.
 

@@ -63,12 +63,12 @@ class Regression:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A number made of regression coefficients.
+    """An estimate computed from regression coefficients.
 
     Parameters
     ----------
     estimate, error, lo, hi : float
-        NaN where nothing could be estimated; ends are infinite where one cluster alone carries the figure.
+        NaN if not estimable; the ends are infinite if a single cluster carries the figure.
     reference : array, shape (S,)
         Simulated values of abs(estimate - truth) / error, sorted.
     clusters : array of str, shape (G,)
@@ -78,9 +78,9 @@ class Contrast:
     critical : float
         Multiplier of the error.
     scale_share : float
-        Share of the variance that the draws of the scale make.
+        Share of the variance that comes from the draws of the scale.
     reason : str
-        Why there is no estimate, or no error; empty where there are both.
+        Why there is no estimate or no error; otherwise empty.
     """
 
     estimate: float
@@ -97,7 +97,7 @@ class Contrast:
 
     @classmethod
     def missing(cls, reason: str, models: int = 0) -> Contrast:
-        """Return what there is where nothing could be estimated, with the reason."""
+        """Return a contrast without figures, with the reason."""
         nan, none = math.nan, np.zeros(0)
         return cls(nan, nan, nan, nan, none, none, none, models, reason=reason)
 
@@ -107,7 +107,7 @@ class Contrast:
         return math.isfinite(self.estimate) and math.isfinite(self.error)
 
     def p(self, truth: float = 0.0) -> float:
-        """Return the two-sided p-value of a truth; never below that of a normal distribution."""
+        """Return the two-sided p-value of a hypothesised truth, never below that of a normal distribution."""
         if not self.estimable:
             return math.nan
         t = abs(self.estimate - truth) / self.error if self.error > 0 else math.inf
@@ -117,7 +117,7 @@ class Contrast:
     def power(self, effect: float, level: float = 0.95) -> float:
         """Return the share of samples in which a test at 1 - level would find an effect of this size.
 
-        The estimate is taken to spread normally, by its error.
+        The estimate is assumed normal with its standard error.
         """
         if not self.estimable or self.error <= 0:
             return math.nan
@@ -125,11 +125,11 @@ class Contrast:
         return float(stats.norm.sf(limit - shift) + stats.norm.cdf(-limit - shift))
 
     def detectable(self, power: float = 0.8, level: float = 0.95) -> float:
-        """Return the smallest effect that is found with this power."""
+        """Return the smallest effect that is detected with this power."""
         return self.error * (self.critical_value(level) + float(stats.norm.ppf(power)))
 
     def critical_value(self, level: float = 0.95) -> float:
-        """Return what abs(estimate - truth) / error stays below in a share ``level`` of samples."""
+        """Return the ``level`` quantile of abs(estimate - truth) / error."""
         return max(float(np.quantile(self.reference, level)), float(stats.norm.ppf(0.5 + level / 2)))
 
 
@@ -146,19 +146,19 @@ def estimate_contrast(
     Parameters
     ----------
     regressions : sequence of Regression
-        Draws, where there are any, are paired by position across regressions.
+        Draws, if any, are paired by position across regressions.
     statistic : callable
         From coefficients (B, k_1 + k_2 + ...) to the contrast (B,).
     level : float
     cluster : {"family", "organisation", "model"}
-        What is left out together, and left out of all regressions at once.
+        Unit that is left out as a whole, and out of all regressions at once.
     seed : int
-        Of the simulated reference distribution.
+        Seeds the simulated reference distribution.
 
     Returns
     -------
     Contrast
-        With a reason in place of figures where the rows do not carry it.
+        With a reason instead of figures if the rows do not support an estimate.
 
     Examples
     --------
@@ -232,7 +232,8 @@ def _gradient(statistic: Statistic, beta: Array) -> Array:
 def _linear(
     regressions: Sequence[Regression], codes: Sequence[Array], fits: Sequence[TobitFit], gradient: Array, groups: int
 ) -> tuple[list[Array], list[Array], Array]:
-    """Linear maps from errors to the contrast: of leave-outs (G, n), of all rows (n,), and where it is not estimable.
+    """Return the linear maps from errors to the contrast (leave-outs (G, n), all rows (n,)) and where it is not
+    estimable.
 
     The linearised contrast g'b is estimable without a cluster where g lies in the row space of the rows that remain.
     """
@@ -311,7 +312,7 @@ def _reference(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number; missing ones stay missing and do not count.
+    """Return p-values corrected for their number; missing ones stay missing and are not counted.
 
     Source: Holm, Scandinavian J. Statistics 6 (1979) 65-70.
 

@@ -31,7 +31,7 @@ PACE, FRONT = "pace", "front"
 
 @dataclass(frozen=True)
 class Scenario:
-    """How models appear and what is seen of them.
+    """How models are released and measured in a simulated world.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Scenario:
         Standard deviations of ln(density) around the trend: per model, and shared by a family.
     labs : int, optional
         Laboratories that share the families evenly as their generations; each enters at a uniform time and releases
-        between then and the end. None for families on their own.
+        between then and the end. None for independent families.
     lab_sd : float
         Standard deviation of ln(density) shared by all generations of a laboratory.
     tail_df : float
@@ -61,14 +61,14 @@ class Scenario:
     law_sd : float
         Standard deviation of the reference law's error in the exponent of ln N_eff.
     law_draws : int
-        Bootstrap draws of that law handed to the estimators; 0 hands over none.
+        Bootstrap draws of that law passed to the estimators; 0 passes none.
     course : tuple of (float, float)
         Course of the pace: factors on that of ``doubling_months`` at shares of the window, joined by straight lines and
         level beyond them. None for a constant pace.
     lab_pace_sd : float
         Standard deviation, over laboratories, of the factor by which their own pace differs; its mean is 1.
     weaker : float
-        How much lower (ln density) a laboratory stands for each year that it entered later.
+        How much lower (ln density) a laboratory is for each year of later entry.
     """
 
     n: int = 50
@@ -231,7 +231,7 @@ METHODS: Mapping[str, Callable[[TrendData], Slope | PaceFit | Front]] = {
 
 
 def measure_coverage(scenario: Scenario, reps: int, seed: int = 0, methods: Iterable[str] = METHODS) -> pd.DataFrame:
-    """Run estimators on ``reps`` draws of a scenario and count how often their intervals hold the true slopes.
+    """Run estimators on ``reps`` draws of a scenario and count how often their intervals contain the true slopes.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def measure_coverage(scenario: Scenario, reps: int, seed: int = 0, methods: Iter
     reps : int
     seed : int
     methods : iterable of str
-        Keys of ``METHODS``; the one by organisation is left out where there are none.
+        Keys of ``METHODS``; the one by organisation is left out if there are none.
 
     Returns
     -------
@@ -311,10 +311,10 @@ def coverage_table(
 
 
 def main() -> None:
-    """Measure all estimators in all scenarios and write the table that the headline's reason is read from.
+    """Measure all estimators in all scenarios and write the table behind the choice of the headline.
 
-    Worlds depend on the seed and their scenario alone: with ``--scenario`` and ``--method`` the rows of the others stay
-    as they are.
+    Worlds depend only on the seed and their scenario: with ``--scenario`` and ``--method`` all other rows keep their
+    values.
     """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--reps", type=int, default=200, help="worlds per scenario")

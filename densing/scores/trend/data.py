@@ -36,7 +36,7 @@ class DensityLike(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class TrendData(Readable):
-    """Dated ln densities of models, some of them known only as bounds.
+    """Dated ln densities of models, some known only as bounds.
 
     Parameters
     ----------
@@ -54,12 +54,12 @@ class TrendData(Readable):
     log_limits : array of float, shape (n, 2), optional
         ln(density) at which each row would be censored, below and above.
     draws : array of float, shape (R, n), optional
-        Like ``law_draws``, with the noise of the scores on top. Without the scatter of models around the reference: it
-        is in the residuals of any line through them, and would count twice.
+        Like ``law_draws``, with the noise of the scores on top. The scatter of models around the reference is
+        left out: it is in the residuals of any line through them, and would count twice.
     organisation : array of str, shape (n,), optional
-        Who trained each model; families of one organisation are its generations.
+        Trainer of each model; the families of an organisation are its generations.
     notes : tuple of Note
-        What was left out on the way here.
+        What was left out so far.
 
     See Also
     --------
@@ -87,7 +87,7 @@ class TrendData(Readable):
     notes: tuple[Note, ...] = field(default=())
 
     def card(self) -> Card:
-        """Return what is shown: how many models, from when to when, and how many are limits."""
+        """Return the card: number of models, first and last release, and how many are limits."""
         if not len(self):
             return Card("No dated model", notes=self.notes)
         first, last = (pd.Timestamp(day).date() for day in (self.released.min(), self.released.max()))
@@ -307,11 +307,11 @@ class Slope:
     clusters : int
         Clusters behind the interval; ``n`` for methods that take rows as independent.
     se_type : str
-        How the interval was made.
+        How the interval was computed.
     dropped : int
-        Rows the method could not use (censored ones, as a rule).
+        Rows that the method could not use (usually censored ones).
     reason : str
-        Why nothing could be estimated; empty where something was.
+        Why nothing could be estimated; otherwise empty.
 
     Examples
     --------
@@ -332,13 +332,13 @@ class Slope:
 
     @classmethod
     def missing(cls, reason: str, n: int, clusters: int, dropped: int) -> Slope:
-        """Return what an estimator gives that could not run, with the reason."""
+        """Return a slope without figures, with the reason."""
         nan = math.nan
         return cls(nan, nan, nan, nan, n, clusters, "none", dropped, reason)
 
     @property
     def estimable(self) -> bool:
-        """Whether the method gave a slope at all."""
+        """Whether the method gave a slope."""
         return math.isfinite(self.slope)
 
     @property
@@ -348,7 +348,7 @@ class Slope:
 
     @property
     def doubling_interval(self) -> tuple[float, float]:
-        """Ends of the doubling time, from inverting the ends of the slope's interval."""
+        """Ends of the doubling time: the inverted ends of the slope's interval."""
         return doubling_months(self.hi), doubling_months(self.lo)
 
     @property

@@ -32,7 +32,7 @@ PACE_COLUMNS = ["date", "months", "lo", "hi", "per_year", "per_year_lo", "per_ye
 
 @dataclass(frozen=True, repr=False)
 class TrendResult(Readable):
-    """A doubling time with its alternatives, checks and caveats.
+    """A doubling time with alternatives, checks and caveats.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ class TrendResult(Readable):
         level, seed, permutations, bootstrap, cluster, worlds.
     notes : tuple of Note
     fit : Headline
-        One straight line through the window: what checks and forecasts are made with.
+        One straight line through the window; checks and forecasts use it.
     varying : PaceFit or None
-        The pace that may change, behind the headline; None where the data cannot carry it.
+        The fit of a changing pace behind the headline; None if the data cannot support it.
     why : str
-        Why this estimator is the headline, in a sentence; :attr:`record` has the figures.
+        Why this estimator leads, in a sentence; :attr:`record` has the figures.
 
     See Also
     --------
@@ -85,7 +85,7 @@ class TrendResult(Readable):
     varying: PaceFit | None = None
 
     def predict(self, dates: Any, level: float | None = None) -> pd.DataFrame:
-        """Give the headline's curve, ln(density) of a typical model, at dates.
+        """Return the headline's curve, ln(density) of a typical model, at dates.
 
         Parameters
         ----------
@@ -114,13 +114,13 @@ class TrendResult(Readable):
     def pace(self) -> pd.DataFrame:
         """Return the pace by month: ``date, months, lo, hi`` of doubling, and the same in doublings per year.
 
-        Empty where the data cannot carry a pace that changes.
+        Empty if the data cannot support a changing pace.
         """
         return pd.DataFrame(columns=PACE_COLUMNS) if self.varying is None else self.varying.table()
 
     @cached_property
     def priors(self) -> pd.DataFrame:
-        """What the prior of the pace's changes does: a row per prior with both means; computed when asked for."""
+        """Effect of the prior on the pace's changes: a row per prior with both means; computed on demand."""
         rows, own = [], self.varying
         for prior in PRIORS if own is not None else ():
             level, seed = float(self.options["level"]), int(self.options["seed"])
@@ -133,7 +133,7 @@ class TrendResult(Readable):
 
     @cached_property
     def front(self) -> Front | None:
-        """How the densest models moved; computed when asked for, None where there are too few."""
+        """Pace and records of the densest models; computed on demand, None if there are too few."""
         try:
             return fit_front(self.data, self.varying, float(self.options["level"]), seed=int(self.options["seed"]))
         except FitError:
@@ -141,12 +141,12 @@ class TrendResult(Readable):
 
     @property
     def line(self) -> pd.Series:
-        """The row of ``estimates`` of one straight line, to which checks compare."""
+        """The row of ``estimates`` of the straight line, which the checks refer to."""
         return self.estimates.loc[self.estimates["method"] == LINE.name].iloc[0]
 
     @property
     def now(self) -> str:
-        """The pace of the last twelve months in a sentence; empty where the data cannot carry it."""
+        """The pace of the last twelve months in a sentence; empty if the data cannot support it."""
         return "" if self.varying is None else sentences.now(self.varying, self.data.released)
 
     @property
@@ -161,7 +161,7 @@ class TrendResult(Readable):
         return sentences.title(self.headline, self.data.released, float(self.options["level"]))
 
     def quoted(self, reference: str, benchmark: str) -> str:
-        """Return the trend in one paragraph, made to be copied: both paces, the models and the reference."""
+        """Return the trend in one quotable paragraph: both paces, the models and the reference."""
         families = len(set(map(str, self.data.family)))
         return sentences.quoted(
             self.title, self.now, models=len(self.data), families=families, reference=reference, benchmark=benchmark
@@ -169,11 +169,11 @@ class TrendResult(Readable):
 
     @property
     def record(self) -> str:
-        """How the estimators did where the answer was known, in words."""
+        """How the estimators performed in simulations with a known answer, in words."""
         return record(HEADLINE.name)
 
     def summary(self) -> str:
-        """Return headline, estimators, checks, the tests that do not lead, and notes as plain text."""
+        """Return headline, estimators, checks, secondary tests and notes as plain text."""
         lines = [f"{self.title}, {self.headline['method']}", *([self.now] if self.now else []), self.why, ""]
         lines += [
             f"  {row.method:<14}{sentences.doubling_text(row.doubling_months, row.lo, row.hi)}; n {row.n}, "
@@ -186,7 +186,7 @@ class TrendResult(Readable):
         return "\n".join(lines)
 
     def sentences(self) -> list[str]:
-        """Say in words what the leading checks found; those that could not run are left out."""
+        """Say what the leading checks found; checks that could not run are left out."""
         parts = (
             sentences.shuffled(self.checks),
             sentences.broken(self.checks),
@@ -198,7 +198,7 @@ class TrendResult(Readable):
         return [part for part in parts if part]
 
     def details(self) -> list[str]:
-        """Say what the tests found that have no power or no size on these data."""
+        """Say what the tests without size or power on these data found."""
         return [sentences.other_test(name, test) for name, test in sentences.other_tests(self.checks).items()]
 
     def to_dict(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class TrendResult(Readable):
         )
 
     def card(self) -> Card:
-        """Return what is shown: the headline, the models behind it, every estimator."""
+        """Return the card: the headline, the models behind it, every estimator."""
         facts = {"mean over the window": self.text}
         if self.varying is not None:
             facts["last twelve months"] = sentences.slope_text(self.varying.last_year)
@@ -254,7 +254,7 @@ class TrendResult(Readable):
 
 @dataclass(frozen=True)
 class _Fitted:
-    """What takes seconds of a trend; everything else follows from it and the data."""
+    """The slow parts of a trend; everything else follows from them and the data."""
 
     slopes: dict[str, Slope]
     fit: Headline
@@ -274,7 +274,7 @@ def estimate_trend(
     groups: Mapping[str, Iterable[str]] | None = None,
     keep: bool = False,
 ) -> TrendResult:
-    """Estimate how fast density doubles, over the window and now, several ways, with every check.
+    """Estimate how fast density doubles, over the window and now, by several methods, with every check.
 
     ln rho = f(t); T = ln 2 / (mean of f') / 30.44 months.
 
@@ -284,23 +284,23 @@ def estimate_trend(
     Parameters
     ----------
     data : TrendData or DensityResult
-        Of a density result all rows that have a date; ``result.headline`` are those that lead.
+        Of a density result, all rows with a date are used; ``result.headline`` holds those of the headline.
     level : float
         Of all intervals.
     seed : int
-        Everything random follows from it.
+        Seeds everything random.
     permutations : int
         Shuffles of release dates.
     bootstrap : int
         Resamples of families for the quantile line.
     cluster : {"family", "organisation", "model"}
-        What is taken as independent.
+        Unit taken as independent.
     worlds : int
         Simulated worlds behind the size and power of each test; 0 leaves them out.
     groups : mapping of str to families, optional
-        Groups to leave out together, by name; those that the catalog declares by default.
+        Groups to leave out together, by name; by default those that the catalog declares.
     keep : bool
-        Whether fits and checks are kept in the cache folder, and read from there for the same data and choices.
+        Whether fits and checks are cached, and read from the cache for the same data and options.
 
     Raises
     ------

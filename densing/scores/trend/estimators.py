@@ -49,9 +49,9 @@ class Estimator:
         Takes the data, the level of the interval and, by keyword, those of ``cluster``, ``bootstrap`` and ``seed``
         that it uses.
     label : str
-        Name and caution, for people.
+        Name and caution, for readers.
     headline : bool
-        Whether its row is the one to quote; of one estimator only.
+        Whether its row is the one to quote; true of one estimator only.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Estimator:
     headline: bool = False
 
     def fit(self, data: TrendData, level: float = 0.95, **options: Any) -> Slope:
-        """Return the estimate; of the options each estimator gets those that its function takes."""
+        """Return the estimate; each estimator gets those options that its function takes."""
         # An estimator states what it uses by its signature; the others are not its business.
         parameters = inspect.signature(self.function).parameters
         return self.function(data, level, **{name: value for name, value in options.items() if name in parameters})
@@ -352,7 +352,7 @@ def quantile_lines(days: Array, values: Array, limits: Array, weights: Array, q:
 
 
 def check_loss(values: Array, fitted: Array, limits: Array, q: float) -> Array:
-    """Return the loss of each row whose q quantile is ``fitted``, shape (..., n); limits cut what can be seen of it.
+    """Return the check loss of each row about its q quantile ``fitted``, shape (..., n), censored at the limits.
 
     Source: Powell, J. Econometrics 32 (1986) 143-155.
 
@@ -366,7 +366,7 @@ def check_loss(values: Array, fitted: Array, limits: Array, q: float) -> Array:
 
 
 def mean_pace(data: TrendData, level: float = 0.95, *, seed: int = 0) -> Slope:
-    """Return the mean pace over the window by :func:`fit_pace`, or the reason where the data cannot carry one."""
+    """Return the mean pace over the window by :func:`fit_pace`, or the reason why there is none."""
     try:
         return fit_pace(data, level, seed=seed).window
     except FitError as error:
@@ -375,7 +375,7 @@ def mean_pace(data: TrendData, level: float = 0.95, *, seed: int = 0) -> Slope:
 
 
 PAPERS_OWN = ("envelope", "running-max")
-"""Readings of the paper's own method, which are no estimators of a pace: shown beside its replication only."""
+"""Readings of the paper's own method, which are not estimators of a pace: shown beside its replication only."""
 
 ESTIMATORS: Mapping[str, Estimator] = {
     estimator.name: estimator
@@ -492,7 +492,7 @@ def measured_coverage() -> pd.DataFrame:
 
 @cache
 def why(headline: str) -> str:
-    """Return in a sentence why this estimator leads: how often its intervals held the truth, and its rivals' theirs.
+    """Return in a sentence why this estimator leads: how often its intervals, and its rivals', contained the truth.
 
     Examples
     --------
@@ -508,7 +508,7 @@ def why(headline: str) -> str:
 
 @cache
 def record(headline: str) -> str:
-    """Return in words how the headline's estimator did where the answer was known, and where it did worst.
+    """Return in words how the headline's estimator performed in simulations, and where it performed worst.
 
     Examples
     --------
@@ -527,7 +527,7 @@ def record(headline: str) -> str:
 
 
 def held_truth(method: str) -> str:
-    """Return how often a method's 95 % interval held the window's mean pace over the simulated worlds, or nothing.
+    """Return how often a method's 95 % interval contained the window's mean pace in simulations, or an empty string.
 
     Examples
     --------

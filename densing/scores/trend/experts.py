@@ -55,7 +55,7 @@ def expert_exponent(
     ratio : array, shape (n,)
         ln(total / active parameters); 0 for dense models.
     within : bool
-        Compare mixtures with dense models of their own organisation.
+        Compare mixtures with dense models of the same organisation.
     level, cluster, seed
         As in :func:`estimate_contrast`.
 
@@ -101,14 +101,14 @@ def answer_experts(
     level: float = 0.95,
     seed: int = 0,
 ) -> Answer:
-    """Answer which size counts.
+    """Answer whether total or active parameters count.
 
     Parameters
     ----------
     data, ratio
         As in :func:`expert_exponent`; dense models and mixtures.
     measured : array of bool, shape (n,), optional
-        Rows whose ability rests on most skills, not on one.
+        Rows whose ability was measured on most skills, not on one.
     wider : (TrendData, array), optional
         Data and ratios with models whose dates are not verified.
     level, seed

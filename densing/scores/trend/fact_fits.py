@@ -58,7 +58,7 @@ class RecallFit:
     name : str
         For programs: the column ``fit`` of the tables.
     label : str
-        For people.
+        For readers.
     terms : tuple of str
         Of ``log_size``, ``months``, ``thinking`` and ``moe``.
     coefficients : tuple of str
@@ -66,7 +66,7 @@ class RecallFit:
     size : {"total", "active"}
         Parameters behind ``log_size``.
     by_id : bool
-        Take the date that the served id names where it conflicts with the one given.
+        Prefer the date in the served id where it conflicts with the given one.
     sample : {"open", "cohort"}
         All models with open weights and a known size, or those of IKP's curve of effective size.
     rows : callable, optional
@@ -74,9 +74,9 @@ class RecallFit:
     parts : tuple of str
         Of the items.
     blanks_wrong : bool
-        Count a blank as wrong in place of leaving it out.
+        Count a blank as wrong instead of leaving it out.
     residual : bool
-        Regress what is left of the accuracy after log10(size), not the accuracy itself.
+        Regress the residual of accuracy on log10(size), not the accuracy itself.
     """
 
     name: str
@@ -120,7 +120,7 @@ FITS: Sequence[RecallFit] = (
 
 @cache
 def published_fits() -> pd.DataFrame:
-    """Return what IKP published: fit, coefficient, estimate, se, lo, hi, p, r2, models, place.
+    """Return the figures that IKP published: fit, coefficient, estimate, se, lo, hi, p, r2, models, place.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def mean_accuracy(answers: pd.DataFrame, blanks_wrong: bool = False, empty: floa
     blanks_wrong : bool
         Divide by all items, not by those with an answer.
     empty : float
-        Share of a tier without an answer: IKP takes 0; NaN leaves the model without an accuracy.
+        Accuracy of a tier without an answer: IKP takes 0; with NaN the model has no accuracy.
 
     Examples
     --------
@@ -156,13 +156,13 @@ def mean_accuracy(answers: pd.DataFrame, blanks_wrong: bool = False, empty: floa
 
 
 def reasoning_twins(models: pd.DataFrame) -> pd.Series:
-    """Mark the reasoning variant of weights that are among the models without reasoning too."""
+    """Mark reasoning variants whose weights are also among the models without reasoning."""
     return models["thinking"].eq(True) & models["twin_of"].isin(models["model"])
 
 
 @dataclass(frozen=True)
 class FittedTerm:
-    """A coefficient with both its errors; NaN where there is none, and the status says why.
+    """A coefficient with both its errors; NaN if there is none, and the status says why.
 
     Parameters
     ----------

@@ -55,8 +55,8 @@ NOISE_MATTERS = 0.1
 def mean_logit(answers: pd.DataFrame) -> pd.Series:
     """Return the mean over tiers of the empirical logit, ln((right + 1/2) / (asked - right + 1/2)), per model.
 
-    Bounded shares bend near 0 and 1, where the easy and the rare tiers are; logits do not. NaN where a tier has no
-    answer.
+    Shares are bounded and so nonlinear near 0 and 1, where the rare and the easy tiers lie; logits are not. NaN if a
+    tier has no answer.
 
     Source: Haldane, Annals of Human Genetics 20 (1956) 309-311, for the halves.
     """
@@ -69,8 +69,8 @@ def rasch_ability(answers: pd.DataFrame) -> pd.Series:
 
     logit P(right) = ability_model - difficulty_tier
 
-    A model that answers everything or nothing right has no finite ability, and a tier that all or none answer right no
-    finite difficulty: such tiers are left out, such models are NaN.
+    A model that answers everything or nothing right has no finite ability, and a tier that all or none answer right has
+    no finite difficulty: such models are NaN, such tiers are left out.
 
     Source: Rasch, Probabilistic Models for Some Intelligence and Attainment Tests (1960); as a binomial GLM in
     statsmodels.
@@ -110,27 +110,27 @@ SCALES: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
 
 @dataclass(frozen=True)
 class RecallVariant:
-    """One way to ask whether density for facts grows.
+    """One way to estimate whether density for facts grows.
 
     Parameters
     ----------
     name, label : str
-        For programs and for people.
+        For programs and for readers.
     scale : str
         Of :data:`SCALES`.
     tiers, parts : tuple of str
         Of the items.
     size : {"total", "active"}
-        The parameters that divide.
+        Denominator of density.
     dated_reference : bool
-        Whether the date is among the terms of the reference.
+        Whether the reference has a term for the date.
     cohort, twins, by_id : bool
         Only models of IKP's curve; both variants of weights that were asked with and without reasoning; the date that
         a served id names where it conflicts.
     rows : callable, optional
         Mask of the models that are used.
     cluster : {"family", "organisation"}
-        What is taken as independent.
+        Unit taken as independent.
     weighted : bool
         Weigh each model by the noise of its items and the scatter of models together.
     """
@@ -175,17 +175,17 @@ VARIANTS: Sequence[RecallVariant] = (
 
 @dataclass(frozen=True)
 class RecallPace:
-    """What one variant gives.
+    """The result of one variant.
 
     Parameters
     ----------
     variant : RecallVariant
     slope : Slope
-        Of ln(density) per day; its reason says why nothing could be estimated.
+        Of ln(density) per day; its reason says why it could not be estimated.
     error : float
         Standard error of the slope per day.
     p_no_trend, p_pace : float
-        Against no growth, and against the pace that was to be tested; two-sided.
+        Tests against no growth and against the given pace; two-sided.
     """
 
     variant: RecallVariant
@@ -202,12 +202,12 @@ class TierContrast:
     Parameters
     ----------
     difference, lo, hi : float
-        Of the slopes of ln(density) per month, rare less well known, with its interval.
+        Slope of ln(density) per month for rare facts minus that for well-known ones, with its interval.
     p : float
         Against no difference, two-sided.
     models, families : int
     reason : str
-        Why there is no figure; empty where there is one.
+        Why there is no figure; otherwise empty.
     """
 
     difference: float
@@ -221,20 +221,20 @@ class TierContrast:
 
 @dataclass(frozen=True, repr=False)
 class RecallTrend(Readable):
-    """The growth of density for facts, with every variant and test.
+    """Growth of density for facts, with every variant and test.
 
     Parameters
     ----------
     paces : tuple of RecallPace
         One per row of :data:`VARIANTS`, the lead first.
     densities : pandas.DataFrame
-        Models of the lead: model, family, organisation, released, n_params, score, n_eff, density.
+        Models of the leading variant: model, family, organisation, released, n_params, score, n_eff, density.
     data : TrendData
-        The same, as every estimator of a trend takes it.
+        The same, in the form that trend estimators take.
     contrast : TierContrast
         Rare against well-known facts.
     noise_share : float
-        Share of the scatter of accuracy about the reference that the sampling of items explains.
+        Share of the scatter of accuracy about the reference that is explained by the sampling of items.
     pace_months : float
         The doubling time that was tested.
     level : float
@@ -257,7 +257,7 @@ class RecallTrend(Readable):
 
     @property
     def lead(self) -> RecallPace:
-        """The row to quote."""
+        """Return the row to quote."""
         return self.paces[0]
 
     @property
@@ -291,13 +291,13 @@ class RecallTrend(Readable):
 
     @property
     def text(self) -> str:
-        """The doubling time in words."""
+        """Return the doubling time in words."""
         slope = self.lead.slope
         return slope.reason or doubling_text(slope.doubling_months, *slope.doubling_interval)
 
     @property
     def title(self) -> str:
-        """The answer in words, with its window and interval."""
+        """Return the answer in words, with its window and interval."""
         slope = self.lead.slope
         if not slope.estimable:
             return f"No trend of density for facts could be estimated: {slope.reason}"
@@ -314,7 +314,7 @@ class RecallTrend(Readable):
 
     @property
     def answer(self) -> str:
-        """The answer for a cell of a table: doubling time, its interval and both tests."""
+        """Return the answer for a table cell: doubling time, its interval and both tests."""
         lead = self.lead
         if math.isnan(lead.p_no_trend):
             return self.text
@@ -324,7 +324,8 @@ class RecallTrend(Readable):
 
     @property
     def detectable_months(self) -> float:
-        """The slowest doubling that the test against no growth would find in :data:`POWER` of such samples, months.
+        """Return the slowest doubling, in months, that the test against no growth would detect with power
+        :data:`POWER`.
 
         s = (t_(1 + level)/2 + t_power) se, both with (clusters - 1) degrees of freedom.
         """
@@ -335,7 +336,7 @@ class RecallTrend(Readable):
         return doubling_months(float(quantiles.sum()) * lead.error)
 
     def sentences(self) -> list[str]:
-        """Say what the tests, the tiers and the variants find, and what could have been found."""
+        """Say what the tests, the tiers and the variants find, and what they could have detected."""
         if not self.lead.slope.estimable:
             return []
         return [text for text in (self._tests(), self._tiers(), self._power(), self._others()) if text]
@@ -381,7 +382,7 @@ class RecallTrend(Readable):
         return f"Of {variants} the interval of the slope holds zero in {zero}, and {pace}."
 
     def caution(self, replication: RecallReplication) -> str:
-        """Return what to say of facts before a doubling time of other skills is quoted.
+        """Return the caveat about facts that belongs to a doubling time of other skills.
 
         Parameters
         ----------
@@ -400,7 +401,7 @@ class RecallTrend(Readable):
         return " ".join([f"{self.title}.", *self.sentences()[:3], replication.sentence(), kind])
 
     def card(self) -> Card:
-        """Return what is shown: the answer, its tests, every variant."""
+        """Return the card: the answer, its tests, every variant."""
         facts = {"doubling time": self.text}
         if self.lead.slope.estimable:
             facts["no growth"] = formatting.p_value(self.lead.p_no_trend)
@@ -473,7 +474,7 @@ def recall_trend(recall: FactualRecall, *, level: float = 0.95, pace_months: flo
 
 
 def _strata(recall: FactualRecall, variant: RecallVariant) -> pd.Series:
-    """Return for every model why a variant leaves it out; empty where it does not."""
+    """Return for every model why a variant leaves it out, or an empty string."""
     models = recall.models
     reasons = pd.Series("", index=models.index, dtype=object)
     complete = recall.answers(variant.tiers, variant.parts)["asked"].groupby("model").min() > 0
@@ -548,7 +549,7 @@ def _line(sample: pd.DataFrame, dated: bool = True, weights: Array | None = None
 
 
 def family_jackknife(statistic: Callable[[Array], Array], codes: Array) -> tuple[Array, Array]:
-    """Return a statistic and its error by leaving out one cluster at a time; infinite where that leaves nothing.
+    """Return a statistic and its leave-one-cluster-out error; infinite where a single cluster carries the figure.
 
     V = (G - 1)/G sum_g (s_-g - s)^2
 
@@ -609,7 +610,7 @@ def _pace(recall: FactualRecall, variant: RecallVariant, level: float, pace_mont
 
 
 def _too_few(recall: FactualRecall, sample: pd.DataFrame, variant: RecallVariant) -> str:
-    """Say why no slope can be estimated; empty where one can."""
+    """Say why no slope can be estimated; empty if one can."""
     usable = recall.models["open_weights"].eq(True)
     for column, noun in ((f"params_{variant.size}_b", "size"), ("released", "release date")):
         if usable.any() and recall.models.loc[usable, column].isna().all():

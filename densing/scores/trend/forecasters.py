@@ -57,14 +57,14 @@ class Known:
 
 
 class Forecaster(Protocol):
-    """Anything that draws abilities and scores of models to come."""
+    """Draws abilities and scores of models to come."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def label(self) -> str:
-        """What it assumes, for sentences."""
+        """Return its assumption, for sentences."""
         ...
 
     def abilities(self, known: Known, later: pd.DataFrame, seed: int = 0) -> Array:
@@ -115,9 +115,10 @@ def size_slopes(abilities: Array, families: Array, log_params: Array, seed: int 
 
 
 def family_donors(families: Array, later: Array, draws: int, seed: int, name: str) -> Array:
-    """Return for each draw and later model the known model whose residual it gets, shape (draws, m).
+    """Return for each draw and later model the known model that lends its residual, shape (draws, m).
 
-    A later family draws a known one, by its number of models; each of its models a member of that family.
+    A later family draws a known one in proportion to its number of models; each of its models draws a member of that
+    family.
     """
     _, codes = np.unique(families, return_inverse=True)
     order = np.argsort(codes, kind="stable")
@@ -140,7 +141,7 @@ class Line:
     ----------
     name, label : str
     moving : bool
-        Whether abilities at fixed size have a slope in time; without one the window's models are taken as they are.
+        Whether abilities at fixed size have a slope in time; if not, the window's models are used unchanged.
     months : float
         Length of the window before the newest known model; infinite reaches back to Llama-1 (2023-02-24).
     """
@@ -213,7 +214,7 @@ STILL = Line("standing still", "models as dense as those of the last 12 months",
 
 @dataclass(frozen=True)
 class Nearest:
-    """The latest known model of similar size, as it is; its errors so far, either sign, are the spread."""
+    """The latest known model of similar size, unchanged; this rule's past errors, with either sign, are the spread."""
 
     name: str = "nearest"
     label: str = "each model like the latest one of similar size"
@@ -259,7 +260,7 @@ class Nearest:
 
 
 def nearest(days: Array, log_params: Array, size: float, before: float = math.inf) -> int | None:
-    """Return the position of the latest model within a factor 1.5 in size; without one, of the nearest size.
+    """Return the position of the latest model within a factor 1.5 in size; if there is none, of the nearest size.
 
     Parameters
     ----------
@@ -267,7 +268,7 @@ def nearest(days: Array, log_params: Array, size: float, before: float = math.in
     size : float
         ln N of the model to be like.
     before : float
-        Models from this day on do not count.
+        Models from this day on are ignored.
 
     Examples
     --------
@@ -287,7 +288,7 @@ def nearest(days: Array, log_params: Array, size: float, before: float = math.in
 
 @dataclass(frozen=True)
 class Maker:
-    """The maker's last generation, carried on along the trend; the trend alone for a maker that is new."""
+    """The maker's last generation, extrapolated along the trend; for a new maker the trend alone."""
 
     name: str = "maker's trend"
     label: str = "each maker's last generation, carried on along the trend of all models"
@@ -326,9 +327,9 @@ class Maker:
 
 @dataclass(frozen=True)
 class Pool:
-    """All others in equal parts: a draw is that of one of them, chosen at random (linear opinion pool, Stone 1961).
+    """Equal mixture of all others: a draw comes from one of them, chosen at random (linear opinion pool, Stone 1961).
 
-    Nothing is weighted by how it fared, so nothing is tuned to a back-test.
+    Weights do not depend on past performance, so nothing is tuned to a back-test.
     """
 
     members: tuple[Forecaster, ...]

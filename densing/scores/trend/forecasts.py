@@ -65,7 +65,7 @@ class Arrival:
         Best guess and interval; NaT where a date is never reached (``date``, ``hi``) or has no earliest end
         (``lo``).
     density, density_lo, density_hi : float
-        What is needed.
+        The density needed.
     level : float
     note : str
         Caution in words; empty when there is none.
@@ -99,7 +99,7 @@ def forecast(
     step_months: float = 1.0,
     today: pd.Timestamp | None = None,
 ) -> pd.DataFrame:
-    """Carry the frontier forward.
+    """Extrapolate the frontier.
 
     rho(t) = rho_record exp(max(b, 0) (t - t_last)): a record cannot fall.
 
@@ -107,7 +107,7 @@ def forecast(
     ----------
     trend : TrendResult
     horizon_months : float, timedelta, or date
-        How far: months (of 30.44 days) or a time from the newest release on, or the last date, as ``"2026-12-31"``.
+        Months (of 30.44 days) or a time from the newest release on, or the last date, as ``"2026-12-31"``.
     step_months : float
     today : Timestamp, optional
         Dates before it are left out: they are for :func:`score_forecast`.
@@ -120,7 +120,7 @@ def forecast(
     Raises
     ------
     InputError
-        When the horizon is no time, or before the newest release.
+        When the horizon is not time, or before the newest release.
 
     Examples
     --------
@@ -167,7 +167,7 @@ def _months_from(first: pd.Timestamp, horizon: float | str | date | timedelta) -
 
 @dataclass(frozen=True)
 class ForecastScore:
-    """A forecast of the frontier beside what came.
+    """A forecast of the frontier compared with the outcome.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ class ForecastScore:
 
 
 def score_forecast(trend: TrendResult, later: TrendData, horizon_months: float) -> ForecastScore | None:
-    """Set the forecast of a frontier beside what came.
+    """Compare the forecast of a frontier with the outcome.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def date_for(
 ) -> Arrival:
     """Say when the frontier reaches a density.
 
-    t = t_last + (ln rho - ln rho_record) / b, draw by draw; the date of the first model that has it where one does.
+    t = t_last + (ln rho - ln rho_record) / b, draw by draw; if a model has that density already, its date.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ def when(
         Models released after those of the trend, on the same reference: a date up to the newest of them is scored in
         ``note``.
     today : Timestamp, optional
-        A date before it that no data can score is not given.
+        An earlier date that no data can score is withheld.
 
     Raises
     ------
@@ -362,7 +362,7 @@ def when(
 
 
 def _scored(arrival: Arrival, trend: TrendResult, later: TrendData | None, today: pd.Timestamp | None) -> Arrival:
-    """Score a date that lies within the data that came later; withhold one that has passed without any."""
+    """Score a date covered by later data; withhold one that has passed without any."""
     last = pd.Timestamp(trend.data.released.max())
     if pd.isna(arrival.date) or arrival.date <= last:
         return arrival
@@ -384,14 +384,14 @@ def _scored(arrival: Arrival, trend: TrendResult, later: TrendData | None, today
 
 @dataclass(frozen=True)
 class Frontier:
-    """Where the frontier stands at the newest release, and at what pace it is carried on.
+    """The frontier at the newest release, and the pace of its extrapolation.
 
     Parameters
     ----------
     record : float
         ln(density) of the densest observed model.
     pace : float
-        Slope per day of the last twelve months; of the straight line where the data carry no pace that may change.
+        Slope per day of the last twelve months; of the straight line if the data cannot support a changing pace.
     records, paces : array, shape (R,)
         Draws of both, paired through the reference law.
     """
@@ -440,7 +440,7 @@ def _arrival(trend: TrendResult, middle: float, need: Array, level: float, note:
 
 
 def _days(trend: TrendResult, need: Array, records: Array, paces: Array) -> Array:
-    """Days since 2023-02-24 at which the frontier has ``need``: a release seen, or the pace carried on."""
+    """Days since 2023-02-24 at which the frontier reaches ``need``: an actual release, or the extrapolated pace."""
     data = trend.data
     # What the record had by then is a release; what it lacks lies ahead, at the pace of each draw.
     order = np.argsort(data.days[data.observed], kind="stable")
@@ -463,24 +463,24 @@ def _stamp(days: float) -> Any:
 
 @dataclass(frozen=True)
 class Backtest:
-    """How earlier forecasts fared.
+    """Forecasts from earlier dates, compared with outcomes.
 
     Parameters
     ----------
     n : int
-        Held-out models, counted once per cut; 0 where none could be held out, and then all that follows is None.
+        Held-out models, counted once per cut; 0 if none could be held out, and then all other fields are None.
     why : str, optional
         Why none could.
     level : float
         Nominal share of held-out models inside the band.
     coverage : float
-        Share really inside; a bound counts as outside only where it contradicts the band.
+        Observed share inside; a bound counts as outside only if it contradicts the band.
     median_error : float
         Of observed minus forecast ln(density); above zero where models beat the forecast.
     frontier_error : float
         Median over cuts of the densest model's ln(density) at the end of the holdout minus its forecast.
     standstill_error : float
-        The same for the forecast that the frontier stays where it is: what a forecast has to beat.
+        The same for a frontier that stays where it is, the benchmark for a forecast.
     cuts : pandas.DataFrame
         One row per cut: cut, n_train, n_test, doubling_months, coverage, median_error,
         frontier_error, standstill_error.
@@ -497,7 +497,7 @@ class Backtest:
 
     @property
     def beats_standing_still(self) -> bool:
-        """Whether the forecast came nearer to what followed than the assumption that nothing moves."""
+        """Whether the forecast was closer to the outcome than a frontier that stays where it is."""
         moved, still = self.frontier_error, self.standstill_error
         return moved is not None and still is not None and abs(moved) < abs(still)
 
@@ -511,7 +511,7 @@ def backtest(
     cluster: str = "family",
     seed: int = 0,
 ) -> Backtest:
-    """Cut at regular dates, fit on what was known, score the models of the months after.
+    """Cut at regular dates, fit on what was known, score the models of the following months.
 
     The band of a single model is the spread of a + b t + s e over draws of the line and of e.
 
@@ -584,7 +584,7 @@ def backtest(
 
 
 def _held(fit: Headline, test: TrendData, level: float, seed: int) -> tuple[Array, Array]:
-    """Whether each model lies inside its band, and its error (NaN for bounds)."""
+    """Return whether each model lies inside its band, and its error (NaN for bounds)."""
     rng = np.random.default_rng([seed, 5])
     ahead = test.days - fit.centre
     mid = fit.line[0] + fit.line[1] * ahead
@@ -669,7 +669,7 @@ def with_hardware(months: float, hardware_years: float = HARDWARE_YEARS) -> floa
 
 
 def corollaries(trend: TrendResult, hardware_years: float = HARDWARE_YEARS) -> pd.DataFrame:
-    """Draw the consequences of a headline, interval included.
+    """Return the consequences of a headline, with intervals.
 
     Parameters
     ----------

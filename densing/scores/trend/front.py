@@ -1,10 +1,10 @@
 r"""The front: how the densest models moved, who set records and how surely, and what a long gap since the last says.
 
-The law of arXiv 2412.04315 speaks of the densest models. A line through record-setters is no estimator of their pace,
-since records rise where nothing else does (:func:`densing.scores.trend.record_setter_bias`). Three things are said here
-instead: the .9 quantile of ln density as a line that bends once a year, with families resampled; how probable each
-record is, given how well the densities are known; and how probable it is that no model since the last record came above
-it, at a stated pace.
+The law of arXiv 2412.04315 speaks of the densest models. A line through record-setters does not estimate their
+pace, since records rise where nothing else does (:func:`densing.scores.trend.record_setter_bias`). Three things are
+said here instead: the .9 quantile of ln density as a line that bends once a year, with families resampled; how probable
+each record is, given how well the densities are known; and how probable it is that no model since the last record came
+above it, at a stated pace.
 
 Source: quantile regression, Koenker and Bassett (1978), as a linear programme (Koenker 2005, section 6.2); limits,
 Powell (1986), by repeated programmes over the rows whose fitted value can be seen (Buchinsky 1994).
@@ -28,27 +28,27 @@ RESAMPLES = 200
 ROUNDS = 8
 """Programmes until the rows that can be seen stay the same; further ones are not tried."""
 CONTESTED = 0.05
-"""From this probability on a model that is no record by its middle value is listed."""
+"""From this probability on a model that is not a record by its middle value is listed."""
 GAP_DRAWS = 2000
 
 
 @dataclass(frozen=True, repr=False)
 class Front(Readable):
-    """How the densest models moved.
+    """Pace and records of the densest models.
 
     Parameters
     ----------
     curve : pandas.DataFrame
         The .9 quantile by month: ``date, mid, lo, hi``, ln density.
     window, last_year : Slope
-        Its mean pace over the window and over the twelve months up to the newest release.
+        Mean pace over the window, and over the twelve months up to the newest release.
     records : pandas.DataFrame
-        ``model, family, released, density, lo, hi, probability``: whoever set a record by its middle value or may have,
-        the earliest first. The probability is the share of joint draws of all densities in which it did; NaN where the
-        densities have none.
+        ``model, family, released, density, lo, hi, probability``: models that set a record by their middle value, or
+        may have, the earliest first. The probability is the share of joint draws of all densities in which it did; NaN
+        where the densities have none.
     gap : pandas.DataFrame
-        ``pace, doubling_months, probability``: how probable it is, at each pace, that none of the models released since
-        the last record is denser than it. Empty where the data carry no pace that may change.
+        ``pace, doubling_months, probability``: the probability, at each pace, that no model released since the last
+        record is denser than it. Empty if the data cannot support a pace that changes.
     last : str
         The model that holds the record.
     since : pandas.Timestamp
@@ -79,7 +79,7 @@ class Front(Readable):
 
     @property
     def sentence(self) -> str:
-        """The front in words: its pace, the last record, and what the time since says."""
+        """Return the front in words: its pace, the last record, and what the time since then implies."""
         over, year = (_pace(slope) for slope in (self.window, self.last_year))
         text = f"The densest tenth of models: {over} over the window, {year} over its last twelve months."
         held = self.records.loc[self.records["model"].eq(self.last), "probability"]
@@ -127,13 +127,13 @@ def _pace(slope: Slope) -> str:
 def fit_front(
     data: TrendData, pace: PaceFit | None = None, level: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Front:
-    """Account for the front of a trend.
+    """Estimate the pace of the densest models and their records.
 
     Parameters
     ----------
     data : TrendData
     pace : PaceFit, optional
-        Of the same rows, for what the time since the last record says.
+        Fit of the same rows, for the probability of the gap since the last record.
     level : float
         Of all intervals.
     resamples : int
@@ -290,7 +290,8 @@ def _records(data: TrendData, setters: Array, tail: float) -> pd.DataFrame:
 
 
 def _gap(data: TrendData, holder: int, pace: PaceFit | None, seed: int) -> pd.DataFrame:
-    """How probable it is that no later model beat the record, at the window's pace, the last year's, and at none.
+    """Return the probability that no later model beat the record: at the window's pace, at the last year's, without
+    growth.
 
     From the record's date on, the typical model goes on at the stated pace; later models scatter about it by family,
     maker and on their own as the fit found, and the record is as well known as its density. Which records are followed

@@ -17,7 +17,7 @@ from densing.scores.trend.data import EPOCH, TrendData
 
 @dataclass(frozen=True, eq=False, repr=False)
 class JointData:
-    """Densities of a catalog on the joint scale, each basket read once.
+    """Densities of a catalog on the joint scale, cached by basket.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class JointData:
         return data.take(self.traits(data, skill) > 0)
 
     def traits(self, data: TrendData, basket: str = "mean", include: tuple[str, ...] = ()) -> Array:
-        """Return on how many of a basket's skills each model was measured, shape (n,)."""
+        """Return the number of a basket's skills on which each model was measured, shape (n,)."""
         table = self._densities(basket, include)[1]
         return table.set_index("model")["traits"].reindex(data.model).fillna(0).to_numpy(dtype=int)
 

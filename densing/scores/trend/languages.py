@@ -46,12 +46,12 @@ FEWEST_MODELS = 25
 
 @dataclass(frozen=True)
 class LanguageData:
-    """Densities in English and elsewhere, of the models measured there.
+    """Densities in English and in other languages.
 
     Parameters
     ----------
     english : sequence of (TrendData, weight, name)
-        English baskets of the skills that the multilingual one has, in its proportions.
+        English baskets of the multilingual basket's skills, in its proportions.
     general : TrendData
         The four skills in English.
     others : TrendData
@@ -59,7 +59,7 @@ class LanguageData:
     loosely : TrendData
         The same, with models known from a multilingual benchmark alone.
     codes : mapping of str to TrendData
-        By language, models measured in it.
+        Models measured in each language.
     """
 
     english: Sequence[Weighted]
@@ -79,7 +79,7 @@ class TableStep:
     cells : pandas.DataFrame
     models : pandas.DataFrame
     change : str
-        What differs from the reading that it is compared with; empty for the two ends.
+        Difference from the reading that it is compared with; empty for the two end points.
     of_first : bool
         Compare with the first table, not with the second.
     """
@@ -94,7 +94,7 @@ class TableStep:
 def answer_language(
     measured: LanguageData, steps: Sequence[TableStep] = (), *, level: float = 0.95, seed: int = 0
 ) -> Answer:
-    """Answer whether other languages grow as English does.
+    """Answer whether other languages grow as fast as English.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def _by_group(codes: Mapping[str, TrendData], **options: Any) -> list[Mapping[st
 
 
 def _dissect(steps: Sequence[TableStep], level: float, seed: int) -> tuple[list[Mapping[str, Any]], str, list[str]]:
-    """Return a row per reading of the tables, and which changes bring the two tables together, in brief and in full."""
+    """Return a row per reading of the tables, and which changes explain their gap, in brief and in full."""
     rows: list[Mapping[str, Any]] = []
     paces = []
     for step in steps:

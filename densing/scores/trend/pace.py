@@ -67,7 +67,7 @@ class PaceFit(Readable):
     interval : float
         Level of all intervals.
     models, families : int
-        What it rests on.
+        Behind the fit.
 
     See Also
     --------
@@ -93,7 +93,7 @@ class PaceFit(Readable):
     def curve(self, days: Any) -> Array:
         """Return draws of ln density of a typical model, shape (R, n), at days since 2023-02-24.
 
-        Before the first and after the last release the pace stays what it was there.
+        Before the first and after the last release the pace is constant.
         """
         at = np.atleast_1d(np.asarray(days, dtype=float))
         heights = np.column_stack([self.level, self.level[:, None] + np.cumsum(self.slopes * np.diff(self.knots), 1)])
@@ -120,7 +120,7 @@ class PaceFit(Readable):
 
     @cached_property
     def last_year(self) -> Slope:
-        """The mean pace of the last twelve months up to the newest release; of the window where that is shorter."""
+        """The mean pace of the last twelve months up to the newest release; of the whole window if that is shorter."""
         return self.slope(self.last_year_draws)
 
     def window_draws(self, count: int) -> Array:
@@ -172,7 +172,7 @@ class PaceFit(Readable):
         )
 
     def card(self) -> Card:
-        """Return what is shown: both means, what the walk's scale is, and the pace by month."""
+        """Return the card: both means, the scale of the random walk, and the pace by month."""
         walk = self.scales["walk"].quantile([0.025, 0.5, 0.975]).tolist()
         facts = {
             "window": _text(self.window),
@@ -208,7 +208,7 @@ def fit_pace(
     level : float
         Of all intervals.
     prior : {"usual", "stiff", "loose"}
-        How far the pace may move, see :data:`PRIORS`.
+        How much the pace may change, see :data:`PRIORS`.
     seed : int
     chains, sweeps, burn : int
         Chains run side by side; each sweep after ``burn`` gives a draw.
@@ -337,10 +337,10 @@ def fit_pace(
 
 
 def _marginal(gram: Array, moment: Array, scales: Array, ends: Array, ridge: Array) -> tuple[Array, Array, Array]:
-    """Return factor L, L^-1 r and log density of the data given scales, all coefficients integrated out.
+    """Return the factor L, L^-1 r and the marginal log density of the data given scales.
 
-    The precision of the standard normal coefficients is L L^T, their information r; of ``gram`` the lower triangle is
-    read.
+    The posterior precision of the standard normal coefficients is L L^T, their information vector r. Only the lower
+    triangle of ``gram`` is read.
     """
     chains, width = len(scales), len(ridge)
     size = np.ones((chains, width))

@@ -53,7 +53,7 @@ def pace_change(
     level: float = 0.95,
     seed: int = 0,
 ) -> Contrast:
-    """Return by how much the slope of ln(density) per year is larger from a date on than before it.
+    """Return the slope of ln(density) per year from a date on minus that before it.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def pace_change(
     parted : Timestamp
         First day of the later period.
     within : bool
-        Give every organisation a level of its own.
+        Give every organisation its own level.
     joined : bool
         Let the two lines meet at the date; otherwise each has its own level.
     cluster, level, seed
@@ -129,7 +129,7 @@ def quantile_change(
 
 
 def front_makers(models: pd.DataFrame, since: pd.Timestamp = EPOCH, front: int = FRONT) -> set[str]:
-    """Return the organisations of models, out since a day, that were among the ablest of all released until theirs.
+    """Return organisations with a model, released since a day, that was among the ablest models of its time.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def front_makers(models: pd.DataFrame, since: pd.Timestamp = EPOCH, front: int =
     """
     makers = set()
     for model in models[models["released"] >= since].itertuples():
-        # A sibling is no rival: a family comes out in one.
+        # A sibling is not a rival: a family comes out in one.
         rivals = models["released"].le(model.released) & models["organisation"].ne(model.organisation)
         if (models.loc[rivals, "ability"] > model.ability).sum() < front:
             makers.add(str(model.organisation))
@@ -171,7 +171,7 @@ def answer_pace(
     makers : set of str, optional
         Organisations that reached the front.
     measured : array of bool, shape (n,), optional
-        Rows whose ability rests on most skills, not on one.
+        Rows whose ability was measured on most skills, not on one.
     level, seed
     """
     late = data.released >= np.datetime64(PARTED, "ns")
@@ -247,7 +247,7 @@ def answer_pace(
 
 
 def _verdict(change: Contrast, by_maker: Contrast) -> str:
-    """Say what the test finds with families, and with organisations, as what differs."""
+    """Say what the test finds with families, and with organisations, as clusters."""
     p, other = change.p(), by_maker.p()
     tests = formatting.p_value(p) + (f", by organisation {formatting.p_value(other)}" if by_maker.estimable else "")
     if p >= SIGNIFICANT:
@@ -263,7 +263,7 @@ def _text(row: object) -> str:
 
 
 def _narrower(data: TrendData, late: Array, change: Contrast) -> str:
-    """Say which period carries the uncertainty, and how many more families would halve the interval."""
+    """Say which period causes the uncertainty, and how many more families would halve the interval."""
     counts = [len(np.unique(data.family[period])) for period in (~late, late)]
     weak = int(counts[1] < counts[0])
     needed = 3 * counts[weak]

@@ -55,15 +55,15 @@ def answer_questions(
         Of all intervals.
     seed : int
     keep : bool
-        Whether the answers are kept in the cache folder, and read from there for the same catalog and choices.
+        Whether the answers are cached, and read from the cache for the same catalog and options.
     step : callable
         Called with a label and the share done, for progress bars.
 
     Returns
     -------
     Answers
-        One :class:`Answer` per question, in the order asked. A question that the catalog does not answer says why and
-        gives no number.
+        One :class:`Answer` per question, in the order asked. For a question that the catalog cannot answer it says
+        why and gives no number.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def _language(data: JointData, level: float) -> Answer:
 
 
 def _pilot(data: JointData) -> list[TableStep]:
-    """Two evaluators' tables, then the second with one thing changed at a time."""
+    """Return two evaluators' tables, then the second with one change at a time."""
     catalog, cells = data.catalog, data.scale.cells.table
     (first, first_name), (second, second_name) = PILOT
     headline = select(catalog, Selection(since=EPOCH))
@@ -196,7 +196,7 @@ def _pilot(data: JointData) -> list[TableStep]:
 
 
 def _without_flags(scores: pd.DataFrame) -> pd.DataFrame:
-    """Take the flags of the rule for erratic rows off, and leave all others."""
+    """Remove the flags of the rule for erratic rows, and keep all others."""
     flags = [
         ";".join(flag for flag in cell.split(";") if flag not in OWN_FLAGS) if isinstance(cell, str) else cell
         for cell in scores["flags"]

@@ -41,7 +41,7 @@ _GRID = np.linspace(-4.5, 4.5, 121)
 
 @dataclass(frozen=True)
 class Effect:
-    """A way in which the null hypothesis may be false, in words, and the share of such worlds that a test rejects."""
+    """An alternative to the null hypothesis, in words, and the share of such worlds that a test rejects."""
 
     effect: str
     share: float
@@ -54,9 +54,9 @@ class SizeAndPower:
     Parameters
     ----------
     size : float
-        Where nothing is; 5 % is right. NaN where no world could be tested.
+        Under the null hypothesis; should be 5 %. NaN if no world could be tested.
     power : tuple of Effect
-        Where something is.
+        Under alternatives.
     """
 
     size: float
@@ -65,7 +65,7 @@ class SizeAndPower:
 
 @dataclass(frozen=True)
 class ShuffleTest:
-    """A slope beside those of shuffled release dates.
+    """A slope compared with those of shuffled release dates.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class PermutationTests:
     headline : ShuffleTest
         Of the headline's slope, models shuffled one by one.
     headline_family_blocks : ShuffleTest
-        The same, whole families shuffled: the one to read.
+        The same, whole families shuffled: the test to quote.
     """
 
     permutations: int
@@ -121,7 +121,7 @@ class StatedBreak:
     reason : str or None
         Why it was not tested.
     slope_before, slope_after, statistic : float, optional
-        Slopes per day and the likelihood-ratio statistic, where it was tested.
+        Slopes per day and the likelihood-ratio statistic, if tested.
     size, power
         As in :class:`SizeAndPower`; None where they were not simulated.
     """
@@ -146,7 +146,7 @@ class SearchedBreak:
     ----------
     date : str or None
     p : float or None
-        The search included.
+        Accounts for the search.
     reason : str or None
         Why nothing was searched.
     candidates : int, optional
@@ -243,7 +243,7 @@ def _tobit_slopes(data: TrendData, days: Array) -> Array:
 
 
 def _judged(slopes: Array) -> ShuffleTest:
-    """Judge the first slope by the others."""
+    """Test the first slope against the others."""
     slope, null = float(slopes[0]), slopes[1:][np.isfinite(slopes[1:])]
     if not np.isfinite(slope) or len(null) == 0:
         return ShuffleTest(None, None, None, None, ())
@@ -280,7 +280,7 @@ def breakpoint_test(
     ----------
     data : TrendData
     split : Timestamp
-        Named before looking: the release of ChatGPT.
+        Chosen beforehand: the release of ChatGPT.
     cluster : {"family", "organisation", "model"}
     bootstrap, seed : int
     """
@@ -332,7 +332,7 @@ def one_line(data: TrendData) -> Array:
 def wild_worlds(
     data: TrendData, y: Array, censor: Array, fit: TobitFit, codes: Array, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Draw one world without a break for each row of ``y``: residuals of whole clusters flip sign, limits cut again.
+    """Draw one world without a break per row of ``y``: residuals of whole clusters flip sign, then rows are censored.
 
     Parameters
     ----------
@@ -361,7 +361,7 @@ def wild_worlds(
 
 
 def _p_value(statistics: Array) -> float | None:
-    """Share of worlds that reach the data's statistic; fits without a finite maximum count as reaching."""
+    """Return the share of worlds that reach the data's statistic; fits without a finite maximum count too."""
     if not np.isfinite(statistics[0]):
         return None
     reached = np.sum(~(statistics[1:] < statistics[0]))
@@ -411,7 +411,7 @@ def _searched(worlds: _NullWorlds, years: Array, dates: Array) -> SearchedBreak:
 
 
 def _untestable(data: TrendData, codes: Array, at: float) -> str | None:
-    """Why the stated date cannot be tested, or None."""
+    """Return why the stated date cannot be tested, or None."""
     for name, side in (
         ("before", data.days / DAYS_PER_YEAR < at),
         ("after", data.days / DAYS_PER_YEAR >= at),
@@ -428,7 +428,7 @@ def _untestable(data: TrendData, codes: Array, at: float) -> str | None:
 
 @dataclass(frozen=True)
 class Shocks:
-    """What models scatter by around a line.
+    """Scatter of models around a line.
 
     Parameters
     ----------

@@ -15,10 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from densing.efficiency.profile.alignment import Clocks, Matched, align_clocks, match_collectives
+from densing.efficiency.profile.alignment import (
+    Clocks,
+    Groups,
+    Matched,
+    _Difference,
+    _joined,
+    _median,
+    align_clocks,
+    match_collectives,
+)
 from densing.efficiency.profile.waiting import arrivals_of, waits_of
 from densing.efficiency.timeline.timeline import Comm
-from densing.efficiency.timeline.traffic import OPS, Collectives
+from densing.efficiency.timeline.traffic import OPS, Collectives, Group
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 
 REDUCE, GATHER = Comm("all_reduce", "0", group_size=2), Comm("all_gather", "0", group_size=2)
@@ -302,7 +311,12 @@ def test_offsets_within_the_noise_are_left_alone() -> None:
 def test_too_few_and_too_noisy_are_not_aligned() -> None:
     few = align_clocks(match_collectives(recorded([0, 10**6], n=2)))
     assert few.verdict == "not aligned" and not few.comparable
-    assert "rank 1 shares 2 of the 3 collectives needed" in few.notes[0].message
+    alone = (
+        "clocks are not aligned: rank 1 shares 2 of the 3 collectives needed; waits are inferred from durations only"
+    )
+    assert few.notes[0].message == alone
+    more = align_clocks(match_collectives(recorded([0, 10**6, 5], n=2))).notes[0].message
+    assert more == alone.replace("needed;", "needed (and 1 more);")
     noisy = match_collectives(recorded([0, 10**6], n=50, noise=100_000))
     assert align_clocks(noisy).verdict == "not aligned"
     assert set(align_clocks(noisy).offset_ns.values()) == {0}
@@ -353,3 +367,110 @@ def test_ranks_of_one_host_agree() -> None:
     clocks = align_clocks(match_collectives({table.rank: table for table in tables}))
     assert clocks.verdict == "agree"
     assert max(map(abs, clocks.measured_ns.values())) <= 7_000 and max(clocks.residual_ns.values()) <= 7_000
+
+
+@pytest.mark.parametrize(
+    ("values", "middle"), [([5], 5), ([1, 4], 2), ([9, 1, 4], 4), ([10, 1, 4, 7], 5), ([-3, -2], -3)]
+)
+def test_medians_are_whole_nanoseconds(values: list[int], middle: int) -> None:
+    assert _median(np.array(values)) == middle
+    assert _median(10**18 + np.array(values)) == 10**18 + middle
+
+
+def clock_of(rank: int, ends: list[int]) -> Collectives:
+    return table(rank, [(end - 100, end, Comm("all_reduce", "0", seq=at)) for at, end in enumerate(ends)])
+
+
+def test_offset_residual_and_bound_by_hand() -> None:
+    """Nine collectives; the other clock is 1000 ahead, and as much off in each as said."""
+    off = [0, 1, -2, 3, -4, 5, -6, 7, -8]
+    ends = [10_000 * at for at in range(1, 10)]
+    matched = match_collectives(
+        {0: clock_of(0, ends), 1: clock_of(1, [e + 1000 + o for e, o in zip(ends, off, strict=True)])}
+    )
+    clocks = align_clocks(matched)
+    assert clocks.measured_ns == {0: 0, 1: 1000} and clocks.n == {0: 0, 1: 9}
+    # Distances 0 to 8: their median is 4, and of nine the eighth is above it with 97.5 %.
+    assert clocks.residual_ns == {0: 0, 1: 4} and clocks.bound_ns == {0: 0, 1: 7}
+    assert clocks.verdict == "aligned" and clocks.reference == 0
+    # The other way round the sign turns.
+    backwards = match_collectives({rank: matched.per_rank[rank] for rank in (1, 0)})
+    assert align_clocks(backwards).measured_ns == clocks.measured_ns
+    worst = clocks.against(1)
+    assert worst.offset_ns == {0: 0, 1: 1007} and clocks.against(0).offset_ns == {0: 0, 1: 993}
+
+
+@pytest.mark.parametrize(("offset", "verdict"), [(3, "agree"), (-3, "agree"), (4, "aligned"), (-4, "aligned")])
+def test_clocks_agree_within_three_residuals(offset: int, verdict: str) -> None:
+    ends = [1000 * at for at in range(1, 6)]
+    other = [end + offset + wobble for end, wobble in zip(ends, (0, 1, -1, 1, -1), strict=True)]
+    clocks = align_clocks(match_collectives({0: clock_of(0, ends), 1: clock_of(1, other)}))
+    assert (clocks.verdict, clocks.residual_ns[1]) == (verdict, 1)
+    # Offsets that are left in are part of how far times may be off.
+    assert clocks.bound_ns[1] == 1 + (3 if verdict == "agree" else 0)
+    assert clocks.offset_ns[1] == (offset if verdict == "aligned" else 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "spread", "verdict"),
+    [(3, 0, "aligned"), (2, 0, "not aligned"), (5, 100, "aligned"), (5, 101, "not aligned")],
+)
+def test_clocks_are_aligned_by_three_collectives_and_less_spread_than_a_transfer(
+    count: int, spread: int, verdict: str
+) -> None:
+    ends = [10_000 * at for at in range(1, count + 1)]
+    wobble = [0, spread, -spread, spread, -spread][:count]
+    other = [end + 5000 + each for end, each in zip(ends, wobble, strict=True)]
+    clocks = align_clocks(match_collectives({0: clock_of(0, ends), 1: clock_of(1, other)}))
+    assert clocks.verdict == verdict
+    if spread == 101:
+        assert (
+            "rank 1 is uncertain by 101 ns, half of the collectives are shorter than 100 ns" in clocks.notes[0].message
+        )
+
+
+def test_the_way_of_the_smallest_residuals_is_taken() -> None:
+    link = _Difference
+    links = {
+        0: {1: link(10, 5, 9, 7), 2: link(50, 1, 4, 2)},
+        2: {0: link(-50, 1, 4, 2), 1: link(-41, 2, 6, 3)},
+        1: {0: link(-10, 5, 9, 7), 2: link(41, 2, 6, 3)},
+    }
+    found = _joined(0, links)
+    assert found == {0: link(0, 0, 0, 0), 2: link(50, 1, 4, 2), 1: link(9, 3, 4, 5)}
+    assert set(_joined(3, links)) == {3}
+
+
+def test_groups_are_numbered_by_name_and_members_or_size_or_stream() -> None:
+    groups = Groups()
+    same = groups.number(Group("tp", "7", 2, (0, 1)))
+    assert groups.number(Group("tp", "9", 2, (0, 1))) == same
+    others = {groups.number(Group("tp", "7", 2, (2, 3))), groups.number(Group("tp", "7", 4)),
+              groups.number(Group("tp", "7", 2)),
+              groups.number(Group("", "7", 2)), groups.number(Group("", "8", 2)), groups.pair(Group("tp"), 0, 1),
+              groups.pair(Group("tp"), 1, 0)}  # fmt: skip
+    assert len(others | {same}) == 8 == len(groups.groups)
+    assert groups.pair(Group("tp", "x"), 0, 1) == next(n for n, g in enumerate(groups.groups) if g.label == "0->1")
+    assert groups.groups[groups.pair(Group("tp"), 1, 0)] == Group("tp", "1->0", 2, (1, 0))
+
+
+def test_what_is_left_of_a_match_is_found_under_its_new_number() -> None:
+    matched = match_collectives({rank: clock_of(rank, [1000, 2000 + rank, 3000, 4000 + rank]) for rank in (0, 1)})
+    kept = matched.take(np.array([False, True, False, True]))
+    assert kept.number.tolist() == [1, 3] and len(kept) == 2
+    own, rows = kept.rows_of(matched.per_rank[1])
+    assert (own.tolist(), rows.tolist()) == ([1, 3], [0, 1])
+
+
+@given(st.lists(st.lists(st.integers(1, 99), min_size=4, max_size=4), min_size=2, max_size=5))
+def test_the_two_shortest_and_the_longest_are_those_of_all_ranks(durations: list[list[int]]) -> None:
+    tables = {
+        rank: table(
+            rank, [(1000 * at, 1000 * at + took, Comm("all_reduce", "0", seq=at)) for at, took in enumerate(row)]
+        )
+        for rank, row in enumerate(durations)
+    }
+    matched, columns = match_collectives(tables), np.sort(np.array(durations), axis=0)
+    assert matched.transfer_ns.tolist() == columns[0].tolist() and matched.second_ns.tolist() == columns[1].tolist()
+    assert matched.longest_ns.tolist() == columns[-1].tolist()
+    assert matched.shortest_rank.tolist() == np.array(durations).argmin(axis=0).tolist()

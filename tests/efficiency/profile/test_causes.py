@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from densing.cli.profile import screen
+from densing.efficiency.profile.causes import _recoverable, _remedy, _scale, _stands_out
 from densing.efficiency.profile.rank import RankProfile, profile_timeline
 from densing.efficiency.profile.run import merge_run
 from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
@@ -143,3 +145,85 @@ def test_wait_and_transfer_count_what_lies_in_the_window() -> None:
     lines = screen(run, None, None, None)
     assert lines[1].startswith("share of hidden communication unknown") and not any("hidden behind" in a for a in lines)
     assert run.figures["overlap_pct"] is None and run.figures["exposed_pct"] == pytest.approx(7.5)
+
+
+@pytest.mark.parametrize(
+    ("row", "remedy"),
+    [
+        ({"op": "barrier", "count_sized": 1, "bytes": 8}, "remove the barrier"),
+        ({"count_sized": 4, "bytes": 3_999_999, "hidden_pct": 50}, "send fewer, larger messages"),
+        ({"count_sized": 4, "bytes": 4_000_000, "hidden_pct": 50}, "hide more of it"),
+        ({"count_sized": 4, "bytes": 8_000_000, "hidden_pct": 0}, "start it earlier"),
+        ({"count_sized": 0, "bytes": 0, "hidden_pct": None}, "start it earlier"),
+        ({"count_sized": 0, "bytes": 0, "hidden_pct": 1.0}, "hide more of it"),
+    ],
+)
+def test_the_remedy_of_a_communication_is_that_of_its_size_and_of_what_is_hidden(
+    row: dict[str, Any], remedy: str
+) -> None:
+    assert _remedy(SimpleNamespace(**{"op": "all_reduce", **row})).startswith(remedy)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("of_rank", "rank"),
+    [
+        ({}, None),
+        ({0: 9.0}, None),
+        ({0: 1.0, 1: 1.2}, None),  # a tenth over the mean of 1.1 would be 1.21
+        ({0: 1.0, 1: 1.23}, 1),
+        ({0: 5.0, 1: 5.0, 2: 1.0}, 0),
+        ({3: 0.0, 7: 2.0}, 7),
+    ],
+)
+def test_a_rank_stands_out_by_a_tenth_of_the_mean(of_rank: dict[int, float], rank: int | None) -> None:
+    assert _stands_out(of_rank) == rank
+
+
+def test_parts_at_the_same_time_cost_no_more_than_their_union() -> None:
+    rows = [SimpleNamespace(exposed_ns=ns) for ns in (30, 50)]
+    assert _scale(rows, 40) == 0.5  # type: ignore[arg-type]
+    assert _scale(rows, 80) == 1.0 == _scale(rows, 200)  # type: ignore[arg-type]
+    assert _scale([], 7) == 0.0 == _scale([SimpleNamespace(exposed_ns=0)], 7)  # type: ignore[list-item]
+
+
+def test_what_can_be_won_is_on_the_path_of_the_run_or_of_its_ranks() -> None:
+    totals = {"communication": 10, "memcpy": 1, "host": 3, "launch": 5, "idle": 7, "compute": 100}
+    ranks = [
+        SimpleNamespace(path=SimpleNamespace(totals={kind: n * ns for kind, ns in totals.items()})) for n in (1, 2)
+    ]
+    apart = _recoverable(ranks, None)  # type: ignore[arg-type]
+    assert apart == {"communication": 30, "memcpy": 3, "idle": 45}
+    path = SimpleNamespace(by_kind={"communication": 4, "idle": 6, "compute": 50})
+    replayed = SimpleNamespace(transfer_slowdown=1.5, ideal_ns=100, replayed_ns=170)
+    joint = SimpleNamespace(path=path, what_if=replayed)
+    found = _recoverable(ranks, joint)  # type: ignore[arg-type]
+    # Once for each of two ranks; even ranks would save 170 less 1.5 times 100.
+    assert found == {"communication": 8, "memcpy": 0, "idle": 12, "waiting": 2 * 20.0}
+    replayed.replayed_ns = 120
+    assert _recoverable(ranks, joint)["waiting"] == 0.0  # type: ignore[arg-type]
+    replayed.transfer_slowdown = None
+    assert "waiting" not in _recoverable(ranks, joint)  # type: ignore[arg-type]
+
+
+def test_a_communication_is_told_with_calls_size_speed_and_what_is_hidden() -> None:
+    comm = Comm("all_reduce", "0", in_elems=500_000, out_elems=500_000, dtype="float", group_size=4)
+    work = [
+        {"start": 0, "end": 1_000_000, "kind": Kind.COMM, "name": "nccl_x", "comm": comm, "lane": STREAMS[Kind.COMM]},
+        {"start": 0, "end": 250_000, "kind": Kind.COMPUTE, "name": "gemm"},
+        {
+            "start": 2_000_000,
+            "end": 3_000_000,
+            "kind": Kind.COMM,
+            "name": "nccl_x",
+            "comm": comm,
+            "lane": STREAMS[Kind.COMM],
+        },
+    ]
+    run = merge_run([profile_timeline(RankTimeline(0, Spans.build(work), Spans.empty(), (Step(1, 0, 4_000_000),)))])
+    [cause] = [cause for cause in run.causes if cause.code == "exposed-communication"]
+    # 2 MB in a millisecond are 2 GB/s, of which a ring of four sends 3/2 times as much: 3 GB/s.
+    assert (
+        cause.message
+        == "all_reduce in group 0: 2 calls of 2 MB on average at 3 GB/s bus bandwidth, 12 % hidden behind compute"
+    )
+    assert cause.ms_per_step == pytest.approx(1.75) and cause.share_pct == pytest.approx(100 * 1.75 / 4)

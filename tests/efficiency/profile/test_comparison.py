@@ -25,6 +25,8 @@ from densing.core.errors import InputError
 from densing.efficiency.profile.comparison import (
     METRICS,
     MIN_STEPS,
+    OUTLIER_MADS,
+    OUTLIER_SHARE,
     Comparison,
     RunSteps,
     compare,
@@ -115,6 +117,9 @@ def test_a_slow_first_step_is_told_and_kept() -> None:
         1000 / 6
     )
     assert "its first step, 2, took 0.001 ms" in found.notes[0].message
+    ms = run(*(1e6 * time for time in times))
+    said = compare(ms, ms).notes[0].message
+    assert "its first step, 2, took 500.000 ms while the others take 100.000 ms; it is included" in said
     without = compare(run(*times), run(*times), skip_first=1)
     assert [note.code for note in without.notes] == ["steps-skipped"] * 2 and without.changes[0].base == 100
     # Only the first: a spike elsewhere is noise, and a run that varies much has no outlier.
@@ -272,3 +277,64 @@ def test_a_change_of_two_standard_deviations_is_seen_in_ten_steps() -> None:
         for seed in range(REPS)
     ]
     assert verdicts.count("slower") > 0.9 * REPS and "faster" not in verdicts
+
+
+@pytest.mark.parametrize("correlated", [False, True])
+def test_an_interval_is_the_bootstrap_t_by_hand(correlated: bool) -> None:
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(100, 5, 12), rng.normal(104, 3, 9)
+    if correlated:
+        a, b = np.sort(a), np.sort(b)
+    rho = lag_one(a, b)
+    assert (rho > 0.3) == correlated
+    [found] = compare_means([(a, b)], level=0.9, draws=300, seed=4)
+    generator = np.random.default_rng(4)
+    draws = [sample[generator.integers(0, len(sample), (300, len(sample)))] for sample in (a, b)]
+    means = [each.mean(axis=1) for each in draws]
+    squares = [each.var(axis=1, ddof=1) / each.shape[1] for each in draws]
+    own = [sample.var(ddof=1) / len(sample) for sample in (a, b)]
+    wider = math.sqrt((1 + rho) / (1 - rho))
+    gap = b.mean() - a.mean()
+    q = np.quantile(np.abs(means[1] - means[0] - gap) / np.sqrt(squares[0] + squares[1]), 0.9)
+    reach = q * math.sqrt(own[0] + own[1]) * wider
+    assert (found.difference, found.low, found.high) == pytest.approx((gap, gap - reach, gap + reach))
+    logs = np.log(means[1] / means[0]) - math.log(b.mean() / a.mean())
+    spread = np.sqrt(squares[0] / means[0] ** 2 + squares[1] / means[1] ** 2)
+    reach = np.quantile(np.abs(logs) / spread, 0.9) * wider
+    reach *= math.sqrt(own[0] / a.mean() ** 2 + own[1] / b.mean() ** 2)
+    ratio = b.mean() / a.mean()
+    assert (found.ratio, found.ratio_low, found.ratio_high) == pytest.approx(
+        (ratio, ratio * math.exp(-reach), ratio * math.exp(reach))
+    )
+    assert found.correlation == rho
+
+
+def test_defaults_and_ends_of_options() -> None:
+    times = [*range(100, 112)]
+    plain = compare(run(*times), run(*times[::-1]))
+    assert (plain.level, plain.draws, plain.seed) == (0.95, 2000, 0)
+    assert plain == compare(run(*times), run(*times[::-1]), level=0.95, draws=2000, seed=0, skip_first=0)
+    compare(run(*times), run(*times), draws=200, level=0.51)
+    for options in ({"draws": 199}, {"level": 0.5}):
+        with pytest.raises(InputError):
+            compare(run(*times), run(*times), **options)
+    enough, few = (compare(run(*times[:count]), run(*times)) for count in (MIN_STEPS, MIN_STEPS - 1))
+    assert enough.verdict != "too few steps" == few.verdict and (few.steps, few.ranks) == ((MIN_STEPS - 1, 12), (1, 1))
+    [skipped] = [note for note in compare(run(*times[:3]), run(*times), skip_first=5).notes if "base" in note.message]
+    assert skipped.details == {"steps": 3}
+
+
+@pytest.mark.parametrize(
+    ("first", "told"), [(100 * (1 + OUTLIER_SHARE) + 1, True), (100 * (1 + OUTLIER_SHARE) - 1, False)]
+)
+def test_a_first_step_is_slow_beyond_a_share_of_the_others(first: float, told: bool) -> None:
+    times = (first, *[100.0] * 7)
+    assert ("slow-first-step" in {note.code for note in compare(run(*times), run(*[100] * 8)).notes}) == told
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.02, True), (0.98, False)])
+def test_a_first_step_is_slow_beyond_the_noise_of_the_others(factor: float, told: bool) -> None:
+    others = (100, 180, 20, 140, 60, 100, 150)
+    # Distances from the median of 100: 0, 0, 40, 40, 50, 80, 80.
+    times = (100 + factor * OUTLIER_MADS * 1.4826 * 40, *others)
+    assert ("slow-first-step" in {note.code for note in compare(run(*times), run(*others)).notes}) == told

@@ -6,6 +6,7 @@ import csv
 import json
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -101,6 +102,12 @@ def test_a_hidden_collective_does_not_turn_the_path():
     }
     path = run_critical_path(hidden, compute)
     assert path.turns == () and path.totals == {0: {"compute": 105}}
+
+
+@pytest.mark.parametrize(("begin", "waited"), [(19, 0), (20, 20), (30, 10)])
+def test_how_long_a_rank_waited_is_told_from_the_windows_start_on(begin: int, waited: int) -> None:
+    ranks = {0: columns([(0, begin, 50)], 20, 105), 1: columns([(0, 40, 50)], 20, 100)}
+    assert [(turn.last_rank, turn.waited_ns) for turn in run_critical_path(ranks, compute).turns] == [(1, waited)]
 
 
 def test_unmatched_and_lone_collectives_are_a_ranks_own_time():

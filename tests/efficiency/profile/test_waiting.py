@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import math
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from scipy.stats import binom
 
 from densing.efficiency.profile.alignment import align_clocks, match_collectives
-from densing.efficiency.profile.waiting import Stragglers, find_stragglers
+from densing.efficiency.profile.waiting import (
+    Stragglers,
+    _chance,
+    _reach,
+    _us,
+    arrivals_of,
+    find_stragglers,
+    waiting_of,
+)
 from densing.efficiency.profile.whatif_run import RecordedWhatIf, what_if
 from densing.efficiency.timeline.timeline import Comm
 from densing.efficiency.timeline.traffic import Collectives
@@ -213,3 +223,75 @@ def test_size_of_the_stragglers_p(jitter: int, per_step: int) -> None:
     low = sum((together(seed, n=20, jitter=jitter, error=70_000, per_step=per_step)[0].chance or 1) < 0.05
               for seed in range(runs))  # fmt: skip
     assert low <= 0.05 * runs + 2 * math.sqrt(0.05 * 0.95 * runs)
+
+
+@pytest.mark.parametrize(("led", "of", "ranks"), [(3, 10, 4), (0, 10, 4), (10, 10, 4), (7, 9, 2), (1, 1, 3)])
+def test_leading_by_chance_is_a_binomial_tail_for_every_rank(led: int, of: int, ranks: int) -> None:
+    assert _chance(led, of, ranks) == pytest.approx(min(1.0, ranks * binom.sf(led - 1, of, 1 / ranks)))
+
+
+def test_nothing_led_and_one_rank_have_no_chance() -> None:
+    assert _chance(0, 0, 4) is None and _chance(3, 10, 1) is None
+
+
+def test_the_clocks_of_two_ranks_reach_as_far_as_both_bounds() -> None:
+    clocks = SimpleNamespace(bound_ns={0: 5, 1: 9, 2: 2})
+    # The widest of the others beside one's own.
+    assert _reach(clocks, np.array([0, 1, 2, 7])).tolist() == [14, 14, 11, 9]  # type: ignore[arg-type]
+    assert _reach(SimpleNamespace(bound_ns={}), np.array([0])).tolist() == [0]  # type: ignore[arg-type]
+    assert (_us(1_500), _us(999_999), _us(1_000_000), _us(2_345_678)) == ("1.5 µs", "1e+03 µs", "1 ms", "2.35 ms")
+
+
+def test_the_first_the_last_and_the_last_but_one_to_arrive() -> None:
+    rng = np.random.default_rng(0)
+    late = rng.integers(0, 90_000, (12, 4))
+    matched = match_collectives(run(late))
+    arrivals = arrivals_of(matched, align_clocks(matched))
+    assert arrivals is not None
+    begin = 1_000_000 * np.arange(12) + 100_000
+    ordered = np.sort(late, axis=1)
+    assert arrivals.first_start_ns.tolist() == (begin + ordered[:, 0]).tolist()
+    assert arrivals.second_start_ns.tolist() == (begin + ordered[:, 2]).tolist()
+    assert arrivals.last_start_ns.tolist() == (begin + ordered[:, 3]).tolist()
+    assert arrivals.last_end_ns.tolist() == (begin + ordered[:, 3] + 50_000).tolist()
+    assert arrivals.last_rank.tolist() == late.argmax(axis=1).tolist()
+    found = find_stragglers(matched, align_clocks(matched))
+    waited = (late.max(axis=1)[:, None] - late).sum(axis=1)
+    for row in found.ranks:
+        last = late.argmax(axis=1) == row.rank
+        assert (row.times_last, row.matched) == (last.sum(), 12)
+        assert row.caused_ns == waited[last].sum()
+        assert row.alone_ns == (ordered[:, 3] - ordered[:, 2])[last].sum() and row.steps_led == last.sum()
+        assert row.suffered_ns == row.suffered_by_start_ns == (late.max(axis=1) - late[:, row.rank]).sum()
+        assert found.wait_by_step_ns[row.rank] == tuple(late.max(axis=1) - late[:, row.rank])
+    assert [row.rank for row in found.ranks] == sorted(range(4), key=lambda r: -waited[late.argmax(axis=1) == r].sum())
+    assert found.of == 12 and found.led == found.ranks[0].steps_led and found.steps == tuple(range(12))
+
+
+@pytest.mark.parametrize(
+    ("exposed", "window", "sums"),
+    [
+        # 400 ns, of which the transfer is the last 150; all of it exposed.
+        ([], (0, 1000), (400, 250, 250)),
+        # Compute hides the first 300 of it: all of the wait, and of the transfer 50.
+        ([(100, 400)], (0, 1000), (400, 250, 0)),
+        ([(100, 300)], (0, 1000), (400, 250, 50)),
+        # The window ends or begins within the wait, or within the transfer.
+        ([], (0, 300), (200, 200, 200)),
+        ([], (0, 400), (300, 250, 250)),
+        ([], (200, 1000), (300, 150, 150)),
+        ([], (400, 1000), (100, 0, 0)),
+    ],
+)
+def test_a_span_waits_first_and_transfers_then(
+    exposed: list[tuple[int, int]], window: tuple[int, int], sums: tuple[int, int, int]
+) -> None:
+    record = Comm("all_reduce", "0", ranks=(0, 1), seq=0)
+    tables = {
+        0: collected(rank_of(0, [(100, 500, record)], exposed, [(1, *window)])),
+        1: collected(rank_of(1, [(350, 500, record)], [], [(1, 0, 1000)])),
+    }
+    found = waiting_of(match_collectives(tables))["all_reduce", "0"]
+    # The other rank, the last, only transfers.
+    assert (found.lasted_ns - 150, found.waited_ns, found.exposed_ns) == sums
+    assert found.share == found.waited_ns / found.lasted_ns

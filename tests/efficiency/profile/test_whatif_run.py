@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,15 @@ from densing.efficiency.profile.alignment import align_clocks, match_collectives
 from densing.efficiency.profile.rank import profile_timeline
 from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.profile.waiting import find_stragglers
-from densing.efficiency.profile.whatif_run import RecordedWhatIf, _usual_transfer, what_if
+from densing.efficiency.profile.whatif_run import (
+    RecordedWhatIf,
+    Segments,
+    _before,
+    _usual_transfer,
+    _within,
+    common_steps,
+    what_if,
+)
 from densing.efficiency.timeline.timeline import Comm
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, rank_of
 
@@ -223,3 +232,109 @@ def test_usual_transfers_of_many_sizes_are_medians() -> None:
     for at in range(len(matched)):
         same = (matched.op == matched.op[at]) & (matched.bytes == matched.bytes[at])
         assert usual[at] == np.median(matched.transfer_ns[same])
+
+
+def steps_of(*numbers: Sequence[int]) -> list[Any]:
+    return [
+        SimpleNamespace(
+            rank=rank,
+            steps=[SimpleNamespace(number=n, start_ns=100 * at, end_ns=100 * at + 90) for at, n in enumerate(row)],
+        )
+        for rank, row in enumerate(numbers)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "common", "left_out"),
+    [
+        (([1, 2, 3], [1, 2, 3]), None, 0),
+        (([1, 2, 3], []), None, 0),
+        (([1, 2, 3], [2, 3]), (2, 3), 1),
+        # Two stretches of two: the first. A longer one counts wherever it lies.
+        (([1, 2, 4, 5], [1, 2, 3, 4, 5]), (1, 2), 3),
+        (([1, 2, 4, 5, 6], [1, 2, 3, 4, 5, 6]), (4, 5, 6), 3),
+        # A number that comes twice is two steps, and the first of them may be missing.
+        (([1, 2, 1, 2], [1, 2, 1]), (1, 2, 1), 1),
+        (([1, 2], [3, 4]), (), 4),
+        (([5], [5, 6]), (5,), 1),
+    ],
+)
+def test_the_longest_stretch_of_common_steps(
+    numbers: tuple[list[int], ...], common: tuple[int, ...] | None, left_out: int
+) -> None:
+    ranks = steps_of(*numbers)
+    found = common_steps(ranks)
+    if common is None:
+        assert found is None
+        return
+    assert found is not None and (found.numbers, found.left_out) == (common, left_out)
+    for rank in ranks if common else ():
+        own = [step.number for step in rank.steps]
+        first = next(at for at in range(len(own)) if tuple(own[at : at + len(common)]) == common)
+        assert found.spans[rank.rank] == (100 * first, 100 * (first + len(common) - 1) + 90)
+    label = {0: "no step", 1: "step 5"}.get(
+        len(common), f"steps {common[0] if common else ''} to {common[-1] if common else ''}"
+    )
+    assert f"covers {label}, recorded" in found.note.message
+    assert found.note.severity == ("info" if common else "warning")
+
+
+def test_a_step_begins_with_its_first_nanosecond_and_ends_before_the_next() -> None:
+    record = Comm("all_reduce", "0", ranks=(0, 1))
+    rows = [(at, at + 10, record._replace(seq=at)) for at in (99, 100, 199, 200)]
+    tables = {rank: collected(rank_of(rank, rows)) for rank in (0, 1)}
+    matched = match_collectives(tables)
+    assert _within(matched, {0: (100, 200), 1: (0, 999)}).tolist() == [False, True, True, False]
+    assert _within(matched, {0: (0, 999), 1: (100, 200)}).tolist() == [False, True, True, False]
+    assert _within(matched, {}).tolist() == [False] * 4
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), min_size=1, max_size=12), st.randoms())
+def test_what_ended_last_before_is_found_among_what_is_replayed_before(
+    spans: list[tuple[int, int]], random: Any
+) -> None:
+    start = np.array([begin for begin, _ in spans])
+    end = start + [length for _, length in spans]
+    position = list(range(len(spans)))
+    random.shuffle(position)
+    found = _before(start, end, np.array(position))
+    for at, before in enumerate(found.tolist()):
+        candidates = [
+            end[other] for other in range(len(spans)) if end[other] <= start[at] and position[other] < position[at]
+        ]
+        if before < 0:
+            assert not candidates
+        else:
+            assert position[before] < position[at] and end[before] == max(candidates)
+
+
+def test_choices_are_replayed_in_turns_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    local = rng.integers(0, 10**6, (6, 5))
+    whole = recorded(local, tail=3)
+    monkeypatch.setattr("densing.efficiency.profile.whatif_run._CELLS", 70)
+    sizes: list[int] = []
+    replayed = Segments._run
+    monkeypatch.setattr(
+        Segments, "_run", lambda self, keep, *rest: sizes.append(keep.size) or replayed(self, keep, *rest)
+    )
+    assert recorded(local, tail=3) == whole
+    assert len(sizes) > 1
+    work = local.mean(axis=1)
+    for rank, slowdown in whole.by_rank.items():
+        alone = np.maximum(local[:, rank], work).sum() + 6 * 50_000 + 3
+        assert slowdown == pytest.approx(alone / whole.ideal_ns, rel=1e-6)
+    monkeypatch.setattr("densing.efficiency.profile.whatif_run.SHOWN_RANKS", 2)
+    few = recorded(local, tail=3)
+    excess = np.maximum(local - work[:, None], 0).sum(axis=0)
+    shown = set(np.argsort(-excess)[:2].tolist()) if few.worst is None else set(few.by_rank)
+    assert set(few.by_rank) == shown and len(few.by_rank) == 2
+    assert list(few.by_rank.values()) == sorted(few.by_rank.values(), reverse=True)
+    # The straggler's share of what evenness would gain: with its work at the mean, the step waits for the next.
+    worst = whole.worst
+    if worst is not None:
+        others = local.astype(float)
+        others[:, worst] = work
+        fixed = others.max(axis=1).sum() + 6 * 50_000 + 3
+        expected = (whole.replayed_ns - fixed) / (whole.replayed_ns - whole.ideal_ns)
+        assert whole.worst_explains == pytest.approx(expected, abs=1e-5)

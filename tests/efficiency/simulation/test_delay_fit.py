@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
+import statsmodels.formula.api as smf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
+from statsmodels.stats.anova import anova_lm
 
 from densing.core import InputError
 from densing.efficiency.profile import own_seconds
 from densing.efficiency.simulation import Delay, DelayFit, delayed, fit_delays, load_cluster, to_toml
-from densing.efficiency.simulation.delay_fit import DelayModel, _iid, _located, _log_density, _persistent
+from densing.efficiency.simulation.delay_fit import (
+    LEAST_RANKS,
+    LEAST_VALUES,
+    DelayModel,
+    _distances,
+    _estimate,
+    _iid,
+    _interval,
+    _located,
+    _log_density,
+    _persistent,
+    _quantiles,
+    _region,
+    _standardised,
+    _variances,
+)
+from tests.support import folders
 from tests.support.delay_runs import delayed_run
 
 
@@ -265,3 +284,104 @@ def test_intervals_of_ranks_that_keep_their_draw_hold_the_truth(ranks: int) -> N
         assert found is not None
         hits += found.low <= 10 <= found.high
     assert 181 <= hits <= 198
+
+
+def figures(fit: DelayFit) -> dict[str, list[float]]:
+    """Every figure of every model."""
+    found = {}
+    for one in fit.models:
+        estimates = [each for each in (one.work, one.mu, one.scale, one.shape) if each is not None]
+        numbers = [figure for each in estimates for figure in (each.value, each.standard_error, each.low, each.high)]
+        numbers += [one.jitter_s or 0.0, one.log_likelihood, one.bic, one.distance, one.p]
+        found[f"{one.kind}, {one.lasts}"] = numbers
+    return found
+
+
+@pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: ", ".join(truth))
+def test_grids_are_as_fine_as_they_were(truth: tuple[str, str]) -> None:
+    """Figures of this program, frozen: how grids are laid moves them by less than any other program could tell."""
+    frozen = json.loads((folders.DATA / "delay_fits.json").read_text(encoding="utf-8"))[", ".join(truth)]
+    found = figures(fit_delays(world(*truth, 6, 16, 0, 0.01 if truth[1] == "run" else 0.0)))
+    assert set(found) == set(frozen)
+    for name, numbers in frozen.items():
+        assert found[name] == pytest.approx(
+            [math.inf if each is None else each for each in numbers], rel=1e-6, abs=1e-9
+        )
+
+
+def test_variances_are_those_of_a_two_way_analysis() -> None:
+    random = np.random.default_rng(3)
+    own = 0.4 + 0.05 * random.standard_normal((5, 12)) + 0.03 * random.standard_normal((5, 1))
+    between, p_ranks, p_steps = _variances(own)
+    table = {"own": own.ravel(), "rank": np.repeat(range(5), 12), "step": np.tile(range(12), 5)}
+    found = anova_lm(smf.ols("own ~ C(rank) + C(step)", table).fit())["PR(>F)"]
+    assert (p_ranks, p_steps) == pytest.approx((found["C(rank)"], found["C(step)"]))
+    # The share between ranks is the intraclass correlation of a one-way analysis.
+    one_way = anova_lm(smf.ols("own ~ C(rank)", table).fit())["mean_sq"]
+    among, within = one_way["C(rank)"], one_way["Residual"]
+    assert between == pytest.approx((among - within) / (among + 11 * within))
+    assert _variances(own[:1]) == _variances(own[:, :1]) == (None, 1.0, 1.0)
+    assert _variances(np.arange(6)[:, None] + np.zeros(5)) == (pytest.approx(1.0), 0.0, 1.0)
+    same = random.standard_normal(12) + np.zeros((5, 1))
+    assert _variances(same)[0] == 0.0
+
+
+def test_distances_are_scipys() -> None:
+    random = np.random.default_rng(0)
+    sample, reference = np.sort(random.normal(size=(3, 40))), np.sort(random.normal(size=4001))
+    expected = [stats.ks_2samp(row, reference).statistic for row in sample]
+    # Against a reference of so many the steps of its own distribution are small.
+    assert _distances(sample, reference) == pytest.approx(expected, abs=1 / 4000)
+    low, high = np.quantile(sample[0], [0.25, 0.75])
+    assert _standardised(sample[0]) == pytest.approx((sample[0] - np.median(sample[0])) / (high - low))
+    assert (_standardised(np.zeros(5)) == 0).all()
+
+
+def test_an_interval_ends_where_the_likelihood_has_fallen() -> None:
+    grid = np.linspace(-3, 5, 81)
+    value, low, high = _interval(grid, -((grid - 1) ** 2) / 2, 2.0, (-3, 5))
+    assert (value, low, high) == pytest.approx((1, -1, 3), abs=5e-3)
+    # A curve that does not fall before the edge of what was looked at is open there, and only there.
+    flat = np.minimum(-(grid - 1), 0)
+    assert _interval(grid, flat, 2.0, (-3, 5))[1:] == (-math.inf, pytest.approx(3, abs=0.02))
+    assert _interval(grid, flat, 2.0, (-4, 5))[1] == -3
+    assert _interval(-grid[::-1], flat[::-1], 2.0, (-5, 3))[2] == math.inf
+    assert _interval(-grid[::-1], flat[::-1], 2.0, (-5, 4))[2] == 3
+    holes = np.where(np.arange(81) < 5, -np.inf, -((grid - 1) ** 2) / 2)
+    assert _interval(grid, holes, 2.0, (-3, 5)) == pytest.approx((1, -1, 3), abs=5e-3)
+    assert _region(grid, -((grid - 1) ** 2) / 2, 2.0) == pytest.approx((-1, 3))
+    assert _region(grid, flat, 1e9) == (-3, 5)
+    found = _estimate(math.log(2), math.log(1), math.log(5))
+    assert (found.value, found.standard_error, found.low, found.high) == pytest.approx((2, 4 / 3.92, 1, 5))
+    assert _estimate(0.0, -1.0, 800.0).high == math.inf and _estimate(0.0, 0.1, -0.1).low == 1.0
+
+
+def test_many_values_are_written_as_quantiles() -> None:
+    values = np.random.default_rng(0).exponential(size=501)
+    found = _quantiles(values)
+    assert found == pytest.approx(np.quantile(values, (np.arange(500) + 0.5) / 500))
+    assert _quantiles(values[:500]) == tuple(np.sort(values[:500]))
+
+
+@pytest.mark.parametrize(("first", "told"), [(0.61, True), (0.59, False)])
+def test_a_first_step_is_slow_beyond_half_of_the_others_or_five_spreads(first: float, told: bool) -> None:
+    own = np.full((5, 9), 0.4) + 1e-4 * np.random.default_rng(0).random((5, 9))
+    own[:, 0] = first
+    notes = {note.code: note for note in fit_delays(own).notes}
+    assert ("slow-first-step" in notes) == told
+    if told:
+        assert notes["slow-first-step"].details == pytest.approx({"first_s": 0.61, "median_s": 0.4}, rel=1e-3)
+    wide = 0.4 * np.arange(1, 10) + np.zeros((5, 1)) + 1e-4 * np.random.default_rng(0).random((5, 9))
+    spread = 1.4826 * 0.8
+    for factor, slow in ((4.9, False), (5.1, True)):
+        wide[:, 0] = 2.2 + factor * spread
+        assert ("slow-first-step" in codes(fit_delays(wide))) == slow
+
+
+def test_values_enough_and_spread_enough() -> None:
+    random = np.random.default_rng(0)
+    assert fit_delays(0.4 + random.exponential(size=(1, LEAST_VALUES))).status != "too few"
+    assert fit_delays(0.4 + random.exponential(size=(1, LEAST_VALUES - 1))).status == "too few"
+    ranks = world("shifted-exp", "run", LEAST_RANKS, 6, 0, 0.005)
+    assert ("pareto", "run") in {(one.kind, one.lasts) for one in fit_delays(ranks).models}
+    assert ("pareto", "run") not in {(one.kind, one.lasts) for one in fit_delays(ranks[1:]).models}

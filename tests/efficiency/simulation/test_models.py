@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from densing.core.errors import InputError
-from densing.efficiency.simulation.models import load_workload, transformer_of
+from densing.efficiency.simulation.models import load_workload, resized, transformer_of
 from densing.efficiency.simulation.workload import parameter_count
 
 LLAMA: dict[str, Any] = {
@@ -109,3 +110,15 @@ def test_any_configuration_is_read_or_refused(changes: dict[str, Any]) -> None:
     except InputError:
         return
     assert found.layers > 0 and found.heads > 0
+
+
+@pytest.mark.parametrize(
+    ("batch", "parts", "wanted"),
+    [(16, 4, {8: 2, 4: 1, 32: 8, 6: 2, 5: 1, 12: 3}), (16, 1, {8: 1, 32: 1}), (8, 8, {4: 4, 6: 6, 3: 3})],
+)
+def test_another_batch_keeps_the_size_of_micro_batches_where_that_divides_it(
+    batch: int, parts: int, wanted: dict[int, int]
+) -> None:
+    step = replace(load_workload("gpt2", mode="train"), batch=batch, micro_batches=parts)
+    assert {size: resized(step, size).micro_batches for size in wanted} == wanted
+    assert all(resized(step, size).batch == size for size in wanted)

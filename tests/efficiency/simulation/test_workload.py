@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -15,6 +16,8 @@ from densing.efficiency.simulation.workload import (
     Split,
     Transformer,
     Workload,
+    check,
+    held_modules,
     memory,
     modules,
     parameter_count,
@@ -393,3 +396,59 @@ def test_the_tensors_of_experts_that_are_dealt_out() -> None:
     # States of ZeRO: of what is the same on both ranks each keeps a half, of its own experts all.
     everything = sum(math.prod(shape) for module in modules(dealt) for shape in tensor_shapes(dealt, module))
     assert memory(dealt, 1)["optimizer"] == 12 * ((everything - 2 * 384) / 2 + 2 * 384)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"split": Split(pp=2, virtual=2)}, ""),
+        ({"split": Split(pp=4)}, ""),
+        ({"split": Split(pp=2, virtual=3)}, "virtual: 2 x 3 stages for 4 layers"),
+        ({"split": Split(virtual=2)}, "virtual: 2 stages per device need training in a pipeline"),
+        ({"split": Split(pp=2, virtual=2), "mode": "prefill"}, "need training in a pipeline"),
+        ({"split": Split(pp=2, virtual=2), "micro_batches": 1}, "micro_batches: 1 cannot be divided by pp 2"),
+        ({"split": Split(cp=2)}, ""),
+        ({"split": Split(cp=3)}, "sequence: 16 cannot be divided by cp 3"),
+        ({"split": Split(cp=2), "mode": "prefill"}, "cp: 2 parts of a sequence with mode prefill"),
+        ({"split": Split(ep=2)}, "ep: 2: gpt has no experts"),
+        ({"split": Split(dp=2, ep=2), "model": {"experts": 4, "active": 4}}, ""),
+        ({"split": Split(dp=2, ep=4), "model": {"experts": 4, "active": 1}}, "dp x cp: 2 cannot be divided by ep 4"),
+        ({"split": Split(dp=3, ep=3), "model": {"experts": 4, "active": 1}}, "experts: 4 cannot be divided by ep 3"),
+        ({"model": {"experts": 4, "active": 5}}, "active: 5 of 4 experts"),
+        ({"model": {"experts": 4, "active": 0}}, "active: 0 of 4 experts"),
+        ({"split": Split(ep=0)}, "ep: 0: gpt has no experts"),
+        ({"sequence": 10**9}, ""),
+        ({"sequence": 10**9 + 1}, "sequence: 1000000001 is out of range"),
+        ({"dtype_bytes": 8, "gradient_bytes": 8}, ""),
+        ({"gradient_bytes": 3}, "gradient_bytes: 3 is not a valid number"),
+    ],
+)
+def test_the_ends_of_what_goes_together(change: dict[str, Any], told: str) -> None:
+    model = replace(gpt(4), **change.pop("model", {}))
+    step = replace(Workload(model, batch=4, sequence=16, micro_batches=4), **change)
+    if told:
+        with pytest.raises(InputError, match=told):
+            check(step)
+    else:
+        check(step)
+
+
+def test_interleaved_stages_keep_so_many_passes() -> None:
+    """Of stage i of p, v pieces a device: (2 (p - i - 1) + (v - 1) p + 1) / v of its micro-batches."""
+    step = Workload(gpt(4), batch=8, sequence=16, micro_batches=8, split=Split(pp=2, virtual=2))
+    first = held_modules(step)[0]
+    assert memory(step)["activations"] == pytest.approx(sum(module.saved for module in first) * (2 * 1 + 2 + 1) / 2)
+    inference = load_workload("llama3-70b", mode="prefill", batch=2, sequence=100, tp=8, dp=4)
+    assert memory(inference, 3)["parameters"] == memory(inference)["parameters"] / 4
+    assert memory(inference, 2)["parameters"] == memory(inference)["parameters"]
+    assert memory(inference)["activations"] == 2 * 2 * 100 * 8192 * 2
+    linear = load_workload("tnl-7b", mode="decode", batch=2, sequence=100)
+    model = linear.model
+    assert memory(linear)["kv_cache"] == model.layers * 2 * model.head_dim * model.kv_heads * model.head_dim * 2
+    assert (
+        memory(Workload(gpt(), dtype_bytes=4))["optimizer"] == 2 * memory(Workload(gpt(), dtype_bytes=4))["parameters"]
+    )
+    for name in ("optimizer_bytes", "gradient_bytes"):
+        assert memory(Workload(gpt()), **{name: 1024}) and memory(Workload(gpt()), **{name: 0})
+        with pytest.raises(InputError, match=name):
+            memory(Workload(gpt()), **{name: 1025})

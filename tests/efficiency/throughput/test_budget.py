@@ -61,6 +61,8 @@ def test_a_run_is_its_step_as_often_as_it_takes(plan: LayoutPlan) -> None:
     assert found.days.value == pytest.approx(steps * best.step_s / 86400)
     assert found.device_hours.value == pytest.approx(512 * 24 * found.days.value)
     assert found.days.low / found.days.value == pytest.approx(best.low_s / best.step_s)
+    assert found.days.high / found.days.value == pytest.approx(best.high_s / best.step_s)
+    assert found.failures == 0 and found.checkpoint_every_s is None
     assert found.cost is not None and found.cost.high == pytest.approx(2 * found.device_hours.high)
     assert found.kwh is not None and found.kwh.value == pytest.approx(found.device_hours.value * 0.7 * 0.5 * 1.5)
     assert found.co2e_kg is not None and found.co2e_kg.value == pytest.approx(found.kwh.value * 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from densing.core.errors import InputError
 from densing.efficiency.throughput import device_names, read_runs
-from densing.efficiency.throughput.table import SAMPLE
+from densing.efficiency.throughput.table import SAMPLE, Runs
 from tests.support.throughput import ROW
 
 
@@ -168,3 +169,68 @@ def test_data_sheets_agree_with_those_of_clusters() -> None:
         assert (runs.bandwidth[number], runs.memory[number]) == (device["mem_bw"], device["memory"])
     assert len(device_names()) == len(set(device_names()))
     assert np.isfinite(runs.units).all()
+
+
+def test_what_a_row_does_not_say_is_assumed() -> None:
+    bare = {"row_id": "a", "layers": 24, "hidden": 1920, "seq": 2048, "gpu": "A100", "gpus": 16, "mbs": 2, "gbs": 64}
+    runs = read_runs(pd.DataFrame([bare])).runs
+    assert {field.name: float(getattr(runs, field.name)[0]) for field in fields(Runs)} == {
+        "layers": 24, "hidden": 1920, "heads": 15, "kv_heads": 15, "ffn": 7680, "gated": 0, "vocabulary": 50304,
+        "tied": 0, "experts": 0, "top": 1, "expert_ffn": 0, "sequence": 2048, "micro_batch": 2, "parts": 2, "dp": 16,
+        "tp": 1, "pp": 1, "cp": 1, "ep": 1, "virtual": 1, "bubble": 1, "split_sequence": 0, "zero": 0, "recompute": 0,
+        "written": 0, "vendor": 0, "fused": 0, "hidden_gradients": 1, "gradient_bytes": 2, "eager": 0,
+        "logit_bytes": 4, "hidden_sums": 0, "kept_gradient_bytes": 2, "bucket_numbers": 0,
+        "eight_bits": 0, "flops": 312e12,
+        "flops_low": 312e12,
+        "bandwidth": 2.039e12, "memory": 80e9, "units": 108, "link": 300e9, "nic": 25e9, "node": 8, "power": 1,
+    }  # fmt: skip
+
+
+def test_what_a_row_says_is_taken() -> None:
+    said = {
+        "row_id": "a", "source_file_id": "paper/table 3", "layers": 16, "hidden": 2048, "seq": 1024,
+        "gpu": "H100 HBM2e", "gpus": 64, "heads": 32, "kv_heads": 8, "ffn_hidden": 5504, "mlp": "SwiGLU",
+        "vocab": 32000, "tied_embeddings": "yes", "tp": 4, "pp": 2, "cp": 2, "dp": 4, "vpp": 4, "mbs": 3, "gbs": 48,
+        "gpu_mem_gb": 94.5, "gpus_per_node": 4, "sequence_parallel": "true", "mem_gb_said": 61.5,
+        "tokens_per_s_per_gpu_from_tflops": 1000.5, "other_options": "tp-comm-overlap; compiled",
+    }  # fmt: skip
+    table = read_runs(pd.DataFrame([said]))
+    found = {field.name: float(getattr(table.runs, field.name)[0]) for field in fields(Runs)}
+    wanted = {
+        "heads": 32, "kv_heads": 8, "ffn": 5504, "gated": 1, "vocabulary": 32000, "tied": 1, "tp": 4, "pp": 2,
+        "cp": 2, "dp": 4, "virtual": 4, "micro_batch": 3, "parts": 4, "memory": 94.5e9, "node": 4,
+        "split_sequence": 1, "fused": 1, "hidden_sums": 1, "power": (500 / 700) ** (1 / 3), "flops": 989.4e12,
+        "flops_low": 1978.9e12,
+    }  # fmt: skip
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted)
+    assert table.runs.parameters[0] == 16 * (2048 * (2 * 2048 + 2 * 512) + 3 * 5504 * 2048) + 32000 * 2048
+    assert (table.runs.devices[0], table.runs.tokens[0]) == (64, 48 * 1024)
+    (about,) = table.about.to_dict("records")
+    assert (about["source"], about["tokens_per_s"], about["memory_gb"]) == ("paper", 64_032.0, 61.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"layers": 10_000}, ""),
+        ({"layers": 10_001}, "layers: more than 10,000"),
+        ({"pp": 24, "tp": 1, "gpus": 192, "dp": 8}, ""),
+        ({"pp": 25, "tp": 1, "gpus": 200, "dp": 8}, "pp: more stages than layers"),
+        ({"vpp": 13}, ""),
+        ({"vpp": 14}, "vpp: more pieces than layers"),
+        ({"seq": 0.5}, "seq: 0.5 is not a whole number from 1 up"),
+        ({"seq": 1e9}, ""),
+        ({"tokens_per_s": 0}, ""),
+        ({"tokens_per_s": -1}, "tokens_per_s: -1 is not a number from 0 up"),
+        ({"tokens_per_s": 0.5}, ""),
+    ],
+)
+def test_the_ends_of_what_a_row_may_say(change: dict[str, Any], reason: str) -> None:
+    assert read(change).about.reason.tolist() == [reason]
+
+
+def test_the_ends_of_kinds() -> None:
+    table = read({"seq": 32_768}, {"seq": 32_769}, {"gpus": 8, "tp": 1, "pp": 1, "dp": 8}, {"gpus": 16, "dp": 2})
+    assert table.runs.kinds().tolist() == ["several domains", "long sequences", "one domain", "several domains"]
+    assert table.runs.kinds(False).tolist() == ["new generation"] * 4
+    assert table.runs.kinds(np.array([True, True, False, True]))[2] == "new generation"

@@ -12,10 +12,12 @@ import pytest
 import densing
 from densing.core import InputError
 from densing.scores.catalog import own_figures
-from densing.scores.density import catalog_densities
-from densing.scores.density.abilities import held_densities
-from densing.scores.density.inversion import TABLE_COLUMNS
+from densing.scores.density import catalog_densities, reference_by_families
+from densing.scores.density.abilities import FEW_CELLS, held_densities, joint_densities
+from densing.scores.density.inversion import TABLE_COLUMNS, UNGUARDED, normals, over_sizes, size_shifts
 from densing.scores.joint import fit_joint, joint_cells
+from densing.scores.references import joint_reference
+from tests.support.planted_scale import planted_catalog, planted_scale
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +182,84 @@ def test_a_users_measurement_of_a_known_model_is_a_row_of_its_own_and_never_rank
     headline = joint.headline
     ranking = densing.rank(result, among=replace(headline, draws=headline.draws[: len(result.draws)]))
     assert "Gemma-7B" not in set(ranking.neighbours("gemma 7b", 500)["model"])
+
+
+@pytest.mark.parametrize("guard", [3.0, 10.0, math.inf])
+def test_densities_are_the_line_read_backwards(guard):
+    catalog, (scale, _) = planted_catalog(), planted_scale(2)
+    reference = joint_reference(catalog, scale=scale)
+    result = joint_densities(catalog, reference, guard=guard, level=0.8, seed=5)
+    table, fit = result.table, reference.fit
+    position = [scale.models.index(model) for model in table["model"]]
+    ability, middle = scale.draws[:, position], np.median(scale.draws, axis=0)[position]
+    log_n = np.log(table["n_params"].to_numpy(float))
+    limits = np.log([0.494e9 / guard, 72.7e9 * guard] if guard < math.inf else UNGUARDED)
+    point = (middle - fit.theta[0]) / fit.theta[1]
+    np.testing.assert_allclose(np.log(table["density"]) + log_n, np.clip(point, *limits))
+    outside = (point < limits[0]) | (point > limits[1])
+    assert table["status"].tolist() == np.where(outside, "extrapolated", "ok").tolist()
+    assert (
+        table["bound"].tolist() == np.select([point <= limits[0], point >= limits[1]], ["upper", "lower"], "").tolist()
+    )
+    level, slope = fit.draws[:, :1], fit.draws[:, 1:]
+    np.testing.assert_allclose(result.law_draws, np.clip((middle - level) / slope, *limits) - log_n)
+    shifts = size_shifts(table, len(ability), 5)
+    drawn = np.clip((ability - level) / slope, *limits)
+    np.testing.assert_allclose(result.draws, over_sizes(drawn, limits, shifts) - log_n)
+    noise = reference.scatter[:, None] * normals(len(ability), 5, ("scatter", "joint"), table["model"].tolist())
+    drawn = np.clip((ability + noise - level) / slope, *limits)
+    np.testing.assert_allclose(result.model_draws, over_sizes(drawn, limits, shifts) - log_n)
+    np.testing.assert_allclose(result.log_limits, limits - log_n[:, None])
+    low, high = np.quantile(result.draws, [0.1, 0.9], axis=0)
+    inside = (low > limits[0] - log_n) & (high < limits[1] - log_n)
+    np.testing.assert_allclose(table["density_lo"][inside], np.exp(low[inside]))
+    assert table["released"].is_monotonic_increasing
+    few = [note for note in result.notes if note.code == "few-cells"]
+    assert bool(few) == bool(table["cells"].lt(FEW_CELLS).any())
+    with pytest.raises(InputError, match="has a size in params_non_embedding_b"):
+        joint_densities(catalog, reference, denominator="non_embedding")
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_a_model_on_a_limit_to_the_last_bit_is_within(end):
+    catalog, (scale, _) = planted_catalog(), planted_scale(2)
+    reference = joint_reference(catalog, scale=scale)
+    table = joint_densities(catalog, reference, guard=math.inf).table
+    point = (table["score"].to_numpy(float) - reference.fit.theta[0]) / reference.fit.theta[1]
+    edge = reference.fit.domain["params"][end]
+    place = np.argmax(point) if end else np.argmin(point)
+    guard = (math.exp(point[place]) / edge) ** (1 if end else -1)
+    near = (guard * (1 + shift * 2.0**-53) for shift in range(-400, 400))
+    exact = [guess for guess in near if np.log(edge * guess if end else edge / guess) == point[place]]
+    assert exact and exact[0] > 1
+    status = joint_densities(catalog, reference, guard=exact[0]).table["status"]
+    assert status[place] == "ok"
+    assert joint_densities(catalog, reference, guard=exact[0] * 0.999).table["status"][place] == "extrapolated"
+
+
+def test_models_without_a_size_are_left_out_by_name():
+    catalog, (scale, _) = planted_catalog(), planted_scale(2)
+    reference = joint_reference(catalog, scale=scale)
+    whole = joint_densities(catalog, reference)
+    assert not any("parameter count" in note.message for note in whole.notes)
+    lost = whole.table["model"].iloc[-1]
+    sizes = catalog.models["params_total_b"].mask(catalog.models["model"].eq(lost))
+    part = joint_densities(replace(catalog, models=catalog.models.assign(params_total_b=sizes)), reference)
+    (note,) = (note for note in part.notes if "parameter count" in note.message)
+    assert lost in note.message and set(whole.table["model"]) - set(part.table["model"]) == {lost}
+
+
+def test_families_that_are_left_out_make_the_reference_less_certain_as_their_number_says():
+    catalog, (scale, _) = planted_catalog(), planted_scale(2)
+    result = joint_densities(catalog, joint_reference(catalog, scale=scale))
+    table = reference_by_families(catalog, result, parts=(0.5, 1.0), further=(2.0,), resamples=2)
+    assert table["families"].tolist() == [6, 12, 24] and table["projected"].tolist() == [False, False, True]
+    # A line in one over the number of families, for every model, through both; means over the models inside.
+    first, second, third = table["sd"] ** 2
+    slope = (first - second) / (1 / 6 - 1 / 12)
+    assert third == pytest.approx(second + slope * (1 / 24 - 1 / 12), rel=0.2)
+    inside = result.table["bound"].eq("").to_numpy()
+    assert second == pytest.approx(result.law_draws[:, inside].var(axis=0).mean(), rel=1e-6)
+    law, measured = (each[:, inside].var(axis=0) for each in (result.law_draws, result.draws))
+    assert table["share_measured"][1] == pytest.approx((law / np.maximum(measured, law)).mean(), rel=1e-6)
+    assert (table["share_recipe"] <= table["share_measured"]).all()

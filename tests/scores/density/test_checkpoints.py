@@ -56,6 +56,8 @@ def test_steps_are_numbers_and_other_rows_stay_where_they_are() -> None:
 def test_without_a_checkpoint_the_error_says_how_names_tell_them() -> None:
     with pytest.raises(InputError, match=r"no model name states a training step.*checkpoint-500.*found: mine"):
         densities_by_step(pd.DataFrame([{"model": "mine", **ROW}]))
+    with pytest.raises(InputError, match=r"found: a, b, c$"):
+        densities_by_step(pd.DataFrame([{"model": name, **ROW} for name in "abcd"]))
 
 
 def test_the_figure_has_a_line_per_run_in_order_with_limits_as_triangles() -> None:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
+from densing.core import named_stream
 from densing.core.errors import InputError
-from densing.scores.density import estimate_density
+from densing.scores.density import estimate_density, model_scatter
+from densing.scores.density.inversion import (
+    MAX_GUARD,
+    Scatter,
+    check_options,
+    joint_scatter,
+    normals,
+    over_sizes,
+    size_shifts,
+)
 from densing.scores.references import Reference
 from tests.support.frozen import changeable
 from tests.support.references import FLOOR, LOGISTIC, SIZES, TRUTH, logistic_reference
@@ -158,3 +170,141 @@ def test_density_interval_covers_the_truth() -> None:
 
 def test_no_result_can_be_changed_by_who_reads_it() -> None:
     assert changeable("densing.scores.density", without="callback") == {"Outcome"}, "counted as worlds are simulated"
+
+
+@pytest.mark.parametrize("level", [0.95, 0.5])
+def test_every_column_is_a_quantile_of_the_draws(level: float) -> None:
+    table = targets([0.42, 0.5, 0.7], [2e9, 4e9, 8e9], se=0.01).assign(
+        params_lo=[1.5e9, np.nan, 7.9e9], params_hi=[2.5e9, np.nan, 8.1e9]
+    )
+    result = estimate_density(table, _NOISY, level=level, seed=3)
+    tail, size = (1 - level) / 2, table["params_total"].to_numpy()
+    found = result.table
+    for draws, names in (
+        (result.draws, ("density_lo", "density_hi")),
+        (result.model_draws, ("density_lo_recipe", "density_hi_recipe")),
+    ):
+        np.testing.assert_allclose(found[list(names)].T, np.exp(np.quantile(draws, [tail, 1 - tail], axis=0)))
+    # A size that is not rounded moves nothing: effective sizes are those of the scores alone.
+    assert found["n_eff_lo"][1] == pytest.approx(found["density_lo"][1] * 4e9)
+    assert found["n_eff_hi"][0] / size[0] < found["density_hi"][0]
+    measured = (result.draws + np.log(size)).var(axis=0)
+    law = result.law_draws.var(axis=0)
+    assert found["share_ruler"][1] == pytest.approx(law[1] / result.model_draws.var(axis=0)[1])
+    assert found["share_ability"][1] == pytest.approx((measured[1] - law[1]) / result.model_draws.var(axis=0)[1])
+    np.testing.assert_allclose(found[["share_ability", "share_ruler", "share_scatter"]].sum(axis=1), 1.0)
+    # Shifts of sizes are even between the ends, by a stream of the model's own.
+    shift = size_shifts(table.assign(n_params=size), len(result.draws), 3)
+    low, high = np.exp(shift[:, 0]).min() * 2e9, np.exp(shift[:, 0]).max() * 2e9
+    assert 1.5e9 <= low < 1.52e9 and 2.48e9 < high <= 2.5e9 and (shift[:, 1] == 0).all()
+    even = np.sort(np.exp(shift[:, 0]) * 2e9)
+    assert np.abs((even - 1.5e9) / 1e9 - (np.arange(len(even)) + 0.5) / len(even)).max() < 0.12
+    np.testing.assert_allclose(
+        np.exp(shift[:, 0]) * 2e9, 1.5e9 + 1e9 * norm.cdf(normals(len(even), 3, ("size",), ["m0"])[:, 0])
+    )
+
+
+def test_what_is_at_a_limit_stays_there_whatever_the_size() -> None:
+    draws, limits = np.array([[0.0, 1.0, 2.0, 3.0]]), np.array([0.0, 3.0])
+    assert over_sizes(draws, limits, np.array([[0.5, 0.5, 2.5, 0.5]])).tolist() == [[0.0, 0.5, 0.0, 3.0]]
+    assert over_sizes(draws, limits, np.array([[-0.5, -0.5, -2.5, -0.5]])).tolist() == [[0.0, 1.5, 3.0, 3.0]]
+
+
+def test_a_draw_of_the_score_is_the_law_at_the_score_with_its_noise() -> None:
+    result = estimate_density(targets([0.5, 0.6], [4e9, 4e9], se=0.01), _NOISY, seed=7)
+    noise = normals(len(_NOISY.fit.draws), 7, ("score", "mmlu"), ["m0", "m1"])
+    expected = [
+        np.log(_NOISY.fit.law.invert(_NOISY.fit.draws, score + 0.01 * z)[0]) - np.log(4e9)
+        for score, z in zip((0.5, 0.6), noise.T, strict=True)
+    ]
+    np.testing.assert_allclose(result.draws, np.column_stack(expected))
+    limits = np.log([SIZES[0] / 3, SIZES[-1] * 3]) - np.log(4e9)
+    np.testing.assert_allclose(result.log_limits, [limits, limits])
+    assert result.options == {"denominator": "total", "guard": 3.0, "level": 0.95, "seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("guard", "ok"), [(1.0, True), (0.999, False), (MAX_GUARD, True), (MAX_GUARD * 1.01, False), (math.inf, True)]
+)
+def test_the_ends_of_a_guard(guard: float, ok: bool) -> None:
+    if ok:
+        check_options("total", guard)
+    else:
+        with pytest.raises(InputError, match="guard"):
+            check_options("total", guard)
+
+
+def test_scatter_is_drawn_with_its_own_and_its_common_part() -> None:
+    scatter = Scatter(
+        total=4e-4, noise=1e-4, freedom=5.0, relative=False, stream=("toy", "mmlu"), common=0.25, benchmarks=3
+    )
+    assert scatter.sd == pytest.approx(math.sqrt(3e-4)) and replace(scatter, noise=1.0).sd == 0.0
+    own = 4e-4 * 0.75 * 15 / named_stream(2, "scale", "own", "toy", "mmlu").chisquare(15, 50)
+    shared = 4e-4 * 0.25 * 5 / named_stream(2, "scale", "common", "toy", "mmlu").chisquare(5, 50)
+    expected = np.sqrt(np.maximum(own - 1e-4, 0))[:, None] * normals(50, 2, ("scatter", "mmlu"), ["a", "b"])
+    expected = expected + np.sqrt(shared)[:, None] * normals(50, 2, ("scatter",), ["a", "b"])
+    np.testing.assert_allclose(scatter.draws(50, 2, ("mmlu",), ["a", "b"]), expected)
+    alone = replace(scatter, common=0.0, benchmarks=1)
+    own = 4e-4 * 5 / named_stream(2, "scale", "own", "toy", "mmlu").chisquare(5, 50)
+    expected = np.sqrt(np.maximum(own - 1e-4, 0))[:, None] * normals(50, 2, ("scatter", "mmlu"), ["a"])
+    np.testing.assert_allclose(alone.draws(50, 2, ("mmlu",), ["a"]), expected)
+
+
+def test_scatter_counts_weights_clusters_and_the_noise_of_items() -> None:
+    reference = logistic_reference(
+        LOGISTIC.predict(TRUTH, {"params": SIZES}) + 0.01 * np.cos(np.arange(8.0)), score_se=0.004
+    )
+    plain, residuals = model_scatter(reference), reference.fit.residuals
+    assert plain is not None
+    assert (plain.total, plain.noise) == pytest.approx((np.sum(residuals**2) / 5, 0.004**2))
+    assert (plain.freedom, plain.relative, plain.stream, plain.common) == (5.0, False, ("toy", "mmlu"), 0.0)
+
+    def with_options(**options: object) -> Scatter | None:
+        return model_scatter(
+            replace(reference, fit=replace(reference.fit, options={**reference.fit.options, **options}))
+        )
+
+    weighted = with_options(weights=[2.0] * 8)
+    assert weighted is not None and weighted.total == pytest.approx(2 * plain.total)
+    clustered = with_options(clusters=list("aabbccdd"))
+    assert clustered is not None and (clustered.freedom, clustered.total) == (1.0, plain.total)
+    assert with_options(clusters=list("aabbcccc")) is None
+    stepped = with_options(steps=[{"options": {"clusters": list("abcdefgg")}}, {"options": {"clusters": None}}])
+    assert stepped is not None and stepped.freedom == 4.0
+
+
+def test_what_benchmarks_have_in_common_is_the_mean_correlation_of_residuals() -> None:
+    rng = np.random.default_rng(4)
+    shift = 0.02 * rng.standard_normal(8)
+    references = [
+        logistic_reference(LOGISTIC.predict(TRUTH, {"params": SIZES}) + shift + 0.01 * rng.standard_normal(8), name)
+        for name in ("a", "b", "c")
+    ]
+    scatters = joint_scatter(references)
+    standard = [r.fit.residuals / math.sqrt(np.sum(r.fit.residuals**2) / 5) for r in references]
+    pairs = [standard[i] @ standard[j] / 5 for i, j in ((0, 1), (0, 2), (1, 2))]
+    for found in scatters:
+        assert (
+            found is not None and found.common == pytest.approx(np.clip(np.mean(pairs), 0, 1)) and 0 < found.common < 1
+        )
+        assert found.benchmarks == 3 and found.stream == ("toy",)
+    (alone,) = joint_scatter(references[:1])
+    assert alone is not None and (alone.common, alone.benchmarks) == (0.0, 1)
+    against = [
+        references[0],
+        replace(references[0], fit=replace(references[0].fit, residuals=-references[0].fit.residuals)),
+    ]
+    assert {found.common for found in joint_scatter(against) if found is not None} == {0.0}
+
+
+def test_scores_need_a_column_a_size_and_an_error() -> None:
+    table = targets([0.6], [7e9])
+    for column in ("model", "score", "score_se"):
+        with pytest.raises(InputError, match=f"no column {column}"):
+            estimate_density(table.drop(columns=column), _NOISY)
+    for error in (-0.01, math.nan):
+        with pytest.raises(InputError, match="row 0, column score_se"):
+            estimate_density(table.assign(score_se=error), _NOISY)
+    assert len(estimate_density(table.assign(score_se=0.0), _NOISY)) == 1
+    with pytest.raises(InputError, match="none of the 1 models"):
+        estimate_density(table.assign(params_total=0.0), _NOISY)

@@ -75,7 +75,7 @@ def test_a_trend_is_quoted_with_both_paces_its_models_and_its_reference() -> Non
     reference = densing.load_reference("qwen1.5", "mmlu")
     everyone = densing.catalog_densities(densing.load_catalog(), reference).headline
     trend = densing.estimate_trend(
-        densing.TrendData.from_density(everyone).window("2023-02-24"), permutations=19, bootstrap=50
+        densing.TrendData.from_density(everyone).window("2023-02-24"), permutations=19, bootstrap=50, worlds=0
     )
     said = trend.quoted("qwen1.5", "mmlu")
     families = len(set(trend.data.family))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,8 +16,19 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, norm
 
 from densing.core.errors import InputError
-from densing.scores.density.stopping import NEVER, POPULATION, SET, Sample, StoppingRule, alpha_spent, critical_value
-from densing.scores.density.stopping_coverage import SIZES, WORLDS, World, follow, simulate
+from densing.scores.density import stopping_coverage
+from densing.scores.density.runs import RUN_GUARD
+from densing.scores.density.stopping import (
+    NEVER,
+    POPULATION,
+    SET,
+    VERSION,
+    Sample,
+    StoppingRule,
+    alpha_spent,
+    critical_value,
+)
+from densing.scores.density.stopping_coverage import SIZES, WORLDS, Outcome, World, follow, simulate, table
 from densing.scores.fit import fit_law
 from densing.scores.references import Reference, load_reference, loss_reference
 from tests.support.references import POINTS, SIZE, power_reference
@@ -254,6 +267,68 @@ def test_whatever_the_sets_are_the_rule_ends(tasks, target, covers, seed):
     assert covers != SET or end.reason != "exhausted"
 
 
+LOOKED = {
+    "one task": ("narrow", 0.194928, [100, 113, 122, 251, 290], [3.119498, 3.486837, 3.498203, 3.007859, 2.046903]),
+    "two tasks": ("narrow", 0.098899, [50, 50, 94, 216, 168, 444, 209, 568, 213, 628, 217, 645],
+                  [3.456029, 3.166852, 3.062407, 3.195362, 3.261421, 2.049943]),
+    "the set": ("narrow", 0.049285, [50, 50, 136, 265, 319, 887, 326, 1001, 619, 1893, 716, 2187, 737, 2306],
+                [3.812194, 3.482743, 3.227137, 3.393254, 3.024336, 3.193648, 2.048803]),
+    "out of reach": ("unreachable", 0.022086,
+                     [50, 50, 140, 261, 453, 1152, 1562, 4859, 1706, 5515, 3000, 11542, 3000, 15360],
+                     [4.222429, 3.922593, 3.580972, 3.197129, 3.369416, 3.043633, 2.04815]),
+    "scores": ("narrow", 0.099148, [100, 400, 1600, 1875, 3747, 4616],
+               [3.716885, 3.401085, 3.001836, 3.149092, 2.826181, 1.719854]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOKED)
+def test_stored_results_stop_where_they_stopped(name):
+    """The rule is part of what a stored result's key says: who changes these figures raises VERSION."""
+    assert VERSION == "planned looks 1"
+    rng = np.random.default_rng(0)
+    one = {"a": rng.gamma(4, 0.25, 20000)}
+    both = {"a": rng.lognormal(-0.02, 0.2, 3000), "b": rng.lognormal(-0.18, 0.6, 20000)}
+    right = {"a": (rng.random(20000) < 0.6).astype(float)}
+    sizes, pair = {"a": 3000, "b": 20000}, power_reference(("a", "b"))
+    rule, losses = {
+        "one task": (StoppingRule(power_reference(), {"a": 20000}, target=0.2), one),
+        "two tasks": (StoppingRule(pair, sizes, target=0.1), both),
+        "the set": (StoppingRule(pair, sizes, target=0.05, covers=SET), both),
+        "out of reach": (StoppingRule(pair, sizes, target=0.01), both),
+        "scores": (StoppingRule(score_reference(), {"a": 20000}, target=0.1, level=0.9), right),
+    }[name]
+    reason, half_width, counts, criticals = LOOKED[name]
+    end = follow(rule, losses)[-1]
+    assert end.reason == reason and end.half_width == pytest.approx(half_width, abs=1e-6)
+    assert [count for look in end.looks for count in look.counts.values()] == counts
+    assert [look.critical for look in end.looks] == pytest.approx(criticals, abs=1e-4)
+
+
+def test_items_are_dealt_as_neyman_says_with_spreads_that_few_items_share():
+    rule = StoppingRule(power_reference(("a", "b")), {"a": 400, "b": 5000})
+    samples = [Sample(1.0, 0.04, 50, 400), Sample(1.0, 0.36, 60, 5000)]
+    shared = [(n * s + 5 * 0.2) / (n + 5) for n, s in ((50, 0.04), (60, 0.36))]
+    goal = 2.5e-4
+    found = rule._allocate(samples, goal, 0)
+    assert found[1] / found[0] == pytest.approx(math.sqrt(shared[1] / shared[0]), rel=0.02)
+    variance = (0.04 / found[0] + 0.36 / found[1]) / 4
+    assert variance <= goal / 1.02 < (0.04 / (found[0] - 2) + 0.36 / (found[1] - 3)) / 4
+    assert rule._allocate(samples, 1.0, 0) == [50, 60]
+    assert sum(rule._allocate(samples, 1.0, 700)) == pytest.approx(700, abs=3)
+    assert rule._allocate(samples, 1e-9, 0) == [400, 5000]
+    of_the_set = StoppingRule(power_reference(("a", "b")), {"a": 400, "b": 5000}, covers=SET)
+    fewer = of_the_set._allocate(samples, goal, 0)
+    left = (0.04 * (1 / fewer[0] - 1 / 400) + 0.36 * (1 / fewer[1] - 1 / 5000)) / 4
+    assert fewer[1] < found[1] and left <= goal / 1.02
+
+
+def test_the_first_look_is_at_a_hundred_items_and_twenty_of_each_task():
+    tasks = [f"t{number}" for number in range(8)]
+    assert StoppingRule(power_reference(), {"a": 1000}).first == {"a": 100}
+    assert set(StoppingRule(power_reference(tasks[:3]), dict.fromkeys(tasks[:3], 1000)).first.values()) == {34}
+    assert set(StoppingRule(power_reference(tasks), dict.fromkeys(tasks, 1000)).first.values()) == {20}
+
+
 def test_wrong_questions_get_an_answer():
     with pytest.raises(InputError, match="not positive"):
         StoppingRule(power_reference(), {"a": 10}, target=0)
@@ -284,6 +359,19 @@ def test_worlds_have_the_means_that_they_say():
             assert values.var() == pytest.approx(world.variances[task], rel=0.35)
 
 
+@pytest.mark.parametrize("quantity", ["loss", "score"])
+@pytest.mark.parametrize("drawn", [False, True])
+def test_items_in_subjects_keep_their_mean_and_variance(quantity: str, drawn: bool):
+    """Subjects that are drawn anew have these on average over draws, fixed ones in each."""
+    world = World("m", quantity=quantity, subjects=0.5, drawn_subjects=drawn)
+    rng = np.random.default_rng(1)
+    sets = np.stack([world._items("mmlu", 2000, rng) for _ in range(400 if drawn else 20)])
+    means, squares = sets.mean(axis=1), ((sets - world.means["mmlu"]) ** 2).mean(axis=1)
+    for values, truth in ((means, world.means["mmlu"]), (squares, world.variances["mmlu"])):
+        assert abs(values.mean() - truth) < 4 * values.std() / math.sqrt(len(values))
+        assert values.mean() == pytest.approx(truth, rel=0.1)
+
+
 def test_the_oracle_is_the_textbook_size_of_a_sample():
     world = World("one", target=0.2)
     mean = np.mean(list(world.means.values()))
@@ -293,11 +381,50 @@ def test_the_oracle_is_the_textbook_size_of_a_sample():
     assert world.oracle(True) < world.oracle(False)
 
 
+@pytest.mark.parametrize("neyman", [True, False])
+def test_the_oracle_ends_where_the_sets_do(neyman: bool):
+    """With every item the half-width is the textbook's; a rule that asks for a little less finds no number of items."""
+    world = World("whole")
+    size, variance = np.array(list(world.sizes.values())), np.array(list(world.variances.values()))
+    mean, error = np.mean(list(world.means.values())), math.sqrt((variance / size).sum()) / len(size)
+    z = norm.ppf(0.975)
+    whole = float(world.log_size(mean - z * error) - world.log_size(mean + z * error)) / 2
+    found = replace(world, target=1.0001 * abs(whole)).oracle(neyman)
+    assert 0.95 * size.sum() < found <= size.sum()
+    assert replace(world, target=0.9999 * abs(whole)).oracle(neyman) == math.inf
+
+
 @pytest.mark.parametrize("world", [world for world in WORLDS if "example" in world.name], ids=lambda world: world.name)
 def test_the_example_of_the_readme_ends_with_a_number_in_every_run(world):
     found = simulate(world, 4, seed=11)
     assert np.isfinite(found.widths).all()
     assert min(found.shares) >= 0.2 or set(found.reasons) == {"narrow"}
+
+
+def test_a_worlds_row_counts_its_runs(monkeypatch: pytest.MonkeyPatch):
+    """Runs whose interval, at the stop and at every look, holds the truth of their own draw; figures over runs."""
+    world = World("one", target=0.5)
+    rule = StoppingRule(world.reference, world.sizes, target=0.5, covers=world.covers, guard=RUN_GUARD)
+    draws = [world.draw(rng) for rng in np.random.default_rng(3).spawn(3)]
+    runs = [follow(rule, sets) for sets, _ in draws]
+    found = simulate(world, 3, seed=3)
+    inside = [[one.lo <= truth <= one.hi for one in run] for run, (_, truth) in zip(runs, draws, strict=True)]
+    assert (found.held, found.held_always) == (sum(run[-1] for run in inside), sum(map(all, inside)))
+    assert found.items == [run[-1].items for run in runs] and found.looks == [len(run) for run in runs]
+    assert found.widths == [run[-1].half_width for run in runs]
+    assert found.shares == [run[-1].items / sum(SIZES.values()) for run in runs]
+    told = Outcome(4, 3, 1, [10, 20, 30, 60], [1, 2, 2, 5], [0.1, 0.2, 0.4, 0.9], [0.5, 0.25, 0.75, 1], Counter("nnnf"))
+    monkeypatch.setattr(stopping_coverage, "simulate", lambda world, runs, seed: told)
+    row = table([world], runs=4).iloc[0].to_dict()
+    oracle, equal = world.oracle(True), world.oracle(False)
+    assert row == pytest.approx(
+        {"world": "one", "asked": 0.5, "coverage": 0.75, "all_looks": 0.25, "looks": 2.5, "items": 30.0,
+         "oracle": oracle, "ratio": 30 / oracle, "ratio_equal": 30 / equal, "half_width": 0.3, "least_share": 0.25,
+         "ended": "n 3, f 1"}
+    )  # fmt: skip
+    # A mean of tasks of which no number of items would do.
+    far = World("far", target=1e-3)
+    assert far.oracle(True) == math.inf and math.isnan(table([far], runs=4).iloc[0]["ratio"])
 
 
 HELD = ("losses", "losses, 1B", "2PL scores", "2PL scores, 1B, the sets", "subjects", "tiny tasks, the sets")

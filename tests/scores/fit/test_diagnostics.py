@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 
 from densing.core.errors import FitError, InputError
 from densing.scores.fit import bounds_table, checklist, conditioning, fit_law, influence, rollout, sensitivity
+from densing.scores.fit.diagnostics import standard_errors
 from densing.scores.laws import get_law
 from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case, noisy, open_lm_runs
 
@@ -194,3 +195,73 @@ def test_the_checklist_of_two_steps_says_what_was_fitted():
     loss = law.loss_law.predict(law.split(case.theta)[0], x)
     fit = fit_law(law, {**x, "loss": loss}, law.predict(case.theta, x), bootstrap=0)
     assert list(checklist(fit)) == ["hypothesis", "fitted_range", "objective_and_optimiser"]
+
+
+def test_conditioning_is_that_of_the_unit_columns():
+    size = np.geomspace(1e8, 1e11, 20)
+    weights = np.linspace(1, 5, 20)
+    fit = fit_law("power", {"params": size}, 9 * size**-0.1, weights=weights, loss="log", bootstrap=0)
+    # In logs the columns are 1 and the centred -ln N.
+    columns = np.column_stack([np.ones(20), np.log(size).mean() - np.log(size)]) * np.sqrt(weights)[:, None]
+    assert conditioning(fit) == pytest.approx(np.linalg.cond(columns / np.linalg.norm(columns, axis=0)))
+
+
+def test_standard_errors_take_two_draws():
+    size = np.geomspace(1e8, 1e11, 8)
+    loss = 9 * size**-0.1 * np.exp(0.01 * np.cos(np.arange(8)))
+    one, two = (fit_law("power", {"params": size}, loss, bootstrap=draws) for draws in (1, 2))
+    assert np.isnan(standard_errors(one)).all()
+    assert_allclose(standard_errors(two), np.abs(two.draws[0] - two.draws[1]) / 2**0.5)
+
+
+@pytest.mark.parametrize(("name", "loss"), [("power", "log"), ("power", "raw"), ("logistic", "raw")])
+def test_a_prediction_interval_has_noise_of_the_residuals_size(name, loss):
+    law = get_law(name, floor=0.25) if name == "logistic" else get_law(name)
+    x = {"params": np.geomspace(1e8, 1e11, 16)}
+    curve = law.predict([0.5, 0.9, 22.5] if name == "logistic" else [12, 0.08], x)
+    y = curve * np.exp(0.01 * np.random.default_rng(0).standard_normal(16))
+    table = rollout(law, x, y, cutoff=2e10, loss=loss, scheme="parametric", bootstrap=400, seed=7, level=0.8)
+    kept = x["params"] <= 2e10
+    fit = fit_law(law, {"params": x["params"][kept]}, y[kept], loss=loss, scheme="parametric", bootstrap=400, seed=7)
+    curves = law.predict(fit.draws, {"params": x["params"][~kept]})
+    rng = np.random.default_rng([7, 1])
+    freedom = kept.sum() - len(law.parameters)
+    noise = np.sqrt(np.sum(fit.residuals**2) / rng.chisquare(freedom, size=(400, 1)))
+    noise = noise * rng.standard_normal(curves.shape)
+    lo, hi = np.quantile(curves * np.exp(noise) if loss == "log" else curves + noise, [0.1, 0.9], axis=0)
+    assert_allclose(table[["lo", "hi"]], np.column_stack([lo, hi]))
+
+
+def test_rollout_splits_at_seven_tenths_of_the_laws_first_input_unless_told():
+    x, y = open_lm_runs("c4")
+    table = rollout("chinchilla", x, y, bootstrap=2)
+    assert table["params"].min() > np.quantile(x["params"], 0.7) >= x["params"].min()
+    assert len(table) == (x["params"] > np.quantile(x["params"], 0.7)).sum()
+    by_tokens = rollout("chinchilla", x, y, by="tokens", quantile=0.5, bootstrap=2)
+    assert len(by_tokens) == (x["tokens"] > np.quantile(x["tokens"], 0.5)).sum()
+    # A run at the cut-off is fitted.
+    size = np.geomspace(1e8, 1e10, 5)
+    assert len(rollout("power", {"params": size}, 9 * size**-0.1, cutoff=size[3], bootstrap=2)) == 1
+
+
+def test_sensitivity_keeps_the_weights():
+    law, x, y = noisy(CHINCHILLA, 3, 0.01)
+    weights = np.linspace(0.2, 4, y.size)
+    fit = fit_law(law, x, y, weights=weights, loss="log", bootstrap=10)
+    table = sensitivity(fit)
+    assert table["largest_shift_se"][2] == pytest.approx(0, abs=1e-6)
+    assert table["objective"][2] == pytest.approx(fit.objective)
+    assert table["delta"].tolist()[:2] == [1e-3, 1e-2] and table["delta"][2:].isna().all()
+    # An observation of zero has no logarithm.
+    low = get_law("logistic", floor=0.0)
+    zero = fit_law(low, {"params": np.geomspace(1e8, 1e11, 6)}, [1e-9, 0.05, 0.2, 0.5, 0.7, 0.75], bootstrap=0)
+    assert sensitivity(zero)["loss"].tolist() == ["huber", "huber", "log", "raw", "lad"]
+
+
+def test_influence_counts_weights_and_a_run_to_spare_is_enough():
+    size = np.array([1e8, 1e9, 1e10])
+    fit = fit_law("power", {"params": size}, [4.0, 3.0, 2.6], weights=[1, 2, 3], loss="log", bootstrap=10)
+    table = influence(fit)
+    line = np.polyfit(-np.log(size[1:]), np.log([3.0, 2.6]), 1)
+    shift = (np.array([np.exp(line[1]), line[0]]) - fit.theta) / fit.draws.std(axis=0, ddof=1)
+    assert_allclose(table.loc[0, ["A", "alpha"]].astype(float), shift, rtol=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import statsmodels.api as sm
@@ -11,8 +13,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import least_squares
 
 from densing.core.errors import FitError, InputError, UnknownNameError
-from densing.scores.fit import GUARD, LawFit, compose, fit_law, fit_two_step
+from densing.scores.fit import GUARD, LawFit, compose, engine, fit_law, fit_two_step
 from densing.scores.fit.diagnostics import lack_of_fit
+from densing.scores.fit.table import FitTable
 from densing.scores.laws import get_law
 from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case, noisy
 
@@ -301,3 +304,121 @@ def test_the_broken_law_converges_on_its_own_points(theta, loss):
         y = get_law("broken").predict(theta, x)
         fit = fit_law("broken", x, y, loss=loss, bootstrap=0)
         assert fit.status == "converged" and np.abs(fit.residuals).max() < 1e-8
+
+
+def two_steps(count=30, **options):
+    """The steps of a chain, fitted on the same runs."""
+    case = TWO_STEP_CASES[0]
+    law, x = case.law, case.table(count, 5)
+    rng = np.random.default_rng(8)
+    first, second = law.split(case.theta)
+    loss = law.loss_law.predict(first, x) * np.exp(0.005 * rng.standard_normal(count))
+    score = law.score_law.predict(second, {"loss": loss}) + 0.005 * rng.standard_normal(count)
+    steps = (
+        fit_law(law.loss_law, x, loss, **options),
+        fit_law(law.score_law, {"loss": loss}, score, **{**options, "seed": options.get("seed", 0) + 1}),
+    )
+    return law, x, loss, score, steps
+
+
+def test_a_chain_has_the_draws_the_ranges_and_the_worse_status_of_its_steps():
+    law, x, loss, score, (first, second) = two_steps(bootstrap=4, scheme="parametric", meta={"family": "toy"})
+    joined = compose(law, first, second)
+    assert_array_equal(joined.theta, [*first.theta, *second.theta])
+    assert_array_equal(joined.draws, np.hstack([first.draws, second.draws]))
+    residual = score - law.predict(joined.theta, x)
+    assert_allclose(joined.residuals, residual)
+    assert joined.objective == pytest.approx(np.sum(residual**2) / 2)
+    assert joined.domain == {**first.domain, "loss": (loss.min(), loss.max())}
+    assert joined.options["loss"] == "raw" and joined.options["delta"] is None
+    ranges = [step["loss_range"] for step in joined.options["steps"]]
+    assert ranges == [[loss.min(), loss.max()]] * 2
+    assert joined.meta == {"family": "toy"} and compose(law, first, second, meta={"a": 1}).meta == {"a": 1}
+    others = np.linspace(0.3, 0.4, 30)
+    assert_allclose(compose(law, first, second, scores=others).residuals, others - law.predict(joined.theta, x))
+    for statuses in (("bound_hit", "max_iter"), ("max_iter", "converged")):
+        pair = (replace(step, status=status) for step, status in zip((first, second), statuses, strict=True))
+        assert compose(law, *pair).status == "max_iter"
+    with pytest.raises(FitError, match="29 scores for the 30 runs"):
+        compose(law, first, second, scores=others[1:])
+    # Equal seeds are told only where both steps simulate noise.
+    same = [replace(step, options={**step.options, "seed": 3}) for step in (first, second)]
+    for schemes in (("parametric", "parametric"), ("residual", "case"), ("case", "residual")):
+        pair = [
+            replace(step, options={**step.options, "scheme": name}) for step, name in zip(same, schemes, strict=True)
+        ]
+        with pytest.raises(FitError, match="with one seed"):
+            compose(law, *pair)
+    none = [replace(step, draws=step.draws[:0]) for step in same]
+    assert len(compose(law, *none).draws) == 0
+
+
+def test_noise_of_the_second_step_has_a_seed_of_its_own_and_resampled_runs_are_the_same():
+    law, x, loss, score, _ = two_steps(bootstrap=0)
+    for scheme, seed in (("parametric", 4), ("case", 3)):
+        fit = fit_law(law, {**x, "loss": loss}, score, bootstrap=5, scheme=scheme, seed=3)
+        second = fit_law(law.score_law, {"loss": loss}, score, bootstrap=5, scheme=scheme, seed=seed)
+        assert_array_equal(law.split(fit.draws)[1], second.draws)
+
+
+def test_defaults_are_as_documented():
+    law, x, y = noisy(CHINCHILLA, 3, 0.004)
+    fit = fit_law(law, x, y, bootstrap=1)
+    assert fit.options == {"loss": "huber", "delta": 1e-3, "scheme": "case", "n_bootstrap": 1, "seed": 0,
+                           "weights": None, "clusters": None}  # fmt: skip
+    assert fit.domain == {name: (values.min(), values.max()) for name, values in x.items()}
+    assert_allclose(fit.residuals, np.log(y) - np.log(fit.predict(x)))
+    size = np.geomspace(1e8, 1e11, 9)
+    score = 0.25 + 0.5 / (1 + (4e9 / size) ** 0.9)
+    logistic = fit_law(get_law("logistic", floor=0.25), {"params": size}, score, bootstrap=0, seed=np.int64(2))
+    assert logistic.options["loss"] == "raw" and logistic.options["delta"] is None and logistic.options["seed"] == 2
+    # A thousand draws, of which every refit of exact points is the curve itself.
+    assert fit_law("power", {"params": size}, 9 * size**-0.1).draws.shape == (1000, 2)
+
+
+def test_points_as_many_as_parameters_and_one_more():
+    size = np.geomspace(1e8, 1e11, 4)
+    loss = 1.5 + 40 * size**-0.2
+    assert "no-freedom" not in codes(fit_law("power-offset", {"params": size}, loss, bootstrap=0))
+    three = fit_law("power-offset", {"params": size[:3]}, loss[:3], bootstrap=0)
+    (note,) = (note for note in three.notes if note.code == "no-freedom")
+    assert note.message == "3 points for 3 parameters: the curve meets them and nothing checks it"
+
+
+def test_a_solver_that_stops_early_is_an_error_of_the_fit(monkeypatch):
+    point = engine.Fitter.point
+    monkeypatch.setattr(engine.Fitter, "point", lambda fitter, target, weights: replace(
+        point(fitter, target, weights), converged=np.array([False])))  # fmt: skip
+    size = np.geomspace(1e8, 1e11, 9)
+    fit = fit_law("power", {"params": size}, 9 * size**-0.1, bootstrap=0)
+    assert fit.status == "max_iter" and codes(fit) == {"not-converged": "error"}
+
+
+def test_a_value_on_its_bound_is_named_with_its_value():
+    size = np.geomspace(1e8, 1e11, 12)
+    loss = 12 * size**-0.08 * np.exp(-0.01 * (np.log(size) - 21) ** 2)
+    note = fit_law("power-offset", {"params": size}, loss, loss="log", bootstrap=0).notes[0]
+    assert note.details == {"E": 0.0} and note.severity == "warning"
+    assert note.message == "law power-offset: E = 0 lies on its bound; the data do not determine it"
+
+
+@pytest.mark.parametrize("loss", ["log", "raw"])
+def test_the_limits_of_what_a_score_may_be(loss):
+    law = get_law("logistic", floor=0.0)
+    size = {"params": np.geomspace(1e8, 1e11, 5)}
+    ends = [0.0, 0.3, 0.5, 0.9, 1.0]
+    if loss == "raw":
+        assert fit_law(law, size, ends, loss=loss, bootstrap=0).y.tolist() == ends
+    else:
+        with pytest.raises(InputError, match="row 0, score: 0 has no logarithm"):
+            fit_law(law, size, ends, loss=loss, bootstrap=0)
+
+
+def test_clusters_and_points_are_numbered():
+    table = FitTable.build(get_law("power"), {"params": [3e8, 1e8, 3e8]}, [2.0, 3.0, 2.1], None, ["b", "a", "b"], True)
+    assert (
+        table.points.tolist() == [1, 0, 1] and table.labels.tolist() == [1, 0, 1] and table.cases.tolist() == [1, 1, 1]
+    )
+    assert replace(table, clusters=None).labels.tolist() == [0, 1, 2]
+    two = FitTable({"params": np.array([1.0, 1.0, 2.0]), "tokens": np.array([1.0, 2.0, 1.0])}, np.ones(3), None, None)
+    assert len(set(two.points)) == 3

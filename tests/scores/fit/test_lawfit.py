@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import random
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ import densing
 from densing.core.errors import ArtefactError, InputError
 from densing.core.notes import Note
 from densing.scores.fit import LawFit, fit_law
+from densing.scores.fit.lawfit import hash_data, spread
 from tests.support.frozen import changeable
 from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, noisy
 
@@ -200,3 +204,152 @@ def test_notes_survive():
 
 def test_no_result_can_be_changed_by_who_reads_it():
     assert changeable("densing.scores.fit") == set()
+
+
+def test_a_fit_is_one_thing_and_two_fits_are_two():
+    again = LawFit.from_json(FIT.to_json())
+    assert again != FIT and len({FIT, again, FIT}) == 2
+
+
+def test_what_is_not_a_number_is_refused_on_writing():
+    with pytest.raises(InputError, match="cannot be written as JSON"):
+        replace(FIT, objective=float("nan")).to_json()
+
+
+@pytest.mark.parametrize("level", [0.95, 0.5])
+def test_intervals_are_quantiles_of_the_draws(level):
+    fit = small_fit(bootstrap=60)
+    tail = (1 - level) / 2
+    lo, hi = np.quantile(fit.draws, [tail, 1 - tail], axis=0)
+    assert_array_equal(fit.intervals(level)[["lo", "hi"]], np.column_stack([lo, hi]))
+    x = {"params": [1e9, 3e10]}
+    lo, hi = np.quantile(fit.law.predict(fit.draws, x), [tail, 1 - tail], axis=0)
+    assert_array_equal(fit.band(x, level), np.column_stack([lo, fit.predict(x), hi]))
+    sizes = fit.law.invert(fit.draws, 0.5)[0]
+    assert_array_equal(fit.invert(0.5, level=level)[["lo", "hi"]].iloc[0], np.quantile(sizes, [tail, 1 - tail]))
+    if level == 0.95:
+        assert_array_equal(fit.intervals(), fit.intervals(0.95))
+        assert_array_equal(fit.band(x), fit.band(x, 0.95))
+        assert_array_equal(fit.invert(0.5)[["lo", "hi"]], fit.invert(0.5, level=0.95)[["lo", "hi"]])
+
+
+def test_an_end_between_a_number_and_infinity_is_the_next_draw_outwards():
+    draws = np.array([[1.0], [2.0], [3.0], [4.0], [np.inf]])
+    assert [float(end[0]) for end in spread(draws, 0.9)] == [1.0, np.inf]
+    assert [float(end[0]) for end in spread(draws[:4], 0.4)] == [pytest.approx(1.9), pytest.approx(3.1)]
+    draws[0] = 0.0
+    draws[-1] = -np.inf
+    assert [float(end[0]) for end in spread(draws, 0.7)] == [-np.inf, 4.0]
+    assert np.isnan(spread(np.empty((0, 2)), 0.9)).all() and spread(np.empty((0, 2)), 0.9)[0].shape == (2,)
+
+
+@pytest.mark.parametrize(("factor", "status"), [(0.34, "ok"), (0.33, "extrapolated"), (1, "ok")])
+def test_sizes_beyond_a_third_and_three_times_the_fitted_ones_are_extrapolated(factor, status):
+    size = np.geomspace(1e8, 1e11, 12)
+    fit = fit_law("power", {"params": size}, 9 * size**-0.1, bootstrap=2)
+    assert fit.invert(9 * (factor * 1e8) ** -0.1)["status"].tolist() == [status]
+    assert fit.invert(9 * (1e11 / factor) ** -0.1)["status"].tolist() == [status]
+    n, d = (values.ravel() for values in np.meshgrid(np.geomspace(1e8, 1e10, 6), np.geomspace(1e9, 1e13, 6)))
+    # With equal exponents and coefficients as many tokens as parameters are best.
+    fit = fit_law(
+        "chinchilla", {"params": n, "tokens": 1e-2 * d}, 1.8 + 400 * n**-0.35 + 400 * (1e-2 * d) ** -0.35, bootstrap=2
+    )
+    found = fit.optimal([6 * (factor * 1e8) ** 2, 6 * (1e10 / factor) ** 2])
+    assert found["params"].to_numpy() == pytest.approx([factor * 1e8, 1e10 / factor])
+    assert found["status"].tolist() == [status, status]
+    lo, hi = np.quantile(fit.law.optimal(fit.draws, [1e19])[1][:, 0], [0.1, 0.9])
+    assert fit.optimal(1e19, level=0.8)[["tokens_lo", "tokens_hi"]].to_numpy().tolist() == [[lo, hi]]
+
+
+@pytest.mark.parametrize("place", ["theta", "draws"])
+@pytest.mark.parametrize(
+    ("value", "ok"), [(0.75 * (1 + 9e-9), True), (0.75 * (1 + 2e-8), False), (-1e-9, False), (0.0, True)]
+)
+def test_stored_parameters_lie_within_their_bounds_to_a_rounding(place, value, ok):
+    document = copy.deepcopy(DOCUMENT)
+    row = document["theta"] if place == "theta" else document["draws"][-1]
+    row[0] = value
+    if ok:
+        LawFit.from_json(json.dumps(document))
+    else:
+        with pytest.raises(ArtefactError, match=rf"\$\.{place}: c outside \[0, 0\.75\]"):
+            LawFit.from_json(json.dumps(document))
+
+
+def test_the_hash_is_of_every_number_and_of_no_names_order():
+    x, y = {"a": np.array([1.0, 2.0]), "b": np.array([3.0, 4.0])}, np.array([5.0, 6.0])
+    plain = hash_data(x, y, None)
+    assert plain == hash_data(dict(reversed(x.items())), y, None, None) == hash_data(x, y, None)
+    text = (
+        '{"clusters": null, "weights": null, "x": {"a": ["0x1.0000000000000p+0", "0x1.0000000000000p+1"], '
+        '"b": ["0x1.8000000000000p+1", "0x1.0000000000000p+2"]}, "y": ["0x1.4000000000000p+2", "0x1.8000000000000p+2"]}'
+    )
+    assert plain == hashlib.sha256(text.encode()).hexdigest()
+    assert (
+        len({plain, hash_data(x, y, y), hash_data(x, y, None, np.array(["1", "2"])), hash_data(x, y[::-1], None)}) == 4
+    )
+
+
+def test_summary_and_card_say_how_it_was_fitted():
+    size = np.geomspace(1e8, 1e11, 12)
+    loss = 12 * size**-0.08 * np.exp(-0.01 * (np.log(size) - 21) ** 2)
+    fit = fit_law("power-offset", {"params": size}, loss, bootstrap=3, seed=4)
+    lines = fit.summary().splitlines()
+    assert lines[0] == "power-offset: L = E + A N^-alpha"
+    assert lines[1] == f"12 points, loss huber, delta 0.001 (sum {fit.objective:.6g}), bound_hit; 3 case draws, seed 4"
+    assert lines[2].split() == ["param", "estimate", "lo", "hi"] and len(lines) == 6 + len(fit.notes)
+    assert lines[6] == f"{fit.notes[0].severity}: {fit.notes[0].message}"
+    facts = {
+        "points": "12",
+        "status": "bound_hit",
+        "loss": f"huber (sum {fit.objective:.6g})",
+        "draws": "3 case, seed 4",
+    }
+    assert fit.card().facts == facts
+    assert "delta" not in fit_law("power", {"params": size}, loss, loss="log", bootstrap=0).summary()
+
+
+def test_lengths_that_do_not_belong_together_are_located():
+    for path, name in (
+        (("data", "x", "params"), "data.x.params"),
+        (("residuals",), "residuals"),
+        (("options", "weights"), "options.weights"),
+    ):
+        document = copy.deepcopy(DOCUMENT)
+        place = document
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = place[path[-1]][:-1]
+        with pytest.raises(ArtefactError, match=f"{re.escape(name)}: 59 numbers where 60 belong"):
+            LawFit.from_json(json.dumps(document))
+
+
+def ends_at(value):
+    """Ranges of fitted sizes whose guard ends exactly at a value, or a rounding inside: below, and above."""
+    low, high = 3.0 * value, value / 3.0
+    while low / 3.0 > value:
+        low = np.nextafter(low, 0)
+    while high * 3.0 < value:
+        high = np.nextafter(high, np.inf)
+    return (low, 9 * value), (value / 9, high)
+
+
+def test_a_size_at_the_very_end_of_the_guard_is_not_beyond_it():
+    size = np.geomspace(1e8, 1e11, 12)
+    fit = fit_law("power", {"params": size}, 9 * size**-0.1, bootstrap=2)
+    for domain in ends_at(float(fit.invert(1.0)["estimate"].iloc[0])):
+        assert replace(fit, domain={"params": domain}).invert(1.0)["status"].tolist() == ["ok"]
+    n, d = (values.ravel() for values in np.meshgrid(np.geomspace(1e8, 1e10, 6), np.geomspace(1e9, 1e13, 6)))
+    fit = fit_law("chinchilla", {"params": n, "tokens": d}, 1.8 + 400 * n**-0.35 + 400 * d**-0.35, bootstrap=2)
+    params, tokens = (float(fit.optimal(1e21)[name].iloc[0]) for name in ("params", "tokens"))
+    for domain in ends_at(params):
+        whole = {"params": domain, "tokens": (tokens / 2, tokens * 2)}
+        assert replace(fit, domain=whole).optimal(1e21)["status"].tolist() == ["ok"]
+
+
+def test_the_first_input_without_a_range_is_named():
+    law, x, y = noisy(LOSS_CASES[0], 3, 0.004)
+    document = json.loads(fit_law(law, x, y, bootstrap=2).to_json())
+    document["domain"] = {}
+    with pytest.raises(ArtefactError, match=rf"\$\.domain\.{law.inputs[0]}: missing"):
+        LawFit.from_json(json.dumps(document))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from densing.core import Sheet, read_sheet
 from densing.core.errors import InputError, TableError
 from densing.scores.fit import fit_runs, read_runs
 from densing.scores.fit.bootstrap import resample_cases
-from densing.scores.fit.table import MAX_RUNS
+from densing.scores.fit.table import MAX_RUNS, _as_named, _logged
 from densing.scores.laws import get_law
 
 LAW = get_law("power")
@@ -70,3 +72,80 @@ def test_the_largest_numbers_that_a_fit_takes(law: str, column: str, most: float
     rows[column] = [*rows[column][:2], 1.01 * most]
     with pytest.raises(TableError, match=f"column {column}"):
         read_runs(rows, shape)
+
+
+def history(rows: list[dict[str, str]], **options: object) -> Sheet:
+    cells = pd.DataFrame(rows).fillna("").astype(str)
+    return replace(read_sheet(cells), cells=cells, name="logs", history=True, **options)  # type: ignore[arg-type]
+
+
+def test_steps_that_logged_the_output_have_the_inputs_that_their_run_logged_last() -> None:
+    rows = [
+        {"run": "a", "params": "1e8", "tokens": "1e9"},
+        {"run": "a", "loss": "3"},
+        {"run": "b", "loss": "9"},
+        {"run": "a", "tokens": "2e9", "loss": " "},
+        {"run": "a", "loss": "2.5"},
+    ]
+    logged = _logged(history(rows), ["params", "tokens", "loss"])
+    assert logged.cells[["run", "params", "tokens", "loss"]].to_numpy().tolist() == [
+        ["a", "1e8", "1e9", "3"],
+        ["b", "", "", "9"],
+        ["a", "1e8", "2e9", "2.5"],
+    ]
+    (note,) = logged.notes
+    assert note.details == {"steps": 3, "logged": 5, "runs": ["a", "b"]}
+    assert note.message.startswith("logs: 3 steps of 2 runs logged loss, of 5 that were logged;")
+    with pytest.raises(
+        TableError, match=r"tokens and loss neither logged nor configured; found: run, params.*--column tokens="
+    ):
+        _logged(history([{"run": "a", "params": "1"}]), ["params", "tokens", "loss"])
+    with pytest.raises(TableError, match=r"two of them .--column NAME=HEADER says which counts"):
+        _logged(history(rows, problems={"loss": ["two of them"]}), ["params", "tokens", "loss"])
+
+
+def test_a_column_that_is_named_takes_the_place_of_one_that_bears_the_name() -> None:
+    sheet = read_sheet(pd.DataFrame({"loss": [1], "eval": [2], "N": [3]}))
+    named = _as_named(sheet, {"loss": "eval", "params": "N"}, ["params", "loss"])
+    assert {name: [str(cell) for cell in named.cells[name]] for name in named.cells} == {"loss": ["2"], "params": ["3"]}
+    assert named.titles["loss"] == "eval" and named.titles["params"] == "N"
+    # A name that is the header of another column is no column to drop.
+    swapped = _as_named(
+        read_sheet(pd.DataFrame({"loss": [1], "params": [2]})), {"loss": "params", "params": "loss"}, ["params", "loss"]
+    )
+    assert {name: [str(cell) for cell in swapped.cells[name]] for name in swapped.cells} == {
+        "params": ["1"],
+        "loss": ["2"],
+    }
+
+
+def test_as_many_runs_as_a_fit_takes_are_read_on() -> None:
+    rows = pd.DataFrame({"params": np.full(MAX_RUNS, "x"), "loss": "y"})
+    with pytest.raises(TableError):
+        read_runs(rows, LAW)
+
+
+@pytest.mark.parametrize(("law", "column", "value", "ok"), [
+    ("power", "params", 1.0, True), ("power", "params", 0.9, False), ("power", "loss", 1e-9, True),
+    ("power", "loss", 0.9e-9, False),
+    ("chinchilla", "tokens", 1.0, True), ("chinchilla", "tokens", 0.5, False),
+    ("logistic", "score", 0.0, True), ("logistic", "score", 1.0, True), ("logistic", "score", -0.01, False),
+])  # fmt: skip
+def test_the_smallest_numbers_that_a_fit_takes(law: str, column: str, value: float, ok: bool) -> None:
+    rows = pd.DataFrame(
+        {"params": [1e8, 1e9, 7e9], "tokens": [1e9, 2e9, 3e9], "loss": [3.2, 2.5, 2.1], "score": [0.3, 0.4, 0.5]}
+    )
+    rows[column] = [*rows[column][:2], value]
+    if ok:
+        assert read_runs(rows, get_law(law))[0][column].iloc[-1] == value
+    else:
+        with pytest.raises(TableError, match=f"column {column}"):
+            read_runs(rows, get_law(law))
+
+
+def test_groups_are_a_column_that_has_to_be_there() -> None:
+    rows = [{"params": 1e8, "loss": 3.0, "family": "a"}, {"params": 1e9, "loss": 2.0, "family": "b"}]
+    runs, _ = read_runs([*rows, {"params": 7e9, "loss": 1.8, "family": "b"}], LAW, cluster="family")
+    assert fit_runs(runs, LAW, cluster="family", bootstrap=3).options["clusters"] == ["a", "b", "b"]
+    with pytest.raises(TableError, match="vendor"):
+        read_runs(rows, LAW, cluster="vendor")

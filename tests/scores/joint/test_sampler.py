@@ -16,6 +16,22 @@ from densing.scores.joint.posterior import Index, Posterior, index_cells, trunca
 from densing.scores.joint.sampler import KNOWN, Move, Slow, moves, pilot, roots, sample, sweep
 from tests.support.joint_worlds import few_cells
 
+CHAIN = [
+    0.1510252,
+    -0.02278661,
+    0.007227303,
+    0.03688988,
+    -0.3658946,
+    0.626879,
+    -4.824822,
+    0.5226927,
+    1.394324,
+    1.450086,
+    1.438865,
+    1.441497,
+]
+"""Means of abilities, eases, loadings and so on at the end of a short chain, and the spread of each of its states."""
+
 
 def of_prior(model: Posterior, rng: np.random.Generator) -> Array:
     """Draw all parameters from the prior, written from the docstring of the model."""
@@ -292,3 +308,17 @@ def test_moves_that_change_priors_alone_end_where_the_whole_density_is_theirs() 
             vector, point = move(model, vector, model.point(vector), rng, tune=False)
             anew = model.point(vector)
             assert point.density == pytest.approx(anew.density) and point.gradient == pytest.approx(anew.gradient)
+
+
+def test_the_sampler_is_the_one_that_was_checked() -> None:
+    """A short chain, frozen: who changes these figures runs the (slow) comparison of simulators again."""
+    index, _ = index_cells(toy_cells(models=6, benchmarks=4).table)
+    model = Posterior(index)
+    known = pilot(model, 6, 0, lambda sweep: None)
+    states = [*known.states, *sample(model, known, 3, 2, 1, lambda sweep: None)]
+    found = [
+        float(states[-1][model.at[name]].mean())
+        for name in ("ability", "ease", "loading", "effect", "floor", "ceiling", "scatter", "factor_0")
+    ]
+    found += [float(np.std(state)) for state in states]
+    assert found == pytest.approx(CHAIN, rel=1e-3, abs=1e-6)

@@ -10,6 +10,7 @@ import pytest
 
 from densing.core import InputError, UnknownNameError
 from densing.scores.catalog import load_catalog
+from densing.scores.joint import validation
 from densing.scores.joint.cells import Cells, joint_cells, toy_cells
 from densing.scores.joint.validation import SPLITS, Validation, held_out, validate
 
@@ -112,3 +113,14 @@ def test_a_split_that_hides_nothing_is_left_out_with_a_sentence() -> None:
         validate(one, splits=["colour"], seeds=[0], **SHORT)
     with pytest.raises(InputError, match="no split and no seed"):
         validate(one, splits=["pairs"], seeds=[], **SHORT)
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_hidden_cells_that_nothing_predicts_are_counted(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = validate(toy_cells(), splits=["pairs"], seeds=[0], **SHORT)
+    assert not whole.notes
+    monkeypatch.setattr(validation, "_predicted", lambda *_: (whole.predictions.head(kept), whole.blocks))
+    hidden = int(held_out(toy_cells(), "pairs", 0).hidden.sum())
+    (note,) = validate(toy_cells(), splits=["pairs"], seeds=[0], **SHORT).notes
+    assert note.details["cells"] == hidden - kept
+    assert note.message.startswith(f"pairs, seed 0: {hidden - kept} hidden cells of models")

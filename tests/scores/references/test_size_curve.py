@@ -12,13 +12,13 @@ from scipy.special import expit
 from scipy.stats import binom, chi2
 from statsmodels.stats.meta_analysis import combine_effects
 
-from densing.core import InputError, UnavailableError
+from densing.core import InputError, UnavailableError, named_stream
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density import DensityResult, catalog_densities
 from densing.scores.density.abilities import joint_densities
 from densing.scores.joint import JointScale, fit_joint, joint_cells
 from densing.scores.references import get_family, joint_reference, load_reference
-from densing.scores.references.size_curve import REACHES, random_weights
+from densing.scores.references.size_curve import REACHES, _members, random_weights
 from densing.scores.trend import ESTIMATORS, Slope, TrendData
 from tests.support.planted_scale import PACE, SINGLES, SLOPE, planted_catalog, planted_scale
 
@@ -104,17 +104,94 @@ def test_the_order_of_rows_has_no_say():
     assert joint_reference(shuffled, scale=scale).fit.theta.tolist() == again.fit.theta.tolist()
 
 
+def only(*families: str) -> Catalog:
+    """The world's catalog, of which these families alone bear their names."""
+    catalog, _ = fitted()
+    named = catalog.models["family"].where(catalog.models["family"].isin(families))
+    return dataclasses.replace(catalog, models=catalog.models.assign(family=named))
+
+
 def test_without_the_anchor_another_family_gives_the_level_and_says_so():
-    catalog = world({name: level for name, level in LEVELS.items() if name != "Qwen2.5"})
-    reference = joint_reference(catalog, scale=fit_joint(joint_cells(catalog), chains=1, sweeps=60, burn=60, draws=30))
-    assert "other-anchor" in {note.code for note in reference.notes}
-    assert reference.fit.options["anchor"] in LEVELS
+    reference = joint_reference(only(*(name for name in LEVELS if name != "Qwen2.5")), scale=fitted()[1])
+    notes = {note.code: note for note in reference.notes}
+    assert reference.fit.options["anchor"] == reference.anchor in LEVELS and reference.anchor != "Qwen2.5"
+    assert (
+        notes["other-anchor"].message == f"Qwen2.5 is not on this scale: density 1 is the recipe of {reference.anchor}"
+    )
+    assert not {"other-anchor", "few-families"} & {
+        note.code for note in joint_reference(fitted()[0], scale=fitted()[1]).notes
+    }
 
 
-def test_few_families_are_said():
-    catalog = world({"Qwen2.5": 0.0, "Able": 0.5})
-    reference = joint_reference(catalog, scale=fit_joint(joint_cells(catalog), chains=1, sweeps=60, burn=60, draws=30))
-    assert "few-families" in {note.code for note in reference.notes}
+@pytest.mark.parametrize("count", [1, 5, 6])
+def test_fewer_than_six_families_are_said(count):
+    families = list(LEVELS)[:count]
+    notes = {note.code: note for note in joint_reference(only(*families), scale=fitted()[1]).notes}
+    assert ("few-families" in notes) == (count < 6)
+    if count < 6:
+        assert notes["few-families"].details == {"families": sorted(families)}
+        assert ("1 family" if count == 1 else "5 families") in notes["few-families"].message
+
+
+def test_members_have_three_sizes_over_a_factor_of_four_known_from_three_cells():
+    catalog, scale = fitted()
+    sizes = {"Qwen2.5": (1, 2, 4, 4), "Able": (1, 2, 3.9, 3.9), "Weak": (1, 1, 8, 8), "Plain": (0.5, 2, 8, 32)}
+    billions = catalog.models["params_total_b"].to_numpy(float).copy()
+    for family, values in sizes.items():
+        billions[(catalog.models["family"] == family).to_numpy()] = values
+    billions[(catalog.models["model"] == "Other-0.5B").to_numpy()] = np.nan
+    changed = dataclasses.replace(
+        catalog, models=catalog.models.assign(params_total_b=billions, params_active_b=billions)
+    )
+    abilities = pd.DataFrame({"model": scale.models, "cells": 3})
+    abilities.loc[abilities["model"] == "Plain-32B", "cells"] = 2
+    members = _members(changed, scale, abilities)
+    counts = members["family"].value_counts()
+    # Of Other three sizes are left, of Plain too; Able spans less than four, and Weak has two sizes.
+    assert counts.to_dict() == {"Qwen2.5": 4, "Plain": 3, "Other": 3, "Sixth": 4, "Last": 4}
+    assert members["position"].tolist() == [list(scale.models).index(model) for model in members["model"]]
+    assert members.loc[members["model"] == "Plain-2B", "params"].tolist() == [2e9]
+
+
+def test_draws_of_the_slope_are_means_of_families_drawn_with_replacement():
+    """Each family its own regression; copies of families by a named stream, with the weight that its sizes give."""
+    scale, _ = planted_scale(1)
+    reference = joint_reference(planted_catalog(), scale=scale, seed=3)
+    points = reference.points.sort_values("model")
+    draws = scale.draws[:, [scale.models.index(model) for model in points["model"]]]
+    weight, log_n = 1 / (draws.var(axis=0) + 0.15**2), np.log(points["params"].to_numpy())
+    slopes, shares = [], []
+    for name in sorted(set(points["family"])):
+        which = points["family"].eq(name).to_numpy()
+        slopes.append(np.polyfit(log_n[which], draws[:, which].T, 1, w=np.sqrt(weight[which]))[0])
+        middle = np.average(log_n[which], weights=weight[which])
+        shares.append(np.sum(weight[which] * (log_n[which] - middle) ** 2))
+    rng, count = named_stream(3, "families", "joint", "general"), len(shares)
+    copies = rng.multinomial(count, np.full(count, 1 / count), len(draws)) * np.array(shares)
+    np.testing.assert_allclose(
+        reference.fit.draws[:, 1], (copies * np.array(slopes).T).sum(axis=1) / copies.sum(axis=1)
+    )
+    fit = reference.fit
+    assert fit.options["seed"] == 3 and fit.options["n_bootstrap"] == len(draws) and fit.options["delta"] is None
+    residual = reference.points["score"] - fit.theta[0] - fit.theta[1] * np.log(reference.points["params"])
+    assert fit.objective == pytest.approx(np.sum(residual**2))
+    np.testing.assert_allclose(np.sort(fit.residuals), np.sort(residual))
+    np.testing.assert_allclose(points["score_se"], draws.std(axis=0))
+    # The noise of scatter is one stream, so that its draws are those of chi squared with its degrees of freedom.
+    freedom = len(points) - 2 * count
+    chi = named_stream(3, "scale", "joint", "general").chisquare(freedom, len(draws))
+    again = joint_reference(planted_catalog(), scale=scale, seed=4)
+    other = named_stream(4, "scale", "joint", "general").chisquare(freedom, len(draws))
+    inside = np.concatenate([
+        (draws[:, which].T - np.average(draws[:, which], axis=1, weights=weight[which]))
+        for which in (points["family"].eq(name).to_numpy() for name in sorted(set(points["family"])))
+    ]).var(axis=1)  # fmt: skip
+    noise = np.median(inside)
+    positive = (reference.scatter > 0) & (again.scatter > 0)
+    assert positive.mean() > 0.3
+    np.testing.assert_allclose(
+        ((reference.scatter**2 + noise) * chi)[positive], ((again.scatter**2 + noise) * other)[positive]
+    )
 
 
 def test_without_a_family_of_several_sizes_there_is_no_reference():
@@ -168,14 +245,14 @@ def test_limits_of_models_far_below_the_anchor_hold_the_truth():
 
 @pytest.mark.parametrize("steeper", [2.0, pytest.param(0.6, marks=pytest.mark.slow)])
 def test_limits_at_the_anchor_keep_the_pace_honest_where_ability_bends_below_it(steeper):
-    worlds = 60
+    worlds = 24
     held = {"anchor": 0, "members": 0}
     for seed in range(worlds):
         scale, _ = planted_scale(seed, steeper)
         for reach in held:
             slope = line(read(scale, reach))
             held[reach] += slope.lo <= PACE <= slope.hi
-    # In worlds without a reference the estimator holds 91 to 95 %; so few of 60 come once in a thousand times.
+    # In worlds without a reference the estimator holds 91 to 95 %; so few come once in a thousand times.
     least = binom.ppf(0.001, worlds, 0.91)
     assert held["anchor"] >= least > held["members"]
 

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from densing.core.errors import FitError
 from densing.scores.trend import TrendData, estimate_trend
-from densing.scores.trend.checks import diagnose, record_setter_bias, simulate_envelope
+from densing.scores.trend.checks import Checks, diagnose, record_setter_bias, simulate_envelope
 from densing.scores.trend.coverage import Scenario, simulate
 from densing.scores.trend.estimators import envelope_slopes
+from densing.scores.trend.sentences import shuffled
+from densing.scores.trend.significance import PermutationTests, ShuffleTest
 from tests.support.trend_data import dated
 
 TREND = simulate(Scenario(n=60, families=20), 5)
@@ -211,3 +213,8 @@ def test_groups_of_ones_own_can_be_left_out() -> None:
     (group,) = trend.checks.without_groups
     assert "at least 2 needed" in group.reason
     assert any("nothing can be estimated" in sentence for sentence in trend.sentences())
+
+
+def test_a_shuffle_that_could_not_run_says_nothing() -> None:
+    unknown = ShuffleTest(None, 0.006, 0.0, None, ())
+    assert shuffled(Checks()) == shuffled(Checks(permutation=PermutationTests(999, unknown, unknown, unknown))) == ""

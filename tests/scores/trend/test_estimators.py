@@ -173,6 +173,19 @@ def test_quantile_line_ignores_how_far_a_bound_is_cut() -> None:
     assert len({float(cut[0]), float(naive[0])}) == 2
 
 
+def test_the_interval_of_a_quantile_slope_is_that_of_the_slopes_of_resampled_families() -> None:
+    data = simulate(UNCENSORED, 3)
+    codes = data.clusters("family")
+    groups = codes.max() + 1
+    counts = np.random.default_rng(7).multinomial(groups, np.full(groups, 1 / groups), size=30)
+    free = np.tile([-np.inf, np.inf], (len(data), 1))
+    slopes, _ = quantile_lines(data.days, data.log_density, free, counts[:, codes].astype(float), 0.8)
+    found = quantile_slope(data, level=0.9, q=0.8, bootstrap=30, seed=7)
+    assert (found.lo, found.hi) == pytest.approx(np.quantile(slopes, [0.05, 0.95]), rel=1e-9)
+    # Of a single resample there is no interval.
+    assert np.isnan(quantile_slope(data, bootstrap=1).lo)
+
+
 def test_estimators_that_cannot_use_bounds_say_how_many_they_dropped() -> None:
     data = simulate(Scenario(), 0)
     bounds = int(np.sum(~data.observed))

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from densing.core import Array
+from densing.core import Array, read_table
 from densing.core.errors import InputError
 from densing.scores.catalog import TIERS, FactualRecall, load_recall
 from densing.scores.trend import (
@@ -29,6 +30,7 @@ from densing.scores.trend import (
     VARIANTS,
     RecallReplication,
     RecallTrend,
+    fact_fits,
     recall_trend,
     replicate_recall,
 )
@@ -427,8 +429,9 @@ def test_options_out_of_range_are_refused(recall: FactualRecall, options: dict[s
         recall_trend(recall, **options)
 
 
-def test_rare_facts_that_grow_faster_are_told_from_well_known_ones() -> None:
-    recall = world(11, growth=0.0, noise=0.02)
+@pytest.mark.parametrize("growth", [0.0, 0.05])
+def test_rare_facts_that_grow_faster_are_told_from_well_known_ones(growth: float) -> None:
+    recall = world(11, growth=growth, noise=0.02)
     months = (recall.models.set_index("model")["released"] - pd.Timestamp("2023-06-01")).dt.days / 30.44
     rare = recall.counts["tier"].isin(TIERS[3:])
     gain = (0.06 * 0.1 / math.log(10) * 10**7 * recall.counts["model"].map(months)).round().where(rare, 0)
@@ -451,3 +454,24 @@ def test_every_fit_and_variant_has_its_name_once() -> None:
     assert len({fit.name for fit in FITS}) == len(FITS)
     assert len({variant.name for variant in VARIANTS}) == len(VARIANTS)
     assert VARIANTS[0].name == "lead"
+
+
+def test_a_published_figure_names_its_models_and_place(tmp_path: Path) -> None:
+    whole = pd.read_csv(fact_fits.FILE, dtype=str).head(3)
+    optional = ["estimate", "se", "lo", "hi", "p", "r2"]
+    for name in whole.columns:
+        path = tmp_path / f"{name}.csv"
+        whole.assign(**{name: [*whole[name][:2], None]}).to_csv(path, index=False)
+        if name in optional:
+            assert len(read_table(path, fact_fits.SCHEMA)) == 3
+        else:
+            with pytest.raises(InputError, match=name):
+                read_table(path, fact_fits.SCHEMA)
+
+
+def test_accuracy_is_the_mean_share_over_tiers() -> None:
+    rows = [("a", 4, 8, 10), ("a", 1, 1, 2), ("b", 3, 6, 12), ("b", 0, 0, 5)]
+    answers = pd.DataFrame(rows, columns=["model", "right", "asked", "items"]).set_index("model")
+    assert mean_accuracy(answers).to_dict() == pytest.approx({"a": 0.75, "b": math.nan}, nan_ok=True)
+    assert mean_accuracy(answers, empty=0.0).to_dict() == {"a": 0.75, "b": 0.25}
+    assert mean_accuracy(answers, blanks_wrong=True).to_dict() == {"a": 0.45, "b": 0.125}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from densing.scores.trend.forecasts import (
     when,
     with_hardware,
 )
+from densing.scores.trend.tobit import fit_headline
 
 
 @cache
@@ -285,3 +287,43 @@ def test_a_horizon_is_months_a_time_or_a_date(simulated: TrendResult) -> None:
 def test_a_horizon_that_is_no_time_ahead_is_refused(simulated: TrendResult, horizon: Any) -> None:
     with pytest.raises(InputError, match="horizon"):
         forecast(simulated, horizon)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_a_back_test_is_its_cuts_written_out(level: float) -> None:
+    """Models released on the last day of a holdout belong to it, those of the day of the cut to what was known."""
+    data = simulate(Scenario(n=40, families=14, months=20, ceilings=(1.5, 8.0)), 4)
+    month = 30.44
+    days = month * np.sort(np.random.default_rng(0).integers(0, 20, 40))
+    data = data.replace(days=days).ordered()
+    days = data.days
+    found = backtest(data, 3.0, step_months=2.0, level=level, seed=3)
+    cut, rows, members, errors = np.sort(days[data.censor == 0])[9], [], [], []
+    while cut < days.max():
+        train, test = data.take(days <= cut), data.take((days > cut) & (days < cut + 3 * month + 1e-6))
+        if len(test):
+            fit = fit_headline(train, seed=3)
+            ahead = test.days - fit.centre
+            error = test.log_density - fit.line[0] - fit.line[1] * ahead
+            lines = fit.lines[:, :1] + fit.lines[:, 1:] * ahead
+            drawn = lines + fit.sigma * np.random.default_rng([3, 5]).standard_normal(lines.shape)
+            lo, hi = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+            above, below = test.log_density > hi, test.log_density < lo
+            # A bound from above is no failure below it, nor one from below above it.
+            out = np.where(test.censor == 0, above | below, np.where(test.censor > 0, above, below))
+            record = train.log_density[train.censor == 0].max()
+            top = max(record, test.log_density[test.censor == 0].max(initial=-np.inf))
+            gain = max(fit.line[1], 0) * min(3 * month, days.max() - cut)
+            seen = error[test.censor == 0]
+            middle = np.median(seen) if len(seen) else math.nan
+            rows.append([len(train), len(test), np.mean(~out), middle, top - record - gain, top - record])
+            members.append(~out)
+            errors.append(seen)
+        cut += 2 * month
+    names = ["n_train", "n_test", "coverage", "median_error", "frontier_error", "standstill_error"]
+    np.testing.assert_allclose(found.cuts[names].to_numpy(float), np.array(rows, float), atol=1e-9)
+    assert found.n == sum(map(len, members)) and found.coverage == np.concatenate(members).mean()
+    assert found.median_error == pytest.approx(np.median(np.concatenate(errors)))
+    assert found.frontier_error == pytest.approx(np.median([row[4] for row in rows]))
+    assert found.standstill_error == pytest.approx(np.median([row[5] for row in rows]))
+    assert found.beats_standing_still == (abs(found.frontier_error) < abs(found.standstill_error))

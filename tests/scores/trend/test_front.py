@@ -13,8 +13,10 @@ from scipy import stats
 from densing.core import FitError
 from densing.scores.trend import TrendData, estimate_trend, fit_front, fit_pace
 from densing.scores.trend.coverage import LONG, Scenario, simulate
+from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR
 from densing.scores.trend.estimators import quantile_lines
-from densing.scores.trend.front import quantile_splines
+from densing.scores.trend.front import GAP_DRAWS, _gap, quantile_splines
+from densing.scores.trend.pace import FREEDOM
 from tests.support.trend_data import dated
 
 CLEAR = replace(LONG, ceilings=None, floors=None)
@@ -51,6 +53,19 @@ def test_without_a_bend_it_is_the_exact_line_with_limits_and_weights() -> None:
             ratios.append(found / exact)
     # The exact search knows the lowest loss; repeated programmes may stop a little above it.
     assert min(ratios) >= 1 - 1e-9 and np.median(ratios) == pytest.approx(1.0, abs=1e-6) and max(ratios) < 1.08
+
+
+@pytest.mark.parametrize("seed", [4, 13, 23, 29])
+def test_with_many_limits_the_better_of_two_starts_is_kept(seed: int) -> None:
+    """With seed 13 only the start from all rows finds the exact line, else only that from rows without limits."""
+    rng, n = np.random.default_rng(seed), 24
+    days = np.sort(rng.uniform(0, 1000, n))
+    values = 0.003 * days + rng.normal(0, 0.6, n)
+    limits = np.column_stack([np.full(n, -np.inf), np.where(rng.random(n) < 0.6, rng.uniform(0, 2, n), np.inf)])
+    values = np.clip(values, *limits.T)
+    (ours,) = quantile_splines(days, values, limits, np.ones((1, n)), 0.5, np.array([]))
+    slope, intercept = quantile_lines(days, values, limits, np.ones((1, n)), 0.5)
+    assert ours == pytest.approx([intercept[0], slope[0]], rel=1e-6)
 
 
 def test_the_front_finds_a_pace_that_stopped() -> None:
@@ -127,3 +142,68 @@ def test_the_same_seed_gives_the_same_front() -> None:
     one, two = (fit_front(data, pace, resamples=20, seed=4) for _ in range(2))
     pd.testing.assert_frame_equal(one.curve, two.curve)
     pd.testing.assert_frame_equal(one.gap, two.gap)
+
+
+def test_probabilities_of_a_gap_are_counted_from_draws() -> None:
+    """The same streams of random numbers, and each draw's later models beside its record, one by one."""
+    data = simulate(Scenario(law_sd=0.1, law_draws=50), 2)
+    data = data.replace(organisation=np.char.add("maker of ", data.family))
+    pace = fit_pace(data, sweeps=60, burn=40)
+    pace = replace(pace, scales=pace.scales.assign(maker=0.3))
+    holder = int(np.argmax(np.where(data.days < np.quantile(data.days, 0.6), data.log_density, -np.inf)))
+    found = _gap(data, holder, pace, 4).set_index("pace")
+    rng = np.random.default_rng([4, 11])
+    picks, later = pace.picks(GAP_DRAWS), data.days > data.days[holder]
+    scales = pace.scales.iloc[picks]
+    around = scales["error"].to_numpy()[:, None] * rng.standard_t(FREEDOM, (GAP_DRAWS, later.sum()))
+    for name, labels in (("family", data.family), ("maker", data.organisation)):
+        values, codes = np.unique(labels[later], return_inverse=True)
+        around += (rng.standard_normal((GAP_DRAWS, len(values))) * scales[name].to_numpy()[:, None])[:, codes]
+    drawn = data.draws if data.draws is not None else data.law_draws
+    record = drawn[rng.integers(len(drawn), size=GAP_DRAWS), holder]
+    ahead = data.days[later] - data.days[holder]
+    start = pace.curve(data.days[holder])[picks, 0]
+    for name, slope in (
+        ("the window's", pace.window.slope),
+        ("the last twelve months'", pace.last_year.slope),
+        ("none", 0.0),
+    ):
+        survived = 0
+        for draw in range(GAP_DRAWS):
+            values = start[draw] + slope * ahead + around[draw]
+            survived += not any(
+                value > record[draw] and limit > record[draw]
+                for value, limit in zip(values, data.limits[later, 1], strict=True)
+            )
+        assert found.loc[name, "probability"] == pytest.approx(survived / GAP_DRAWS)
+    assert found.loc["none", "doubling_months"] == np.inf
+    assert found.loc["the window's", "doubling_months"] == pytest.approx(np.log(2) / pace.window.slope / DAYS_PER_MONTH)
+    assert _gap(data, holder, None, 4).empty and _gap(data, int(np.argmax(data.days)), pace, 4).empty
+    falling = replace(pace, slopes=-pace.slopes)
+    assert list(_gap(data, holder, falling, 4)["pace"]) == ["none"]
+
+
+def test_the_curve_and_its_paces_are_those_of_the_resampled_lines() -> None:
+    data = simulate(CLEAR, 3).ordered()
+    front = fit_front(data, resamples=12, level=0.8, seed=6)
+    first, last = data.days.min(), data.days.max()
+    years = int((last - first) / DAYS_PER_YEAR - 0.5)
+    bends = [last - DAYS_PER_YEAR * year for year in range(years, 0, -1)]
+    assert years >= 1 and bends[0] - first >= 0.5 * DAYS_PER_YEAR
+    codes = data.clusters("family")
+    counts = np.random.default_rng([6, 9]).multinomial(
+        codes.max() + 1, np.full(codes.max() + 1, 1 / (codes.max() + 1)), size=12
+    )
+    weights = np.vstack([np.ones(len(data)), counts[:, codes]])
+    lines = quantile_splines(data.days, data.log_density, data.limits, weights, 0.9, np.array(bends))
+
+    def at(day: float) -> np.ndarray:
+        return lines @ np.array([1.0, day, *(max(day - bend, 0.0) for bend in bends)])
+
+    for slope, since in ((front.window, first), (front.last_year, last - DAYS_PER_YEAR)):
+        paces = (at(last) - at(since)) / (last - since)
+        assert (slope.slope, slope.lo, slope.hi) == pytest.approx((paces[0], *np.quantile(paces[1:], [0.1, 0.9])))
+    ends = front.curve.iloc[[0, -1]]
+    for row, day in zip(ends.itertuples(), (first, last), strict=True):
+        assert (row.mid, row.lo, row.hi) == pytest.approx((at(day)[0], *np.quantile(at(day)[1:], [0.1, 0.9])))
+    assert len(front.curve) == round((last - first) / DAYS_PER_MONTH) + 1

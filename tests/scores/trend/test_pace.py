@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -14,8 +15,19 @@ from densing.core import FitError
 from densing.scores.trend import TrendData, estimate_trend, fit_pace, forecast
 from densing.scores.trend.coverage import LONG, SCENARIOS, measure_coverage, simulate
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR
-from densing.scores.trend.pace import ERROR_PRIOR, FREEDOM, LEVEL_SD, LN2, PACE_SD, PRIORS, SHARED_SD, PaceFit
+from densing.scores.trend.pace import (
+    ERROR_PRIOR,
+    FREEDOM,
+    LEVEL_SD,
+    LN2,
+    PACE_SD,
+    PRIORS,
+    SHARED_SD,
+    PaceFit,
+    _marginal,
+)
 from densing.scores.trend.sentences import now
+from tests.support import folders
 from tests.support.trend_data import dated
 
 WORLDS = 24
@@ -169,3 +181,92 @@ def test_intervals_hold_planted_paces(scenario: str) -> None:
     row = measure_coverage(SCENARIOS[scenario], WORLDS, seed=77, methods=["pace"]).iloc[0]
     for column in ("coverage", "coverage_last"):
         assert stats.binomtest(round(WORLDS * row[column]), WORLDS).proportion_ci(0.999).high >= 0.93
+
+
+def steady(slopes: list[list[float]], knots: list[float], level: list[float], interval: float = 0.8) -> PaceFit:
+    scales = pd.DataFrame({"walk": np.linspace(0.5, 1.5, len(level)), "error": 0.3})
+    return PaceFit(np.array(knots), np.array(level), np.array(slopes), scales, "usual", interval, 40, 12)
+
+
+def test_a_curve_means_and_monthly_paces_by_hand() -> None:
+    """Three draws over two pieces of 400 and 200 days."""
+    fit = steady([[0.002, 0.004], [0.001, 0.001], [0.003, -0.001]], [100, 500, 700], [1.0, 2.0, 0.5])
+    assert np.allclose(fit.curve([0, 100, 300, 500, 600, 800]), [
+        [0.8, 1.0, 1.4, 1.8, 2.2, 3.0], [1.9, 2.0, 2.2, 2.4, 2.5, 2.7], [0.2, 0.5, 1.1, 1.7, 1.6, 1.4],
+    ])  # fmt: skip
+    assert fit.mean_slope(100, 700) == pytest.approx([1.6 / 600, 0.6 / 600, 1.0 / 600])
+    assert fit.year_ago == 700 - DAYS_PER_YEAR
+    since = DAYS_PER_YEAR - 200
+    year = np.array([0.002 * since + 0.8, 0.001 * since + 0.2, 0.003 * since - 0.2]) / DAYS_PER_YEAR
+    assert fit.last_year_draws == pytest.approx(year)
+    low, middle, high = np.quantile(year, [0.1, 0.5, 0.9])
+    assert (fit.last_year.slope, fit.last_year.lo, fit.last_year.hi) == pytest.approx((middle, low, high))
+    # A line through the median curve at the middle of the window.
+    assert fit.last_year.intercept == pytest.approx(np.median(fit.curve(400)) - middle * 400)
+    assert (fit.window.n, fit.window.clusters) == (40, 12) and fit.growing == 1.0
+    before = fit.mean_slope(100, fit.year_ago)
+    assert fit.slower == np.mean(year < before) and 0 < fit.slower < 1
+    table = fit.table()
+    assert table["date"].tolist() == [pd.Timestamp("2023-12-21"), pd.Timestamp("2024-10-16")]
+    low, middle, high = np.quantile(fit.slopes, [0.1, 0.5, 0.9], axis=0)
+    assert table["per_year"].tolist() == pytest.approx(middle * DAYS_PER_YEAR / LN2)
+    assert table["per_year_lo"].tolist() == pytest.approx(low * DAYS_PER_YEAR / LN2)
+    assert table["per_year_hi"].tolist() == pytest.approx(high * DAYS_PER_YEAR / LN2)
+    assert table["months"].tolist() == pytest.approx(LN2 / middle / DAYS_PER_MONTH)
+    assert table["lo"].tolist() == pytest.approx(LN2 / high / DAYS_PER_MONTH) and table["hi"][1] == math.inf
+    short = steady([[0.002], [0.001]], [100, 300], [1.0, 2.0])
+    assert short.year_ago == 100 and math.isnan(short.slower) and short.last_year == short.window
+    assert (
+        fit.picks(2).tolist() == [0, 2]
+        and fit.window_draws(5).tolist() == fit.mean_slope(100, 700)[[0, 0, 1, 2, 2]].tolist()
+    )
+    assert fit.card().facts["walk"] == "1.0 doublings per year in a year (0.5 to 1.5)"
+
+
+def test_evidence_of_scales_is_that_of_a_normal_with_their_covariance() -> None:
+    """ln N(y; 0, V + X S R^-1 S X') with the coefficients integrated out, against scipy's density."""
+    rng = np.random.default_rng(0)
+    design, y, precision = rng.normal(size=(9, 5)), rng.normal(size=9), rng.uniform(0.5, 3, 9)
+    ends, ridge = np.array([2, 4, 5]), np.array([0.25, 0.1, 1, 1, 1])
+    gram, moment = (design.T * precision) @ design, (design.T * precision) @ y
+    found, expected = [], []
+    for scales in ([0.3, 2.0], [1.5, 0.1]):
+        factor, half, log_density = _marginal(gram[None], moment[None], np.array([scales]), ends, ridge)
+        size = np.array([1, 1, scales[0], scales[0], scales[1]])
+        matrix = gram * size[:, None] * size + np.diag(ridge)
+        assert np.allclose(np.tril(factor[0]) @ np.tril(factor[0]).T, matrix)
+        assert np.allclose(np.tril(factor[0]) @ half[0], moment * size)
+        found.append(log_density[0])
+        cover = (design * size) @ np.diag(1 / ridge) @ (design * size).T + np.diag(1 / precision)
+        expected.append(stats.multivariate_normal.logpdf(y, np.zeros(9), cover))
+    # Up to what no scale changes.
+    assert found[0] - found[1] == pytest.approx(expected[0] - expected[1])
+
+
+def test_the_sampler_is_the_one_that_was_calibrated() -> None:
+    """A short chain, frozen: who changes these figures measures the calibration and the coverage again."""
+    data, _ = from_the_prior(np.random.default_rng(3))
+    shaky = data.replace(
+        draws=np.minimum(
+            data.log_density + 0.1 * np.random.default_rng(4).standard_normal((20, MODELS)), data.limits[:, 1]
+        )
+    )
+    found = [fit_pace(rows, chains=2, sweeps=2, burn=2, seed=5) for rows in (data, shaky)]
+    frozen = json.loads((folders.DATA / "pace_chain.json").read_text(encoding="utf-8"))
+    for fit, row in zip(found, frozen, strict=True):
+        assert fit.level.tolist() == pytest.approx(row["level"], rel=1e-6)
+        assert fit.slopes.mean(axis=1).tolist() == pytest.approx(row["slopes"], rel=1e-6)
+        assert fit.scales.to_numpy().ravel().tolist() == pytest.approx(row["scales"], rel=1e-6)
+
+
+@pytest.mark.parametrize(("days", "families", "ok"), [
+    ([0, 20, 40, 61, 62], "abcde", True), ([0, 20, 40, 50, 60], "abcde", False), ([0, 20, 40, 61], "abcd", False),
+    ([0, 20, 40, 61, 62], "aaaaa", False), ([0, 20, 40, 61, 62], "aaaab", True),
+])  # fmt: skip
+def test_a_pace_takes_five_models_of_two_families_over_two_months(days: list[int], families: str, ok: bool) -> None:
+    data = dated(days, [0.1 * day for day in range(len(days))], list(families))
+    if ok:
+        assert len(fit_pace(data, chains=1, sweeps=2, burn=1).knots) == 3
+    else:
+        with pytest.raises(FitError, match="5 of two families over"):
+            fit_pace(data)

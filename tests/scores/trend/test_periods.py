@@ -39,3 +39,18 @@ def test_the_stated_power_is_that_for_a_stop_and_for_half_of_the_earlier_pace() 
     ]
     assert [int(part) for part in stated.groups()] == pytest.approx(expected, abs=0.6)
     assert 60 > expected[1] > 5 and expected[0] > expected[1] + 20
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("within", [True, False])
+def test_a_change_of_pace_is_the_difference_of_two_slopes_by_least_squares(joined: bool, within: bool) -> None:
+    data = noisy(0.004, 0.4, 5)
+    maker = np.array([f"o{i % 5}" for i in range(len(data))])
+    data = data.replace(organisation=maker)
+    years = (data.released - np.datetime64(PARTED, "ns")) / np.timedelta64(1, "D") / 365.25
+    columns = [years * (years >= 0), years * (years < 0)]
+    columns += [] if joined else [1.0 * (years >= 0)]
+    columns += [1.0 * (maker == name) for name in sorted(set(maker))] if within else [np.ones(len(data))]
+    beta, *_ = np.linalg.lstsq(np.column_stack(columns), data.log_density, rcond=None)
+    change = pace_change(data, within=within, joined=joined)
+    assert change.estimate == pytest.approx(beta[0] - beta[1], abs=1e-6)

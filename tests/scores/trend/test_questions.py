@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import pytest
 import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
-from densing.core import Array, InputError, UnknownNameError
+from densing.core import Array, InputError, UnknownNameError, formatting
 from densing.scores.catalog import load_catalog
-from densing.scores.trend import QUESTIONS, TrendData, answer_questions
+from densing.scores.trend import QUESTIONS, TrendData, answer_questions, experts, languages, questions
 from densing.scores.trend.answers import ROW_COLUMNS, Answer, Answers
 from densing.scores.trend.compute import answer_compute, compute_growth, token_share
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast, holm
@@ -23,7 +25,8 @@ from densing.scores.trend.experts import answer_experts, expert_exponent
 from densing.scores.trend.languages import LanguageData, TableStep, answer_language
 from densing.scores.trend.periods import PARTED, answer_pace, front_makers, pace_change, quantile_change
 from densing.scores.trend.questions import JointData, Question
-from densing.scores.trend.skills import answer_skill, slope_difference
+from densing.scores.trend.significance import MIN_FAMILIES, MIN_ROWS
+from densing.scores.trend.skills import answer_skill, slope_difference, too_few
 from densing.scores.trend.tables import table_data, table_pace
 from tests.support.command import densing
 
@@ -176,6 +179,49 @@ def test_exponent_of_experts() -> None:
     left = [label for label in answer.rows["label"] if label.startswith("without ")]
     assert len(left) == len(np.unique(data.organisation[ratio > 0]))
     assert math.isnan(answer_experts(data, np.zeros(len(data))).estimate)
+
+
+def test_an_exponent_needs_mixtures_of_several_families_and_dense_models() -> None:
+    data, ratio = mixtures(5, 0.6, families=60)
+    mixed = np.flatnonzero(data.observed & (ratio > 0))
+    dense = np.flatnonzero(data.observed & (ratio == 0))
+    names = {name: [at for at in mixed if data.family[at] == name] for name in dict.fromkeys(data.family[mixed])}
+
+    def reason(rows: Any) -> str:
+        return expert_exponent(data.take(np.sort(rows)), ratio[np.sort(rows)]).reason
+
+    least, makers = experts.MIN_MIXTURES, experts.MIN_MAKERS
+    firsts = [rows[0] for rows in names.values()]
+    more = [at for at in mixed if at not in firsts]
+    enough = (firsts + more)[: max(least, makers)]
+    assert reason([*enough, *dense]) == ""
+    few = enough[: least - 1]
+    assert reason([*few, *dense]).startswith(
+        f"{least - 1} mixtures of experts of {len(set(data.family[few]))} families"
+    )
+    one = [at for rows in list(names.values())[: makers - 1] for at in rows]
+    assert f"of {makers - 1} famil" in reason([*one, *dense])
+    assert reason([*mixed, *dense[:least]]) == ""
+    assert reason([*mixed, *dense[: least - 1]]) == f"fewer than {least} dense models to compare mixtures with"
+    # A mixture known as a limit alone is not counted.
+    hidden = data.replace(censor=np.where(np.isin(np.arange(len(data)), enough[:1]), 1, data.censor).astype(np.int8))
+    rows = np.sort([*enough, *dense])
+    assert expert_exponent(hidden.take(rows), ratio[rows]).reason.startswith(f"{len(enough) - 1} mixtures")
+
+
+def test_the_exponent_is_that_of_least_squares_with_makers_held_or_not() -> None:
+    data, ratio = mixtures(5, 0.6, families=60)
+    years = (data.days - data.days.mean()) / YEAR
+    for within in (True, False):
+        levels = (
+            [data.organisation == name for name in np.unique(data.organisation)] if within else [np.ones(len(data))]
+        )
+        design = np.column_stack([ratio, years, *levels]).astype(float)
+        beta = np.linalg.lstsq(design, data.log_density, rcond=None)[0]
+        assert data.observed.all()
+        assert expert_exponent(data, ratio, within=within).estimate == pytest.approx(beta[0], abs=1e-5)
+    nobody = expert_exponent(data.replace(organisation=None), ratio, within=True)
+    assert nobody.reason == "the rows do not say who trained the models"
 
 
 def test_shares_of_tokens_and_growth_of_compute() -> None:
@@ -389,3 +435,118 @@ def test_command(tmp_path: Path) -> None:
     assert pd.read_csv(tmp_path / "answers.csv")["key"].tolist() == ["experts"]
     refused = densing("trend", "--by", "speed")
     assert refused.returncode == 1 and "unknown question" in refused.stderr
+
+
+def test_shares_of_the_gap_between_two_tables_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paces of 2 and 1 doublings; a change of the second to 1.5 closes a half, one of the first to 1.8 a fifth."""
+    rates = {"A": 2.0, "B": 1.0, "c": 1.5, "d": 1.8, "e": math.nan, "f": 0.9}
+    toy = world(0, bent(1, 1))
+
+    def pace(data: TrendData, log_size: Any, **_: Any) -> Contrast:
+        rate = rates[log_size]
+        nothing = np.zeros(0)
+        return Contrast(rate, 0.1, rate - 0.5, rate + 0.5, nothing, np.array(["x", "y"]), nothing, 9)
+
+    monkeypatch.setattr(languages, "table_data", lambda cells, models: (toy, cells))
+    monkeypatch.setattr(languages, "table_pace", pace)
+    steps = [
+        TableStep("A", "A", toy), TableStep("B", "B", toy), TableStep("C", "c", toy, "other models"),
+        TableStep("D", "d", toy, "fewer tests", of_first=True), TableStep("E", "e", toy, "nothing"),
+        TableStep("F", "f", toy, "dates"), TableStep("G", "c", toy),
+    ]  # type: ignore[arg-type]  # fmt: skip
+    rows, brief, full = languages._dissect(steps, 0.95, 0)
+    assert [row["label"] for row in rows] == list("ABCDEFG")
+    months = [formatting.months(math.log(2) / rate * 365.25 / 30.44) for rate in (2, 1)]
+    assert brief == (
+        f"of the gap between two tables ({months[0]} months in A and {months[1]} months in B) most goes with "
+        "other models 50 %, fewer tests 20 %"
+    )
+    assert "fewer tests 20 %, dates −10 %" in full[0] and "A holds 9 models of 2 families" in full[1]
+    assert "excludes the pace of B" in full[1]
+    rates["B"] = 1.6
+    assert "includes the pace of B" in languages._dissect(steps, 0.95, 0)[2][1]
+    assert languages._dissect(steps[:2], 0.95, 0)[1:] == ("", [])
+    rates["B"] = 2.0
+    assert languages._dissect(steps, 0.95, 0)[1:] == ("", [])
+
+
+@pytest.mark.parametrize(("estimate", "word"), [(0.5, "faster"), (-0.5, "slower")])
+def test_the_sign_of_the_difference_says_which_languages_grow_faster(estimate: float, word: str) -> None:
+    nothing = np.zeros(0)
+    change = Contrast(estimate, 0.1, estimate - 0.2, estimate + 0.2, nothing, np.array(["x"]), nothing, 9)
+    assert languages._direction(change) == f"other languages grow {word}"
+
+
+def test_p_values_and_power_of_a_contrast_by_hand() -> None:
+    reference = np.sort(np.abs(np.random.default_rng(0).standard_t(4, 999)))
+    nothing = np.zeros(0)
+    made = Contrast(1.0, 0.4, 0.0, 2.0, reference, nothing, nothing, 9)
+    beyond = int((reference >= 2.5).sum())
+    assert made.p() == pytest.approx(max((1 + beyond) / 1000, 2 * stats.norm.sf(2.5)))
+    assert made.p(1.0) == 1.0 and made.p(0.6) == pytest.approx((1 + (reference >= 1.0).sum()) / 1000)
+    assert Contrast(9.0, 0.4, 0.0, 2.0, reference[:99], nothing, nothing, 9).p() == 1 / 100
+    limit = np.quantile(reference, 0.95)
+    assert made.critical_value() == pytest.approx(limit) and limit > 1.96
+    assert Contrast(1.0, 0.4, 0.0, 2.0, reference / 9, nothing, nothing, 9).critical_value(0.9) == pytest.approx(
+        1.6449, abs=1e-4
+    )
+    assert made.power(0.8) == pytest.approx(stats.norm.sf(limit - 2) + stats.norm.cdf(-limit - 2))
+    assert made.detectable(0.9) == pytest.approx(0.4 * (limit + stats.norm.ppf(0.9)))
+    assert Contrast(1.0, 0.0, 1.0, 1.0, reference, nothing, nothing, 9).p() == 1 / 1000
+    assert math.isnan(Contrast(1.0, 0.0, 1.0, 1.0, reference, nothing, nothing, 9).power(1.0))
+    for missing in (Contrast.missing("why"), Contrast(1.0, math.inf, -1.0, 1.0, nothing, nothing, nothing, 9)):
+        assert math.isnan(missing.p()) and math.isnan(missing.power(1.0)) and not missing.estimable
+
+
+def test_a_contrast_without_bounds_is_least_squares_with_the_family_jackknife() -> None:
+    data = world(5, bent(1, 1), families=12)
+    design = line_of(data).design
+    found = estimate_contrast([Regression(data, design)], lambda b: b[:, 1])
+    fit = sm.OLS(data.log_density, design).fit(cov_type="HC0")
+    assert found.estimate == pytest.approx(fit.params[1], rel=1e-6)
+    families = np.unique(data.family)
+    without = [
+        sm.OLS(data.log_density[data.family != name], design[data.family != name]).fit().params[1] for name in families
+    ]
+    np.testing.assert_allclose(found.leave_out, without, rtol=1e-5)
+    error = math.sqrt(11 / 12 * np.sum((np.array(without) - fit.params[1]) ** 2))
+    assert found.error == pytest.approx(error, rel=1e-4)
+    assert (found.hi - found.estimate, found.estimate - found.lo) == pytest.approx(
+        (found.critical * error,) * 2, rel=1e-4
+    )
+    assert found.scale_share == 0.0 and found.models == len(data) and found.clusters.tolist() == families.tolist()
+
+
+def test_seven_models_are_too_few_for_a_slope_and_eight_are_not() -> None:
+    names = [f"m{i}" for i in range(MIN_ROWS)]
+    families = [f"f{i % MIN_FAMILIES}" for i in range(MIN_ROWS)]
+    days = np.datetime64("2023-02-24") + (100 * np.arange(MIN_ROWS)).astype("m8[D]")
+    data = TrendData.from_arrays(names, families, days, 0.1 * np.arange(MIN_ROWS))
+    assert too_few(data) == "" and "models of" in too_few(data.take(np.arange(MIN_ROWS) > 0))
+    one_less = data.replace(family=np.array([f"f{i % (MIN_FAMILIES - 1)}" for i in range(MIN_ROWS)]))
+    assert "families" in too_few(one_less) and too_few(data.replace(days=np.zeros(MIN_ROWS))) != ""
+
+
+def test_experts_are_asked_again_of_models_measured_on_enough_skills(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def answer(models: Any, ratio: Any, **options: Any) -> Any:
+        given.update(options, ratio=ratio)
+        return world_answer
+
+    world_answer = answer_pace(world(1, bent(1, 1)))
+    ratios = {(): np.array([0.0, 1.0, 2.0, 0.0])}
+    monkeypatch.setattr(questions, "expert_data", lambda data, more=(): ("rows", ratios.get(more, "wider")))
+    monkeypatch.setattr(questions.experts, "answer_experts", answer)
+    kinds = {"architecture": ["moe", "moe", "dense", "moe"], "kind": ["base", "base", "base", "instruct"]}
+    data = SimpleNamespace(
+        traits=lambda models, include: np.array([1, 2, 3, 4]),
+        catalog=SimpleNamespace(models=pd.DataFrame({"model": list("abcd"), **kinds})),
+        scale=SimpleNamespace(models=["a", "c", "d"]),
+        seed=5,
+    )
+    found = questions._experts(data, 0.9)  # type: ignore[arg-type]
+    few = questions.FEWEST_SKILLS
+    assert given["measured"].tolist() == [count >= few for count in (1, 2, 3, 4)] and 1 < few <= 4
+    assert given["wider"] == ("rows", "wider") and (given["level"], given["seed"]) == (0.9, 5)
+    assert "Of 2 base mixtures of experts in the catalog 1 are on the joint scale and 2 have" in found.caveats[-1]

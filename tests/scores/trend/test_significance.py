@@ -8,11 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from scipy import stats
 
 from densing.scores.trend import TrendData, estimate_trend
 from densing.scores.trend.coverage import Scenario, simulate
 from densing.scores.trend.significance import (
     BLOCKS,
+    _bent,
+    _judged,
+    _p_value,
+    _rejects,
+    _untestable,
     block_shuffles,
     break_power,
     breakpoint_test,
@@ -25,7 +31,9 @@ from densing.scores.trend.significance import (
     permutation_test,
     score_statistics,
     shuffle_power,
+    stated_design,
     trend_paces,
+    wild_worlds,
 )
 from densing.scores.trend.tobit import fit_tobit
 from tests.support.trend_data import dated
@@ -34,6 +42,8 @@ TREND = simulate(Scenario(n=60, families=20), 5)
 FLAT = Scenario(n=40, families=14, doubling_months=np.inf, ceilings=(0.5, 3.0))
 DATA = simulate(Scenario(n=65, families=23), 3)
 SHOCKS = estimate_shocks(DATA)
+FOUND = [(0.05, 0.7), (0.1, 0.9), (0.02702702702702703, 0.075), (0.2, 0.05, 0.4), (0.05, 0.05)]
+"""Size and power in few worlds: by whole families, by single models, of record-setters, of a search and of a date."""
 
 
 def test_permutation_finds_a_real_trend_and_counts_honestly() -> None:
@@ -240,3 +250,151 @@ def test_a_trend_without_simulation_says_so() -> None:
     trend = estimate_trend(DATA, permutations=19, bootstrap=30, worlds=0)
     assert trend.checks.simulation is None
     assert "not simulated" in trend.sentences()[0]
+
+
+@pytest.mark.parametrize(
+    ("slopes", "p", "median"),
+    [
+        ([2.0, 1.0, 3.0, 2.0, 0.5], 3 / 5, 1.5),
+        ([2.0, 1.0, 3.0, 2.0 * (1 - 1e-13), np.nan], 3 / 4, 2.0),
+        ([-1.0, -2.0, 0.0, -1.0, 1.0], 4 / 5, -0.5),
+        ([-1.0, -1.0 - 1e-13, -3.0], 1 / 3, -2.0),
+        ([5.0, 1.0], 1 / 2, 1.0),
+    ],
+)
+def test_a_slope_is_judged_by_the_shuffles_that_reach_it(slopes: list[float], p: float, median: float) -> None:
+    found = _judged(np.array(slopes))
+    assert (found.p, found.slope, found.null_median_slope) == pytest.approx((p, slopes[0], median))
+    assert found.null_slopes == tuple(float(f"{value:.6g}") for value in slopes[1:] if np.isfinite(value))
+    assert (found.null_median_doubling_months is None) == (median <= 0)
+    for nothing in ([np.nan, 1.0], [1.0, np.nan], [1.0]):
+        assert _judged(np.array(nothing)).p is None
+
+
+@pytest.mark.parametrize(
+    ("statistics", "p"),
+    [([3.0, 1.0, 2.0, 4.0], 2 / 4), ([3.0, 3.0, 1.0], 2 / 3), ([3.0, np.nan, 1.0], 2 / 3), ([np.nan, 1.0], None)],
+)
+def test_worlds_that_reach_the_statistic_are_counted(statistics: list[float], p: float | None) -> None:
+    assert _p_value(np.array(statistics)) == (None if p is None else pytest.approx(p))
+
+
+def test_shares_of_worlds_that_reject() -> None:
+    """At 5 % of 19 shuffles a world rejects where none reaches it; of 39, where at most one does."""
+    shuffles = np.arange(19.0)
+    assert _rejects(np.array([[20.0, *shuffles], [18.0, *shuffles]])) == 0.5
+    many = np.arange(39.0)
+    assert _rejects(np.array([[37.5, *many], [36.5, *many], [np.nan, *many], [40.0, *many]])) == pytest.approx(2 / 3)
+    assert np.isnan(_rejects(np.array([[np.nan, 1.0]])))
+    assert _rejects(np.array([[20.0, *shuffles[:-1], np.nan]])) == 0.0
+
+
+def test_dates_at_which_a_kink_is_tried() -> None:
+    years = np.arange(41) / 10
+    found = candidates(years)
+    # The middle seven tenths of 0 to 4 are .6 to 3.4; fifteen of the dates inside.
+    assert len(found) == 15 and found[0] == pytest.approx(0.7) and found[-1] == pytest.approx(3.3)
+    assert candidates(np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])).tolist() == [2.0, 3.0]
+    (design,) = kinks(np.array([0.0, 1.0, 3.0]), np.array([1.0]))
+    assert design.tolist() == [[1, -1, 0], [1, 0, 0], [1, 2, 2]]
+    assert stated_design(np.array([0.0, 1.0, 3.0]), 1.0).tolist() == [[1, -1, 0, 0], [1, 0, 1, 0], [1, 2, 1, 2]]
+
+
+def test_worlds_without_a_break_flip_whole_families_about_the_line() -> None:
+    data = simulate(Scenario(n=30, families=8, ceilings=None), 4)
+    line = fit_tobit(one_line(data), data.log_density, data.censor)
+    y, censor = np.tile(data.log_density, (40, 1)), np.tile(data.censor, (40, 1))
+    worlds, cut = wild_worlds(data, y.copy(), censor, line, data.clusters(), np.random.default_rng(1))
+    mean = (line.beta @ one_line(data).T)[0]
+    signs = (worlds - mean) / (data.log_density - mean)
+    assert np.allclose(np.abs(signs), 1) and (cut == 0).all()
+    for code in np.unique(data.clusters()):
+        own = signs[:, data.clusters() == code]
+        assert np.allclose(own, own[:, :1])
+    assert 0.3 < np.mean(signs > 0) < 0.7
+
+
+def test_residuals_of_bounds_are_drawn_beyond_their_limit() -> None:
+    whole = simulate(Scenario(n=60, families=20, ceilings=None), 6)
+    low, high = np.quantile(whole.log_density, [0.2, 0.8])
+    censor = (whole.log_density > high).astype(np.int8) - (whole.log_density < low).astype(np.int8)
+    data = whole.replace(log_density=np.clip(whole.log_density, low, high), censor=censor)
+    line = fit_tobit(one_line(data), data.log_density, data.censor)
+    y, censor = np.tile(data.log_density, (3000, 1)), np.tile(data.censor, (3000, 1))
+    free = data.replace(log_limits=np.tile([-np.inf, np.inf], (len(data), 1)))
+    worlds, _ = wild_worlds(free, y, censor, line, np.arange(60), np.random.default_rng(1))
+    mean, sigma = (line.beta @ one_line(data).T)[0], line.sigma[0]
+    tested = 0
+    for row in np.flatnonzero(data.censor):
+        edge = data.censor[row] * (data.log_density[row] - mean[row]) / sigma
+        if edge > 0:
+            # Half of the worlds flip the sign; its size is a normal's beyond the edge.
+            sizes = np.abs(worlds[:, row] - mean[row]) / sigma
+            assert stats.kstest(sizes, stats.truncnorm(edge, np.inf).cdf).pvalue > 1e-4
+            tested += 1
+    assert tested > 10
+
+
+def test_a_bent_path_keeps_the_lines_mean() -> None:
+    days = np.array([0.0, 100.0, 200.0, 300.0])
+    path = _bent(np.array([1.0, 2.0, 3.0, 6.0]), days, 100.0, 0.01, 0.03)
+    assert np.diff(path).tolist() == pytest.approx([1.0, 3.0, 3.0]) and path.mean() == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("days", "families", "censor", "reason"),
+    [
+        ([-400, -300, -200, -100, 0, 100, 200, 300], "abcabcab", [0] * 8, None),
+        ([-400, -300, -200, 0, 100, 200, 300], "abcabca", [0] * 7, "3 observed models of 3 families before the date"),
+        ([-400, -300, -200, -100, 0, 100, 200, 300], "abababcc", [0] * 8, "4 observed models of 2 families before"),
+        (
+            [-400, -300, -200, -100, 0, 100, 200, 300],
+            "abcabcab",
+            [0] * 7 + [1],
+            "3 observed models of 3 families after",
+        ),
+        ([-400, -300, -300, -400, 0, 100, 200, 300], "abcabcab", [0] * 8, "4 observed models of 3 families before"),
+    ],
+)
+def test_what_a_stated_date_needs_on_both_sides(
+    days: list[int], families: str, censor: list[int], reason: str | None
+) -> None:
+    data = dated(days, [0.01 * day + 0.1 * (day % 3) for day in days], list(families)).replace(
+        censor=np.array(censor, dtype=np.int8)
+    )
+    found = _untestable(data, data.clusters(), -86 / 365.25)
+    assert found is None if reason is None else found is not None and found.startswith(reason)
+
+
+def test_a_step_from_the_flat_line_is_least_squares_without_bounds() -> None:
+    data = simulate(Scenario(n=40, families=9, ceilings=None), 1)
+    years = (data.days - data.days.mean()) / 365.25
+    dates = np.stack([years, years[::-1], years + 0.3])
+    found = one_step_slopes(data.log_density[None], data.censor[None], dates)[0]
+    expected = [np.polyfit(row, data.log_density, 1)[0] for row in dates]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_names_of_the_paces_at_which_power_is_wanted() -> None:
+    slow = float(np.log(2)) / 12 / 30.44
+    assert trend_paces(0.0) == {"a doubling in 12 months": pytest.approx(slow)} == trend_paces(-1.0)
+    assert list(trend_paces(2 * slow)) == ["a doubling in 6.0 months", "a doubling in 12 months"]
+
+
+def test_the_simulated_power_is_the_one_that_was_published() -> None:
+    """The streams of random numbers are named: shares of few worlds, frozen."""
+    assert SHOCKS is not None
+    tests = shuffle_power(DATA, SHOCKS, {"fast": 0.004}, worlds=40, seed=2)
+    found = {name: (share.size, share.power[0].share) for name, share in tests.items()}
+    assert found == {
+        BLOCKS: pytest.approx(FOUND[0]),
+        "headline": pytest.approx(FOUND[1]),
+        "envelope": pytest.approx(FOUND[2]),
+    }
+    broken = break_power(DATA, SHOCKS, 0.006, worlds=20, seed=2)
+    assert (broken.size, *(effect.share for effect in broken.power)) == pytest.approx(FOUND[3])
+    assert [effect.effect for effect in broken.power] == ["the pace halves midway", "the pace stops midway"]
+    assert break_power(DATA, SHOCKS, -0.006, worlds=2, seed=2).power == ()
+    stated = break_power(bent(0, 0.005, 0.005), SHOCKS, 0.006, split=pd.Timestamp("2022-11-30"), worlds=20, seed=2)
+    assert (stated.size, stated.power[0].share) == pytest.approx(FOUND[4])
+    assert stated.power[0].effect == "the paper's rates (0.0048 before, 0.0073 after) hold"

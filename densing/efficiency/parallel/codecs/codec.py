@@ -15,18 +15,18 @@ LEVELS = 127
 
 
 class Packet(NamedTuple):
-    """What is sent of one tensor."""
+    """The packet sent for one tensor."""
 
     tensors: tuple[torch.Tensor, ...]
 
     @property
     def bytes(self) -> int:
-        """What it weighs on the wire."""
+        """Its size on the wire."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
 
 def pack(packets: Sequence[Packet]) -> torch.Tensor:
-    """Return packets as one row of bytes, in their order.
+    """Concatenate packets into one row of bytes, in order.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def pack(packets: Sequence[Packet]) -> torch.Tensor:
 
 
 class Reader:
-    """Reads what :func:`pack` wrote, piece by piece.
+    """Reads the output of :func:`pack`, piece by piece.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Reader:
 
 
 class Codec(ABC):
-    """One tensor's way onto the wire and off it; an object per tensor, because some of them remember.
+    """Encoder and decoder of one tensor; one object per tensor, because some keep state.
 
     What was sent and what was kept back add up: ``decode(encode(x)) + (x - decode(encode(x))) == x`` to the last bit,
     for all but :class:`~densing.efficiency.parallel.codecs.frequency.Frequencies`, whose transform rounds.
@@ -87,24 +87,24 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, tensor: torch.Tensor) -> Packet:
-        """Return what is sent of a tensor: of any shape, finite."""
+        """Return the packet of a finite tensor of any shape."""
 
     @abstractmethod
     def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of the shape, type and place of ``like`` from what was sent."""
+        """Return the tensor decoded from a packet, with the shape, type and device of ``like``."""
 
     @abstractmethod
     def bounds(self, like: torch.Tensor) -> tuple[int, int]:
-        """Return the least and the most bytes that a packet of such a tensor weighs."""
+        """Return the smallest and the largest packet of such a tensor, in bytes."""
 
     def take(self, tensor: torch.Tensor) -> Packet:
-        """Return what is sent of a tensor, whose elements lie one behind the other, and leave in it what is not."""
+        """Return the packet of a contiguous tensor, and leave the remainder in the tensor."""
         packet = self.encode(tensor)
         tensor.sub_(self.decode(Reader(pack([packet]).cpu()), tensor))
         return packet
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next packet depends on."""
+        """Return the state that the next packet depends on."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ class Codec(ABC):
 
 
 class Dense(Codec):
-    """Every element as it is.
+    """Every element unchanged.
 
     Examples
     --------
@@ -147,7 +147,7 @@ class Dense(Codec):
 
 
 class Half(Codec):
-    """Every element in 16 bits; what lies beyond their range (65,504) is sent as its end."""
+    """Every element in 16 bits; values beyond their range (65,504) are clipped."""
 
     def encode(self, tensor: torch.Tensor) -> Packet:
         """Return the elements, rounded."""

@@ -33,7 +33,7 @@ def dct4(vector: torch.Tensor) -> torch.Tensor:
 
 
 class Frequencies(Codec):
-    """Cosine coefficients (DCT-IV) of a tensor: the lowest frequencies, or the largest coefficients and which they are.
+    """Cosine coefficients (DCT-IV) of a tensor: the lowest frequencies, or the largest coefficients with their indices.
 
     Linear, so sums of what is decoded are what the sum of coefficients decodes to: who adds need not decode.
 
@@ -58,14 +58,14 @@ class Frequencies(Codec):
         self._largest = TopK(keep)
 
     def encode(self, tensor: torch.Tensor) -> Packet:
-        """Return the coefficients that are kept."""
+        """Return the kept coefficients."""
         coefficients = dct4(tensor.reshape(-1))
         if self.rule == "magnitude":
             return self._largest.encode(coefficients)
         return Packet((coefficients[: kept(tensor.numel(), self.keep)],))
 
     def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
-        """Return the tensor that these coefficients make."""
+        """Return the tensor of these coefficients."""
         coefficients = torch.zeros(like.numel())
         if self.rule == "magnitude":
             coefficients = self._largest.decode(reader, coefficients)

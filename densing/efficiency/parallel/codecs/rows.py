@@ -92,7 +92,7 @@ class RowThreshold(Sparse):
 
 
 class Entries(Codec):
-    """The values at places that both sides know: no indices travel.
+    """The values at indices that both sides know, sent without indices.
 
     Parameters
     ----------

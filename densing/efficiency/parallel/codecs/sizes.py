@@ -21,7 +21,7 @@ WORTH = 2.0
 
 
 def kept(count: int, share: float) -> int:
-    """Return the entries that a share of a tensor is, at least one where there are any.
+    """Return the number of entries in a share of a tensor, at least one if it has any.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def kept(count: int, share: float) -> int:
 
 
 def index_bytes(count: int, entries: int) -> int:
-    """Return what says which entries are sent: their indices, or a bit per element where that is less.
+    """Return the bytes that say which entries are sent: their indices, or a bit per element if that is smaller.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def gather_crossover(share: float) -> float:
 
 
 def factors(shape: Sequence[int], rank: int) -> int:
-    """Return the elements that PowerSGD sends of a tensor: two factors of a matrix where these are fewer, else all.
+    """Return the elements that PowerSGD sends of a tensor: two factors of a matrix if these are smaller, else all.
 
     Source: arXiv 1905.13727, algorithm 1; as torch's hook decides with its default ``min_compression_rate`` of 2.
 

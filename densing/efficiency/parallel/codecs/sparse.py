@@ -17,7 +17,7 @@ _BITS = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8)
 
 
 class Sparse(Codec):
-    """Sends entries and where they are: indices of 32 bits, or a bit per element where that is less.
+    """Sends entries with their indices: 32 bits each, or a bit per element if that is smaller.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Sparse(Codec):
 
     @abstractmethod
     def choose(self, size: torch.Tensor) -> torch.Tensor:
-        """Return which entries are sent: a mask over their absolute values, which are flat."""
+        """Return a mask of the entries to send, from their flat absolute values."""
 
     def encode(self, tensor: torch.Tensor) -> Packet:
         """Return the number of entries, where they are, and their values; zeros are never sent.
@@ -50,7 +50,7 @@ class Sparse(Codec):
         return self.packet(flat, mask)
 
     def take(self, tensor: torch.Tensor) -> Packet:
-        """Return what is sent of a tensor, and leave zeros in its place."""
+        """Return the packet of a tensor, and set the sent entries to zero."""
         packet = self.encode(tensor)
         tensor.view(-1)[self.where] = 0
         return packet
@@ -76,7 +76,7 @@ class Sparse(Codec):
 
 
 def read_places(reader: Reader, count: int) -> torch.Tensor:
-    """Return the indices that a sparse packet of ``count`` elements says, ascending."""
+    """Return the indices in a sparse packet of ``count`` elements, ascending."""
     entries = int(reader.take(1, torch.int32))
     if not 0 <= entries <= count:
         raise InputError(

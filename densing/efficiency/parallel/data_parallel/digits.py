@@ -24,14 +24,14 @@ TESTED, LEAST = 5, 25
 
 
 class Digits(NamedTuple):
-    """One client's images, (n, 64) from 0 to 1, and what they show."""
+    """One client's images, (n, 64) from 0 to 1, and their labels."""
 
     images: torch.Tensor
     labels: torch.Tensor
 
 
 class Outcome(NamedTuple):
-    """What an experiment ends with.
+    """Result of an experiment.
 
     Attributes
     ----------

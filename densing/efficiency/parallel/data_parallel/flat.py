@@ -25,7 +25,7 @@ class Flat:
     Raises
     ------
     InputError
-        When nothing can be trained, or parameters lie on several devices or are no real floating-point numbers.
+        When nothing can be trained, or parameters lie on several devices or are not real floating-point numbers.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class Flat:
         return next(at for at, part in enumerate(self.tensors(vector)) if not bool(part.isfinite().all()))
 
     def check(self) -> None:
-        """Refuse a model that is no longer the one it was.
+        """Refuse a model whose parameters have changed.
 
         Raises
         ------

@@ -19,7 +19,7 @@ Combine = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 
 class Link:
-    """What a rank shares with the others of its group.
+    """Communication of a rank with the others of its group.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Link:
 
     @property
     def speaks(self) -> bool:
-        """Whether this rank takes part itself in what the group agrees on."""
+        """Whether this rank itself takes part in the group's agreements."""
         return self.size > 1 and (self.within is None or self.within.rank == 0)
 
     def start(self, tensor: torch.Tensor, op: comm.Op = "mean") -> comm.Handle:
@@ -54,12 +54,12 @@ class Link:
         return comm.all_reduce(tensor, op=op, group=self.group) if self.speaks else comm.Handle(None)
 
     def wait(self, handle: comm.Handle) -> None:
-        """Stand still until an operation is done."""
+        """Wait until an operation is done."""
         with self.waiting():
             handle.wait()
 
     def arrive(self, handle: comm.Handle, tensor: torch.Tensor) -> None:
-        """Stand still until what was started on ``tensor`` is done, and has been handed on."""
+        """Wait until the operation on ``tensor`` is done and its result delivered."""
         self.wait(handle)
         if self.size > 1 and self.within is not None:
             with self.waiting():
@@ -72,7 +72,7 @@ class Link:
         return handle
 
     def gathered(self, data: torch.Tensor, combine: Combine) -> torch.Tensor:
-        """Return what ``combine`` makes of every rank's row of bytes.
+        """Return ``combine`` of every rank's row of bytes.
 
         It sees the rows alone, and makes the same of them on every rank: ranks of one process do it once.
         """

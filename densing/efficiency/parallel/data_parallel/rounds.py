@@ -51,7 +51,7 @@ class Rounds(ABC):
     Raises
     ------
     InputError
-        When tau is no whole number from 1 up, the model cannot be averaged, or the optimizer is not the model's.
+        When tau is not a whole number from 1 up, the model cannot be averaged, or the optimizer is not the model's.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Rounds(ABC):
         loss.backward()
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Take a step of the optimizer, and end the round if it was the last one of it.
+        """Take a step of the optimizer, and end the round after its last step.
 
         Returns
         -------
@@ -103,14 +103,14 @@ class Rounds(ABC):
         return loss
 
     def advance(self) -> None:
-        """Count a step that the caller has taken itself (with a gradient scaler, say)."""
+        """Count a step that the caller has taken (with a gradient scaler, say)."""
         self.count += 1
         if self.count == self.tau:
             self._announce(ends=True)
             self._turn()
 
     def finish(self) -> None:
-        """Wait for all that is under way, and leave every rank with the same parameters.
+        """Wait for pending operations, and leave every rank with the same parameters.
 
         Every rank must call it, when it has no more batches; training may go on afterwards. While others still end
         rounds this rank takes part with the parameters it has, as in torch's ``join``: a rank without data counts as
@@ -141,7 +141,7 @@ class Rounds(ABC):
         return {"rounds": float(self.round), "tau": float(self.tau), **known}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this wrapper; model and optimizer have their own, to be saved beside it.
+        """Return the state of this wrapper; save those of model and optimizer separately.
 
         Tensors are the living ones, as in a state of torch: save or copy them before the next step.
         """
@@ -161,7 +161,7 @@ class Rounds(ABC):
         self.seconds = list(state["seconds"])
 
     def _announce(self, ends: bool) -> Handle:
-        """Start to tell the others whether this rank ends a round, and after how many steps.
+        """Start to announce whether this rank ends a round, and after how many steps.
 
         Whoever ends a round need not wait for it; it goes ahead of the average, which all then take part in.
         """
@@ -190,25 +190,25 @@ class Rounds(ABC):
 
     @abstractmethod
     def _end_round(self) -> None:
-        """Do what the method does after tau steps."""
+        """Perform the method's update after tau steps."""
 
     def _drain(self) -> None:
-        """End what is still under way; nothing for methods that wait at once."""
+        """Complete pending operations; nothing for blocking methods."""
         return
 
     def _settle(self, buffer: torch.Tensor) -> None:
-        """Make a floating-point buffer the same everywhere."""
+        """Make a floating-point buffer equal on all ranks."""
         self.link.mean(buffer)
 
     def _average(self) -> torch.Tensor:
-        """Return the mean of all ranks' live parameters, waiting for it."""
+        """Return the mean of all ranks' live parameters (blocking)."""
         vector = self._live_parameters()
         self._timed(self.link.mean(vector))
         self._check_finite(vector)
         return vector
 
     def _live_parameters(self, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Copy the live parameters, and remember which of them is not finite: the next anchor overwrites them."""
+        """Copy the live parameters, and record which are not finite: the next anchor overwrites them."""
         vector = self.flat.read(out)
         self._spoilt = "" if bool(torch.isfinite(vector).all()) else self.flat.not_finite()
         return vector

@@ -43,10 +43,10 @@ class Method(Protocol):
     optimizer: torch.optim.Optimizer
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Run the backward pass, with what the method sends meanwhile."""
+        """Run the backward pass, with the method's communication."""
 
     def step(self) -> Any:
-        """Update the parameters, with what the method sends meanwhile."""
+        """Update the parameters, with the method's communication."""
 
     def finish(self) -> None:
         """Leave all ranks with the same parameters."""
@@ -63,7 +63,7 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class Replica:
-    """What a method is made around: this rank's copy of the model, and what a run lends it.
+    """Inputs of a method: this rank's copy of the model, and the run's resources.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class DataParallel:
         self.parts = Parts(clients, tuple(getattr(self.method, "home", ()))) if clients else None
 
     def step(self, batch: torch.Tensor) -> float:
-        """Be as late as is injected; forward, backward and update; return this rank's loss."""
+        """Apply the injected delay; run forward, backward and update; return this rank's loss."""
         if self.delay is not None:
             self._sleep(float(self.delay.draw(self.data_ranks, self.taken)[self._rank]))
         for group in self.method.optimizer.param_groups:
@@ -146,7 +146,7 @@ class DataParallel:
         return float(loss.detach())
 
     def finish(self) -> None:
-        """Wait for what is under way."""
+        """Wait for pending operations."""
         self.method.finish()
 
     def evaluate(self, batches: Iterable[torch.Tensor]) -> float:
@@ -168,7 +168,7 @@ class DataParallel:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue bit by bit."""
+        """Restore a state bit for bit."""
         self.module.load_state_dict(state["model"])
         self.method.optimizer.load_state_dict(state["optimizer"])
         self.method.load_state_dict(state["method"])
@@ -182,7 +182,7 @@ class DataParallel:
         self.here += 1
 
     def _client(self) -> int:
-        """Return whose batches come next: of methods with clients, the one that trains here in this round."""
+        """Return the client whose batches come next, for methods with clients."""
         return int(getattr(self.method, "client", self._rank))
 
     def _loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -231,7 +231,7 @@ def inverse_sqrt(optimizer: torch.optim.Optimizer, warmup: int = 2000) -> torch.
     Raises
     ------
     InputError
-        When ``warmup`` is no whole number from 1 up.
+        When ``warmup`` is not a whole number from 1 up.
     """
     whole("warmup", warmup, 1)
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: inverse_sqrt_factor(step, warmup))

@@ -1,4 +1,4 @@
-"""Virtual ranks: 2 to 64 ranks of a data-parallel method in one process, joined by a link that is no network.
+"""Virtual ranks: 2 to 64 ranks of a data-parallel method in one process, joined by a link that is not a network.
 
 The methods are those of a real run (:class:`~densing.efficiency.systems.CO2` and the others) and do not know. What a
 link carries is averaged in the order of the ranks, so a run has the same bits again, and with two ranks those of a run
@@ -34,17 +34,17 @@ class Backward(Protocol):
 
 
 class Edge(Protocol):
-    """What is between two layers of one process: activations pass it, and their gradients come back."""
+    """The boundary between two layers of one process: activations pass forward, their gradients backward."""
 
     sent: int
     dense: int
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what arrives of a micro-batch's activations."""
+        """Return a micro-batch's activations as received."""
 
 
 class Arrival(comm.Handle):
-    """An operation among virtual ranks: done as soon as all of them have started it."""
+    """An operation among virtual ranks, done once all of them have started it."""
 
     def __init__(self, ranks: VirtualRanks) -> None:
         super().__init__(None)
@@ -53,7 +53,7 @@ class Arrival(comm.Handle):
         self._made: torch.Tensor | None = None
 
     def made(self, combine: Combine) -> torch.Tensor:
-        """Return what is made of the rows, made once."""
+        """Return the combined rows, computed once."""
         if self._made is None:
             # A copy: the buffers are a rank's own, and it may fill them again before another has read this.
             self._made = combine(self.rows).clone()
@@ -61,7 +61,7 @@ class Arrival(comm.Handle):
 
     @property
     def seconds(self) -> float | None:
-        """None: no wire has carried it, and the other ranks' compute is no time of the link."""
+        """None: no wire has carried it, and the other ranks' compute is not time of the link."""
         return None
 
     def done(self) -> bool:
@@ -196,7 +196,7 @@ class VirtualRanks:
         return [future.result() for future in futures]
 
     def take_part(self, link: VirtualLink, op: str, tensor: torch.Tensor) -> Arrival:
-        """Put a rank's tensor into its next operation; the last one to come carries it out."""
+        """Add a rank's tensor to its next operation; the last rank carries it out."""
         number, link.started = link.started, link.started + 1
         kind, tensors, arrival = self._open.setdefault(number, (op, {}, Arrival(self)))
         other = next(iter(tensors.values()), tensor)
@@ -219,7 +219,7 @@ class VirtualRanks:
         return arrival
 
     def stand_still(self, arrival: Arrival) -> None:
-        """Give the turn to the other ranks until an operation is complete."""
+        """Let the other ranks run until an operation is complete."""
         if arrival.complete:
             return
         arrival.waiting += 1
@@ -302,7 +302,7 @@ class VirtualMethods:
         return {name: sum(figures[name] for figures in each) / len(each) for name in each[0]}
 
     def backward(self, losses: Sequence[Backward]) -> None:
-        """Let every rank run its backward pass, with what its method sends meanwhile.
+        """Let every rank run its backward pass, with its method's communication.
 
         Parameters
         ----------
@@ -316,7 +316,7 @@ class VirtualMethods:
         self.ranks.run(lambda rank: self.methods[rank].step())
 
     def finish(self) -> None:
-        """Wait for what is under way, and leave all ranks with the same parameters."""
+        """Wait for pending operations, and leave all ranks with the same parameters."""
         self.ranks.run(lambda rank: self.methods[rank].finish())
 
     def state_dict(self) -> dict[str, Any]:
@@ -354,7 +354,7 @@ class VirtualStages(VirtualMethods):
         self.edges: dict[int, Edge] = {}
 
     def passing(self, x: torch.Tensor, layer: int) -> torch.Tensor:
-        """Return what arrives of a layer's activations.
+        """Return a layer's activations as received.
 
         Parameters
         ----------
@@ -371,7 +371,7 @@ class VirtualStages(VirtualMethods):
         return sum(edge.sent for edge in self.edges.values()) / (1 + len(self.edges))
 
     def figures(self) -> dict[str, float]:
-        """Return what share was sent of all values in float32: counted."""
+        """Return the counted share of bytes sent, relative to all values in float32."""
         dense = sum(edge.dense for edge in self.edges.values())
         share = {"sent_share": sum(edge.sent for edge in self.edges.values()) / dense} if dense else {}
         return {**super().figures(), **share}

@@ -32,7 +32,7 @@ _carrier: Carrier | None = None
 
 
 def emulate(rates: Sequence[Rate] | None) -> None:
-    """Let all that follows in this process pass over an emulated link; None ends that.
+    """Route all communication of this process over an emulated link; None ends that.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Handle:
         return self._work is None or bool(self._work.is_completed())
 
     def wait(self) -> None:
-        """Stand still until it is done; may be called again.
+        """Wait until it is done; may be called again.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class Handle:
 
 
 def _note_end(work: Any, handle: Handle) -> None:
-    """Have gloo tell when the operation is done: its threads finish long before anyone waits."""
+    """Have gloo record when the operation is done: its threads finish long before anyone waits."""
     if dist.get_backend() != "gloo":
         return
     try:
@@ -177,7 +177,7 @@ def irecv(tensor: torch.Tensor, src: int, *, group: dist.ProcessGroup | None = N
 def gradient_hook(
     group: dist.ProcessGroup | None = None,
 ) -> Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]:
-    """Return a communication hook for ``DistributedDataParallel``: the mean of a bucket, over whatever link there is.
+    """Return a communication hook for ``DistributedDataParallel``: the mean of a bucket, over the current link.
 
     DDP waits for the futures itself, at the end of the backward pass.
     """
@@ -258,7 +258,7 @@ class Ticket:
         return self._over.is_set()
 
     def wait(self) -> None:
-        """Stand still until the link has carried it; what went wrong on the way is raised here."""
+        """Wait until the link has carried it, and raise its errors."""
         self._over.wait()
         if self._error is not None:
             raise self._error
@@ -288,7 +288,7 @@ class Ticket:
 
 
 class Carrier:
-    """The emulated link of one rank: what an operation over it would have taken is slept away in threads of its own.
+    """The emulated link of one rank: its threads sleep for the time that an operation would take.
 
     The real operation runs over whatever joins the ranks (the loopback interface, say). It is held to be done
     ``messages * latency + bytes / bandwidth`` (of a ring, :func:`densing.efficiency.simulation.ring_terms`) after that.
@@ -319,7 +319,7 @@ class Carrier:
             thread.start()
 
     def carry(self, op: str, work: Any, count: float, ranks: Sequence[int]) -> Ticket:
-        """Put an operation that torch has begun in line; return its ticket at once.
+        """Queue an operation that torch has begun, and return its ticket at once.
 
         Parameters
         ----------
@@ -336,13 +336,13 @@ class Carrier:
         return ticket
 
     def seconds(self, op: str, count: float, ranks: Sequence[int]) -> tuple[float, float]:
-        """Return how long an operation waits for answers, and how long it occupies the wire."""
+        """Return the seconds for which an operation waits for answers, and for which it occupies the wire."""
         rate = slowest([self.rates[rank] for rank in ranks])
         terms = ring_terms("send_recv" if op in ("send", "recv") else op, len(ranks))
         return terms.messages * rate.latency_s, terms.volume * count / rate.bytes_per_s
 
     def close(self) -> None:
-        """Carry what is in line, and end the threads."""
+        """Finish the queue, and end the threads."""
         for line in self._lines.values():
             for _ in range(AT_ONCE):
                 line.put(None)

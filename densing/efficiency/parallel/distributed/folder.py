@@ -45,17 +45,17 @@ def met_file(out: Path) -> Path:
 
 
 def rank_log(out: Path, rank: int) -> Path:
-    """Return what a rank printed."""
+    """Return the output of a rank."""
     return out / "logs" / f"rank{rank:05d}.log"
 
 
 def agent_log(out: Path, number: int) -> Path:
-    """Return what an agent of torchrun printed."""
+    """Return the output of an agent of torchrun."""
     return out / "logs" / f"agent{number:05d}.log"
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a document, whole or not at all."""
+    """Write a document atomically."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
@@ -100,7 +100,7 @@ _last_progress = 0.0
 
 
 def write_progress(out: str | Path, rank: int, step: int) -> None:
-    """Say that so many steps are done; other ranks than 0, and calls that follow too fast, say nothing."""
+    """Record the steps done; ranks other than 0, and calls in quick succession, record nothing."""
     global _last_progress
     now = time.monotonic()
     if rank != 0 or now - _last_progress < _PROGRESS_EVERY_S:

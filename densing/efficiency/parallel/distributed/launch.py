@@ -48,7 +48,7 @@ _LOG_BYTES = 1 << 16
 
 
 class RunFailedError(DensingError):
-    """A run that did not come to its end; the message says which rank, why, where its log is and how to go on."""
+    """A run that failed; the message names the rank, the reason, its log and how to continue."""
 
 
 def launch(
@@ -59,7 +59,7 @@ def launch(
     server: bool = False,
     on_step: Callable[[int], None] = lambda step: None,
 ) -> Run:
-    """Run a technique for real, and return what came out; ``OUT/run.json`` holds the same.
+    """Run a technique for real, and return its results, which ``OUT/run.json`` holds too.
 
     A finished run of the same specification is read, not repeated.
 
@@ -141,7 +141,7 @@ def check(spec: RunSpec) -> tuple[Rate, ...]:
 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    """Hold the folder against another run in it."""
+    """Lock the folder against another run."""
     import fcntl
 
     try:
@@ -158,12 +158,12 @@ def _locked(out: Path) -> Iterator[None]:
 
 
 def _same(spec: RunSpec) -> RunSpec:
-    """Return what of a specification makes it this run: not its place, nor that its link had to be emulated."""
+    """Return the part of a specification that identifies the run: not its folder, nor whether its link is emulated."""
     return replace(spec, out="", link=spec.link.removeprefix("emulated:"))
 
 
 def _prepare(spec: RunSpec, resume: bool) -> None:
-    """Refuse a folder in use; forget what an earlier attempt left of its ending."""
+    """Refuse a folder in use; remove an earlier attempt's final files."""
     out = Path(spec.out)
     entries = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock")
     if entries and not resume:
@@ -206,7 +206,7 @@ def _link(text: str, rates: Sequence[Rate]) -> Iterator[tuple[Net | None, RunLin
 
 
 def _run_ranks(spec: RunSpec, net: Net | None, module: str, server: bool, on_step: Callable[[int], None]) -> None:
-    """Start the agents, or a server and its workers, see them to their end, and leave nothing of them."""
+    """Start the agents, or a server and its workers, wait for their end, and clean up."""
     out, mark = Path(spec.out), uuid.uuid4().hex
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     environment = {
@@ -254,7 +254,7 @@ def _commands(spec: RunSpec, net: Net | None, module: str, server: bool) -> list
 
 
 class Supervisor:
-    """What is seen of the ranks of a run.
+    """Watches the ranks of a run.
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ class Supervisor:
         return 0 in self.dead or bool(self.codes[0] or (any(self.codes) and not folder.met_file(self.out).exists()))
 
     def _look(self) -> None:
-        """Note which ranks have come, and which have gone since the last look."""
+        """Note which ranks have appeared, and which have ended, since the last look."""
         for rank in range(self.nproc):
             if rank not in self.pids:
                 with suppress(OSError, ValueError):
@@ -354,7 +354,7 @@ class Supervisor:
         return RunFailedError(f"{cause}; all ranks were stopped. {remedy}")
 
     def _causes(self, errors: dict[int, dict[str, Any]]) -> Iterator[str]:
-        """Give explanations, the surest first."""
+        """Yield explanations, the most certain first."""
         logs = []
         for number in range(len(self.codes)):
             log = b""

@@ -68,7 +68,7 @@ def load_bytes(corpus: str = "") -> tuple[Bytes, Bytes]:
 
 
 class Parts(NamedTuple):
-    """Clients that read a part of the text each, one behind the other.
+    """Clients that each read their own consecutive part of the text.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ def digest(train: Bytes, held_out: Bytes) -> str:
 
 
 def batches(train: Bytes, batch: int, sequence: int, seed: int, rank: int, step: int) -> NDArray[np.int64]:
-    """Return the batch of one rank and step: passages drawn by chance, the same whenever it is asked for.
+    """Return the batch of one rank and step: random passages, the same at every call.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def _read(source: Path) -> bytes:
 
 @cache
 def _python_docs() -> bytes:
-    """Join what Python's installation says of itself; a hash decides the order, so that the end is like the rest.
+    """Join the documentation in Python's installation, ordered by a hash, so that the end is like the rest.
 
     Kept in the cache folder: to parse the library takes seconds of every rank.
     """

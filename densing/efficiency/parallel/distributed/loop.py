@@ -56,7 +56,7 @@ class Trainee(Protocol):
         """
 
     def finish(self) -> None:
-        """Wait for all that is under way and put all ranks on one averaged model; called once, after the last step."""
+        """Wait for pending operations and give all ranks one averaged model; called once, after the last step."""
 
     def evaluate(self, batches: Iterable[torch.Tensor]) -> float:
         """Return the mean loss, in nats per token, without a gradient; the same batches go to every rank."""
@@ -65,7 +65,7 @@ class Trainee(Protocol):
         """Return tensors and plain values (lists, dicts, numbers, texts): model, optimizer, what is under way."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue bit by bit where ``state_dict`` was taken."""
+        """Restore the state of ``state_dict`` bit for bit."""
 
     def figures(self) -> Mapping[str, float]:
         """Return figures of the technique, for ``RunRecord.extra``."""
@@ -130,7 +130,7 @@ def run(env: RunEnv, build: Callable[[Clock], Trainee]) -> RunRecord:
 
 
 class Clock:
-    """Seconds of every step of one rank, and of these the ones in which its thread stood still for communication.
+    """Seconds of every step of one rank, and the part in which its thread waited for communication.
 
     On a device ``handle.wait()`` only orders streams, the thread goes on: there the recorded trace tells the exposed
     communication, and ``wait_s`` stays near 0.
@@ -195,7 +195,7 @@ class Clock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the block out of the step: checkpoints and traces are written for us, not for the training."""
+        """Exclude the block from the step: checkpoints and traces are not part of training."""
         began = self._now()
         try:
             yield
@@ -226,7 +226,7 @@ class Checkpoints:
         self.ranks = env.world_size if ranks is None else ranks
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
-        """Write this rank's state after ``step`` steps, whole or not at all; drop its older ones that nobody needs.
+        """Write this rank's state after ``step`` steps atomically, and delete its older ones that nobody needs.
 
         Raises
         ------
@@ -287,7 +287,7 @@ class Checkpoints:
 
 
 class _Training:
-    """A run on its way: the losses so far, and what a checkpoint of it holds."""
+    """A run in progress: its losses so far, and the content of its checkpoints."""
 
     def __init__(self, env: RunEnv, trainee: Trainee, clock: Clock) -> None:
         self.env, self.trainee, self.clock = env, trainee, clock
@@ -297,7 +297,7 @@ class _Training:
         self.resumed_from = -1
 
     def resume(self) -> None:
-        """Go back to where all ranks have been."""
+        """Resume from the newest checkpoint of all ranks."""
         step = self.checkpoints.newest()
         if not self.alone:
             # Rank 0's view: all must go on from the same one.
@@ -345,7 +345,7 @@ class _Training:
                     folder.write_progress(spec.out, self.env.rank, step + 1)
 
     def state(self) -> dict[str, Any]:
-        """Return all that the next step depends on."""
+        """Return the state that the next step depends on."""
         return {
             "trainee": self.trainee.state_dict(),
             "clock": self.clock.state_dict(),
@@ -354,7 +354,7 @@ class _Training:
         }
 
     def finish(self) -> float:
-        """End what is under way; return the seconds it took."""
+        """Complete pending operations; return the seconds this took."""
         began = time.perf_counter()
         self.trainee.finish()
         return time.perf_counter() - began

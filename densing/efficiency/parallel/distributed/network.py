@@ -157,7 +157,7 @@ def parse_rates(text: str, n: int) -> tuple[Rate, ...]:
 
 
 def slowest(rates: Sequence[Rate]) -> Rate:
-    """Return what ranks with these links have between them: the least bandwidth, the longest latency.
+    """Return the link between ranks with these links: the least bandwidth, the longest latency.
 
     Examples
     --------
@@ -180,7 +180,7 @@ def burst_bytes(rate: Rate) -> int:
 
 
 def available() -> str | None:
-    """Try it; return None where shaped links can be made here, else the reason why not."""
+    """Return None if shaped links can be made here, else the reason why not."""
     missing = _missing()
     if missing:
         return missing
@@ -201,7 +201,7 @@ def _missing() -> str | None:
 
 
 class Net:
-    """Namespaces for ranks and the links between them, as long as the block lasts.
+    """Context manager of namespaces for ranks and the links between them.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ class Net:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of them."""
+        """Release them."""
         self._release()
 
     def address(self, rank: int) -> str:
@@ -247,7 +247,7 @@ class Net:
         return f"{_SUBNET}.{rank + 1}"
 
     def inside(self, rank: int) -> list[str]:
-        """Return what to write before a command so that it runs in the namespace of a rank."""
+        """Return the command prefix that runs a command in the namespace of a rank."""
         return self._enter(self._holders[rank])
 
     def _hold(self) -> None:

@@ -73,7 +73,7 @@ def _collectives(env: RunEnv) -> Iterator[Observation]:
 
 
 def _run_of(count: int, size: int, at_once: int = 1) -> float:
-    """Seconds of each of so many all-reduces in a row, or of so many that are started together."""
+    """Return the seconds of each of several all-reduces, in a row or started together."""
     tensors = [torch.ones(size // 4) for _ in range(at_once)]
     dist.barrier()
     began = time.perf_counter()
@@ -86,7 +86,7 @@ def _run_of(count: int, size: int, at_once: int = 1) -> float:
 
 
 def _pipelined(env: RunEnv) -> float:
-    """Share of a short all-reduce in which a second one passes: 1 where two started together take no longer than one.
+    """Return the overlap of two short all-reduces: 1 if two started together take no longer than one.
 
     Alone and together take turns, so that a machine that slows down slows both.
     """
@@ -103,7 +103,7 @@ def _agreed(seconds: float) -> float:
 
 
 def _beside(env: RunEnv, alone: list[Observation]) -> Iterator[Observation | Computation]:
-    """The same work alone and beside an all-reduce; all-reduces beside work that goes on until they have ended."""
+    """Time the same work alone and beside an all-reduce, and all-reduces beside continuous work."""
     model = Decoder(env.spec.model, env.spec.sequence)
     initialise(model, 0)
     tokens = torch.zeros(env.spec.batch, env.spec.sequence, dtype=torch.int64)
@@ -134,7 +134,7 @@ def _beside(env: RunEnv, alone: list[Observation]) -> Iterator[Observation | Com
 
 
 def _piece_of(step: Callable[[], Any], seconds: float) -> Callable[[], None]:
-    """Return work that takes about so long: whole steps, or products of matrices where one step takes longer."""
+    """Return work of about that duration: whole steps, or matrix products if one step takes longer."""
     matrix = torch.rand(256, 256)
     pieces: list[Callable[[], Any]] = [step, lambda: torch.mm(matrix, matrix)]
     for piece in pieces:

@@ -32,11 +32,11 @@ _TIMEOUT = re.compile(r"(?i)timed? ?out")
 
 
 class LostRanksError(DensingError):
-    """Other ranks are gone, and what is left cannot go on without them; the message names them."""
+    """Other ranks are gone, and this one cannot continue without them; the message names them."""
 
 
 def run_rank(spec_file: str, find: Callable[[RunSpec], Part]) -> None:
-    """Run this process's rank, and leave the process.
+    """Run this process's rank, and exit.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def _leave_reason(out: Path, rank: int, error: BaseException) -> None:
 
 
 def _fault(error: BaseException) -> str:
-    """Say whose fault an error is: of the user's input, of a peer that hangs or is gone, or this rank's own."""
+    """Classify an error: the user's input, a peer that hangs or is gone, or this rank's own."""
     if isinstance(error, LostRanksError):
         return "lost"
     if isinstance(error, DensingError):

@@ -20,7 +20,7 @@ DIED = "died_rank"
 
 
 class RunLink(Record, frozen=True):
-    """What joined the ranks.
+    """The link between the ranks.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class RunLink(Record, frozen=True):
 
 
 class Run(Record, frozen=True):
-    """A finished run, as ``run.json``.
+    """A finished run, as in ``run.json``.
 
     Parameters
     ----------
@@ -99,13 +99,13 @@ class Run(Record, frozen=True):
 
     @property
     def foretold(self) -> dict[str, float] | None:
-        """What the run itself said that a step should take, before it took the steps that count; None of most runs."""
+        """The run's own prediction of a step, made before the timed steps; None for most runs."""
         if "predicted_step_s" not in self.extra:
             return None
         return {"step_s": self.extra["predicted_step_s"], "exposed_s": self.extra["predicted_wait_s"]}
 
     def notes(self) -> list[Note]:
-        """Return what a reader of the figures must know: an emulated link, a stand-in for the technique."""
+        """Return caveats of the figures: an emulated link, a stand-in for the technique."""
         notes = []
         if self.link.kind == "emulated":
             cause = f" ({self.link.reason})" if self.link.reason else ""
@@ -320,7 +320,7 @@ class Whole(Record, frozen=True):
 
 
 class Probed(Record, frozen=True):
-    """What a probe measured, as ``OUT/probe.json``.
+    """Measurements of a probe, as in ``OUT/probe.json``.
 
     Parameters
     ----------

@@ -143,7 +143,7 @@ FREE = ("steps", "out", "trace_steps", "checkpoint_every", "timeout_s", "link", 
 
 
 def identity(spec: RunSpec) -> dict[str, Any]:
-    """Return what of a spec decides the weights.
+    """Return the part of a spec that determines the weights.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def identity(spec: RunSpec) -> dict[str, Any]:
 
 
 def first_difference(stored: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
-    """Return the name of the first field in which a stored identity is another than one's own; None if there is none.
+    """Return the name of the first field in which a stored identity differs from one's own, or None.
 
     Examples
     --------

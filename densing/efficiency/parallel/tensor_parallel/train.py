@@ -68,7 +68,7 @@ class TensorTrainee:
         self._schedule, self._mode = schedule, mode
         self._device = torch.device(spec.device)
         self._exchange = Exchange(waiting=clock.waiting, alone=env.world_size == 1)
-        # Evaluation goes through the model's own edges, whose all-reduces are no part of any step.
+        # Evaluation goes through the model's own edges, whose all-reduces are not part of any step.
         edges = Exchange(alone=env.world_size == 1)
         part = build_part(spec.model, spec.sequence, spec.seed, schedule, edges, rank=env.rank, parts=env.world_size)
         self._decoder = part.to(self._device)

@@ -37,7 +37,7 @@ def communities(bandwidth: Matrix) -> list[list[int]]:
     Raises
     ------
     InputError
-        When it is no such matrix, or some devices cannot be reached from the others.
+        When it is not such a matrix, or some devices cannot be reached from the others.
 
     Examples
     --------

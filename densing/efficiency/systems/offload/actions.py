@@ -69,7 +69,7 @@ def list_actions(
     Raises
     ------
     InputError
-        Without choices, with more than :data:`MOST`, for two that are the same or one whose quality is no number.
+        Without choices, with more than :data:`MOST`, for two that are the same or one whose quality is not a number.
 
     Examples
     --------

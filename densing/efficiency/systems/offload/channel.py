@@ -55,7 +55,7 @@ class Markov:
     busy_share: float = 0.3
 
     def __post_init__(self) -> None:
-        """Refuse what is no channel."""
+        """Refuse what is not a channel."""
         for field, low, high in (
             ("good_mbit", 1e-3, 1e6), ("bad_mbit", 1e-3, 1e6), ("stay", 0.0, 1.0), ("spread", 0.0, 3.0),
             ("busy", 1.0, 100.0), ("busy_share", 0.0, 1.0),

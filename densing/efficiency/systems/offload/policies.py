@@ -178,7 +178,7 @@ class Surroundings:
         """Return rewards, the states they led to, and the states from which to go on."""
         reward, _, view = self.requests.take(chosen)
         reached = features(self.requests, view)
-        # An episode's end is no end of the service: time runs out, nothing more.
+        # An episode's end is not an end of the service: time runs out, nothing more.
         self.state = features(self.requests, self.requests.reset()) if self.requests.done else reached
         return reward, reached, self.state
 

@@ -58,7 +58,7 @@ class SacD(BuiltIn):
         return CLAIMS
 
     def check(self, workload: Any) -> None:
-        """Refuse what is no request."""
+        """Refuse what is not a request."""
         if not isinstance(workload, Served):
             raise InputError(
                 f"{self.name} serves requests, and this workload is {kind_of(workload)}; it takes "

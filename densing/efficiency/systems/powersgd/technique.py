@@ -32,7 +32,7 @@ PRODUCTS = 3
 
 
 class Factors(Exchange):
-    """What is no matrix summed whole, then the left factors, then the right ones, after the backward pass.
+    """What is not a matrix summed whole, then the left factors, then the right ones, after the backward pass.
 
     torch's hook works bucket by bucket and begins in mid-backward; a model that fills one bucket, as those of real runs
     here do, is done as here.

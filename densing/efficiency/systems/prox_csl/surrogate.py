@@ -121,7 +121,7 @@ def train_csl(
                 break
             strength = max(FACTOR * strength, FIRST)
         # The gradient after the last update is asked for to know the objective. Unless that is what a guard needs, it
-        # is no part of the method, and does not count.
+        # is not part of the method, and does not count.
         moved = holders.bytes if alpha == GUARDED else before
         weights = solution.weights
         history.append(value)

@@ -40,7 +40,7 @@ class SparseClassifier(BuiltIn):
     paper = "Lu et al., KDD 2024, arXiv 2407.06346"
 
     def check(self, workload: Any) -> None:
-        """Refuse what is no sparse classifier over partitions."""
+        """Refuse what is not a sparse classifier over partitions."""
         if not isinstance(workload, Convex):
             raise InputError(
                 f"{self.name} trains a sparse linear classifier, and this workload is {kind_of(workload)}; it "

@@ -28,7 +28,7 @@ class Tiled(Schedule):
     Raises
     ------
     InputError
-        When it is no whole number from 1 up.
+        When it is not a whole number from 1 up.
     """
 
     def __init__(self, tiles: int = 4) -> None:

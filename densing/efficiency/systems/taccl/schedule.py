@@ -171,7 +171,7 @@ def from_json(text: str) -> Schedule:
     Raises
     ------
     ArtefactError
-        When it is no schedule, or one of another version.
+        When it is not a schedule, or one of another version.
     """
     try:
         result = msgspec.json.decode(text, type=Schedule)

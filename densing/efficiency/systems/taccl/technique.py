@@ -5,7 +5,7 @@ any plan; the technique here is data parallelism (and blocking tensor parallelis
 synthesised. Source: Shah et al., NSDI 2023, arXiv 2111.04867, and the released code.
 
 Claims: routing optima, schedules and their lead over a ring. The figures in microseconds are a pilot's, measured once
-with a first implementation on the profile of NDv2 that the authors ship: they are no figures of the paper. The paper's
+with a first implementation on the profile of NDv2 that the authors ship: they are not figures of the paper. The paper's
 own are against NCCL on real machines, and have no answer here. None of the rows goes through the simulator's laws: the
 programs are solved on the link costs as they are.
 """

@@ -191,7 +191,7 @@ def complete(
             continue
         launch = launches.get(correlation, -1)
         operators = [int(device["external"][row])] + ([int(host["external"][launch])] if launch >= 0 else [])
-        # An External id equal to the correlation is no operator's.
+        # An External id equal to the correlation is not an operator's.
         comm = next((announced[id_] for id_ in operators if id_ != correlation and id_ in announced), None)
         around = ranges.around(launch) if comm is None else -1
         if around >= 0:

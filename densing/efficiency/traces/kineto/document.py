@@ -84,7 +84,7 @@ class Document:
         Raises
         ------
         InputError
-            When it is no trace at all.
+            When it is not a trace at all.
         """
         buffer = self._buffer
         buffer.fill(4)

@@ -481,7 +481,7 @@ def from_text(text: bytes | str | int | Decimal) -> int:
     Raises
     ------
     ValueError
-        When it is no finite number.
+        When it is not a finite number.
 
     Examples
     --------

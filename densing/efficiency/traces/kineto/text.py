@@ -97,7 +97,7 @@ class TextBuffer:
         return self.hi - self.lo >= count
 
     def next_byte(self) -> tuple[int | None, int]:
-        """Stand before the next byte that is no space or comma; return it, None at the end, and the commas passed."""
+        """Move to the next byte that is not a space or comma; return it (None at the end) and the commas passed."""
         commas = 0
         while True:
             match = _SPACE.match(self.data, self.lo, self.hi)
@@ -511,7 +511,7 @@ def repair(data: bytes) -> tuple[Any, str] | None:
 
 
 def oddity(data: bytes) -> str:
-    """Say why an event that can be read is no strict JSON."""
+    """Say why an event that can be read is not strict JSON."""
     if re.search(rb"[\x00-\x1f]", re.sub(rb"[\r\n\t]", b"", data)):
         return "control character in a string"
     try:

@@ -53,7 +53,7 @@ def header(path: Path) -> Any:
     Raises
     ------
     InputError
-        When the file is no such log.
+        When the file is not such a log.
     """
     import pyarrow as pa
 

@@ -32,12 +32,12 @@ def read(content: Any, path: Path) -> Measurements:
     """Return the measurements of a summary table.
 
     Columns between those of the header, and columns behind it without any score, are named in a note and left out. A
-    cell that is no score is refused with an error note; ``82.00 (7/8)`` is a mean over seven of eight parts.
+    cell that is not a score is refused with an error note; ``82.00 (7/8)`` is a mean over seven of eight parts.
 
     Raises
     ------
     InputError
-        When the file is no such table, or holds no score.
+        When the file is not such a table, or holds no score.
     TableError
         When no cell is a score, with every cell that is not one.
     """

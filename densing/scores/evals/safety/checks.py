@@ -327,7 +327,7 @@ def compose(path: Path) -> Any | None:
     Raises
     ------
     InputError
-        When the file would grow beyond all bounds once its aliases are written out, or is no regular file.
+        When the file would grow beyond all bounds once its aliases are written out, or is not a regular file.
     """
     import yaml
 

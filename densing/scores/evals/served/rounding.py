@@ -51,7 +51,7 @@ def round_states(states: torch.Tensor, bits: int) -> torch.Tensor:
     Raises
     ------
     InputError
-        When a state holds what is no number, or lies beyond what the bits can say.
+        When a state holds what is not a number, or lies beyond what the bits can say.
 
     Examples
     --------

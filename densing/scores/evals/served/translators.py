@@ -218,7 +218,7 @@ def fit_translators(
     Raises
     ------
     InputError
-        When the model has no such exits, the texts are too short, or a state is no number.
+        When the model has no such exits, the texts are too short, or a state is not a number.
     """
     if asked := [name for name in ARGUMENTS if name in spec.args]:
         raise InputError(f"model {spec.name}: translators are fitted to the full model; drop {', '.join(asked)}")
@@ -302,7 +302,7 @@ def read_translators(folder: Path, revision: str) -> Translators:
     Raises
     ------
     InputError
-        When nothing is stored there, it belongs to another model, or holds what is no number.
+        When nothing is stored there, it belongs to another model, or holds what is not a number.
     ArtefactError
         When a file is damaged.
     """

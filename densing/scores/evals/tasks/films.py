@@ -6,13 +6,13 @@ of reviews, takings. The forms are those of LCBM: behaviour from content, conten
 **Splits.** ``time``: films before 2005 to learn from, later ones to ask about. ``director``: films of whoever ever
 directed together are on one side. ``random``: by a hash of the film. No film stands on both sides; that is checked.
 
-**What is no feature.** The wheel's counts of fresh and rotten reviews are derived from the rounded Tomatometer; they
+**What is not a feature.** The wheel's counts of fresh and rotten reviews are derived from the rounded Tomatometer; they
 are not read. Takings are the largest that is reported; below 1,000 dollars the unit is in doubt, and they are left out.
 
 **Loss.** Where a model is too small to write a number, its log-likelihoods of all answers are a distribution: with
 :math:`\ell_k` that of answer k, :math:`p = \mathrm{softmax}(\ell)`, the loss is :math:`-\log_2 p_{gold}` bits, the
 prediction of least squared error is :math:`\sum_k p_k k`, and that of most accuracy is the middle of the heaviest
-window. Answers end with a full stop, so that 6 is no beginning of 63.
+window. Answers end with a full stop, so that 6 is not a beginning of 63.
 
 **Floors.** Each document carries what needs no model: the mean of the films to learn from, the best constant, and how
 often each answer was given; the metrics ``..._floor`` are theirs, on the same documents.
