@@ -24,6 +24,8 @@ from densing.efficiency.throughput.table import Runs, device_of, framework_names
 PRECISIONS, SCHEDULES = ("bf16", "fp8"), ("1f1b", "zero-bubble")
 SPLIT = ("tp", "pp", "virtual", "dp", "micro_batch", "parts", "zero", "recompute", "ep", "cp")
 """Columns of a candidate, in this order."""
+NEWEST = "H100"
+"""Whose units share a product where a cluster's device has no data sheet."""
 FRAMEWORK = "Megatron-Core"
 """Whose ways are assumed: fused kernels, gradients in 32 bits, sums of the tensor-parallel group beside products."""
 
@@ -201,8 +203,8 @@ def runs_of(
         "row_id": "plan", "framework": framework, "layers": model.layers, "hidden": model.hidden,
         "heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden": model.ffn, "vocab": model.vocabulary,
         "mlp": "swiglu" if model.gated else "gelu", "tied_embeddings": int(model.tied), "seq": sequence,
-        "gpu": "H100", "gpus": 2, "tp": 2, "recompute": "selective", "mbs": 1, "gbs": 1, "precision": precision,
-        "pp_schedule": schedule,
+        "gpu": cluster.device.name if device_of(cluster.device.name) else NEWEST, "gpus": 2, "tp": 2,
+        "recompute": "selective", "mbs": 1, "gbs": 1, "precision": precision, "pp_schedule": schedule,
         "moe": f"{model.experts} experts, top {model.active}, expert ffn {model.ffn}" if model.experts else "",
     }  # fmt: skip
     one = read_runs(pd.DataFrame([row])).runs
