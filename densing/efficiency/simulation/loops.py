@@ -234,7 +234,7 @@ def _grant(
     operation: Int32, link_begins: Int, links: Int,
     moments: Float, tasks: Int, line_begins: Int, line_size: Int,
     passed: Int, passed_when: Float, passed_task: Int,
-    end: Float, now: float, go: Int, going: int,
+    end: Float, go: Int, going: int,
 ) -> int:  # fmt: skip
     """Give the links that are offered to whom they are due; add who goes to ``go`` and return how many are there."""
     back = 0
@@ -270,17 +270,15 @@ def _grant(
             for link in needs:
                 taken[link] = 1
                 is_offered[link] = 0
-            end[task] = now
             go[going] = task
             going += 1
         else:
             passed[back], passed_when[back], passed_task[back] = best, when, task
             back += 1
     for number in range(back):
-        if end[passed_task[number]] < 0.0:
-            link = passed[number]
-            _queue(moments, tasks, line_begins[link], line_size[link], passed_when[number], passed_task[number])
-            line_size[link] += 1
+        link = passed[number]
+        _queue(moments, tasks, line_begins[link], line_size[link], passed_when[number], passed_task[number])
+        line_size[link] += 1
     for number in range(offered):
         is_offered[offers[number]] = 0
     return going
@@ -446,7 +444,7 @@ def _run(
             elif offered:
                 going = _grant(
                     offers, offered, is_offered, taken, operation, link_begins, links, moments, tasks, line_begins,
-                    line_size, passed, passed_when, passed_task, end, now, go, going,
+                    line_size, passed, passed_when, passed_task, end, go, going,
                 )  # fmt: skip
                 offered = 0
             else:

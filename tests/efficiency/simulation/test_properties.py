@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -159,6 +160,26 @@ def test_the_loops_over_arrays_find_the_same_times_to_the_last_bit(
     slow, quick = Events(table, kappa, kappa_comm).run(), loops.events(table, kappa, kappa_comm)
     for one, other in ((slow, quick), (sweep(table), loops.sweep(table))):
         assert [times.tolist() for times in one] == [times.tolist() for times in other]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "ab"])), min_size=6, max_size=16),
+    st.randoms(use_true_random=False),
+    KAPPAS,
+)
+def test_many_at_one_link_are_served_in_the_same_order(
+    ways: list[tuple[int, str]], random: Random, kappa: float
+) -> None:
+    """As many ranks as ways; several are ready at one moment, and their numbers are not in the order of moments."""
+    graph = Graph()
+    ready = [graph.add("gemm", Kind.COMPUTE, (rank,), "compute", at / 4) for rank, (at, _) in enumerate(ways)]
+    for rank in random.sample(range(len(ways)), len(ways)):
+        for _ in range(2):
+            graph.add("send", Kind.COMM, (rank,), "comm", 0.25, after=[ready[rank]], resources=list(ways[rank][1]))
+    table = columns(graph)
+    for one, other in zip(Events(table, kappa, 0.0).run(), loops.events(table, kappa, 0.0), strict=True):
+        assert one.tolist() == other.tolist()
 
 
 @settings(max_examples=300)
