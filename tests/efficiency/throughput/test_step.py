@@ -258,7 +258,7 @@ def by_hand(runs: Any, c: dict[str, float]) -> list[float]:
     handed = c["far_hop_s"] + count / (r.nic * c["nic"] if far else r.link * c["link"]) if r.pp > 1 else 0
     logits = r.vocabulary / r.tp
     head = 3 * product(tokens, r.hidden, logits, wide=True) + 24 * tokens * logits / pace
-    fill = (r.pp - 1) * (r.bubble * mean + 2 * handed) / r.virtual
+    fill = (r.pp - 1) * (r.bubble * mean / r.virtual + 2 * handed)
     mlp = r.experts * r.expert_ffn / r.ep if sparse else r.ffn
     own = layers * (2 * r.hidden**2 + 2 * r.hidden * keys + mlp * r.hidden * (2 + r.gated))
     own = (own + (2 if r.pp == 1 and not r.tied else 1) * r.vocabulary * r.hidden) / r.tp
@@ -279,7 +279,7 @@ def by_hand(runs: Any, c: dict[str, float]) -> list[float]:
         passed = 2 * 2 * tokens * 2 * keys * r.cp
         exchange += 0.3 * 2 * r.parts * layers * collective("all_gather", passed, r.cp, r.tp)
     optimizer = own / (n if r.zero >= 1 else 1) * (240 if r.eager else r.gradient_bytes + 2 + 2 * 12) / pace
-    return [r.parts * (stage + 2 * handed), r.parts * head, fill, exchange, optimizer, c["step_s"]]
+    return [r.parts * (stage + 2 * handed * r.virtual), r.parts * head, fill, exchange, optimizer, c["step_s"]]
 
 
 @pytest.mark.parametrize("slow", [1.0, 0.02], ids=["as usual", "slow links"])
