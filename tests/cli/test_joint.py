@@ -53,7 +53,7 @@ def test_offsets_are_in_percentage_points(table: Path) -> None:
     # 0.4 logits at a share near one half are ten points.
     assert 4 < offset["harness-a"] - offset["harness-b"] < 14
     printed = densing("joint", "offsets", "--catalog", str(table), *MINE, *SHORT)
-    # Whether four chains of forty sweeps agree hangs on a machine's last bits; where they do not, the exit code says so.
+    # Whether four chains of forty sweeps agree hangs on a machine's last bits; the exit code says where they do not.
     assert printed.returncode == (3 if "error: " in printed.stderr else 0)
     assert "8 offsets, percentage points" in printed.stdout
     assert "worst R-hat" in printed.stderr and "fewest effective draws" in printed.stderr
