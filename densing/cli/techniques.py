@@ -840,7 +840,7 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
     legend = [
         f"simulated; per rank and step; speed-up over {comparison.baseline}",
         *late,
-        *(["4 of 5 in: steps of sources that the cost model had not seen; speed-ups vary less"] if ranged else []),
+        *(["4 of 5 in: held four of five published runs that the fit had not seen"] if ranged else []),
         "loss: whether a step is mathematically equivalent to one of plain synchronous training",
         *([f"parameters on the device, of all (either may serve as N): {', '.join(counted)}"] if counted else []),
         *(f"does not fit: {row.technique} {row.reason}" for row in comparison.rows if row.status == "does not fit"),
