@@ -757,7 +757,7 @@ def _about(workload: Step) -> dict[str, Any]:
         "micro_batches": workload.micro_batches,
         "recompute": workload.recompute,
         "fused_attention": workload.fused_attention,
-        "gradient_bytes": workload.gradient_bytes or workload.dtype_bytes,
+        "gradient_bytes": workload.gradient_size,
         "overlap_weight_gradients": workload.overlap_weight_gradients,
         "split": workload.split.to_dict(),
     }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing.core import formatting
-from densing.efficiency.throughput import Span
 from densing.plots import plot_worth
 from densing.report.document import Headline, Page, Points, Prose, Section, doubtful, notes_section, versions_section
 from densing.report.page import shown_figure, write
@@ -66,26 +66,24 @@ def worth_page(result: Worth) -> Page:
 
 def verdict_table(result: Worth) -> ShownTable:
     """Return a row per technique."""
+    names = type(result.verdicts[0]).__struct_fields__
+    rows = [{name: getattr(verdict, name) for name in names} for verdict in result.verdicts]
 
-    def ranged(name: str) -> Any:
-        def shown(row: Any) -> str:
-            value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
-            return formatting.MISSING if formatting.is_missing(value) else Span(value, low, high).words
-
-        return shown
+    def words(name: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: formatting.MISSING if row[name] is None else row[name].words
 
     fields = (
         Field("Technique", column("technique")),
         Field("Verdict", column("status")),
-        Field("Speed-up", ranged("speedup")),
-        Field("Token ratio", ranged("token_ratio"), hint="Worth of a token over plain's, at the run's size and tokens"),
-        Field("At the ladder", ranged("ladder_ratio"), minor=True),
-        Field("Gain", ranged("gain"), hint="Plain's time to the same loss over this one's"),
-        Field("Days", ranged("days")),
-        Field("Density", ranged("density"), hint="At equal tokens, as the ladder measured it", minor=True),
+        Field("Speed-up", words("speedup")),
+        Field("Token ratio", words("token_ratio"), hint="Worth of a token over plain's, at the run's size and tokens"),
+        Field("At the ladder", words("ladder_ratio"), minor=True),
+        Field("Gain", words("gain"), hint="Plain's time to the same loss over this one's"),
+        Field("Days", words("days")),
+        Field("Density", words("density"), hint="At equal tokens, as the ladder measured it", minor=True),
     )
     caption = "Techniques beside plain training; 95 % intervals."
-    return shown_table("worth-table", caption, result.frame().to_dict("records"), fields)
+    return shown_table("worth-table", caption, rows, fields)
 
 
 def _facts(result: Worth) -> tuple[tuple[str, str], ...]:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from densing.efficiency.simulation import Cluster, Workload
-    from densing.efficiency.systems import Comparison
     from densing.tradeoff.gain import GainRecord, Gains
 
 LEVEL = 0.95
@@ -223,14 +222,17 @@ def worth(
     total = 1 + 4 + len(FACTORS)
     compared = _Compared(specs, workload, baseline, progress or (lambda done, total: None), total)
     center = compared.on(cluster)
-    plain = _plain_row(center.comparison, baseline)
+    plain = _plain_row(center.plain, baseline)
     found = fitted_step(workload, cluster)
     most = math.exp(Z_RANGE * UNKNOWN_SPREAD)
     ends = (found.low, found.high) if found else (1 / most, most)
     spread = math.log(ends[1] / ends[0]) / (2 * Z_RANGE)
     sds = _speed_spreads(compared, cluster, spread)
     link = "wide" if cluster.wide is not None else "inter" if cluster.n > cluster.per_node else "intra"
-    own = 8e-9 / getattr(cluster, link).beta_s_per_byte
+    beta = getattr(cluster, link).beta_s_per_byte
+    if not beta:
+        raise InputError(f"cluster {cluster.name}: its link {link} takes no time per byte; give it a bandwidth")
+    own = 8e-9 / beta
     map_ = [(own * factor, compared.on(_linked(cluster, link, factor)).speedups) for factor in FACTORS]
     params = _parameters(workload)
     target = Target(math.log(params), math.log(tokens))
@@ -247,7 +249,7 @@ def worth(
         for gbps, speeds in map_
         if name in speeds
     )
-    notes = [*(note for note in center.comparison.notes if note.code not in UNSAID), *_notes(verdicts, found is None)]
+    notes = [*(note for note in center.notes if note.code not in UNSAID), *_notes(verdicts, found is None)]
     return Worth(
         workload.model.name, cluster.name, baseline, workload.split.ranks, params, tokens, plain.step_s, days, hours,
         verdicts, link, own, curves, price, tuple(notes),
@@ -305,10 +307,15 @@ def _check(specs: Sequence[Spec], workload: Workload, tokens: float, price: floa
         raise InputError(f"price: {price:g} is not money per device and hour; give a number from 0 up")
 
 
-class _On(NamedTuple):
-    """A comparison on one cluster: speed-ups by technique, of those that apply."""
+PLAIN_ROW = ""
 
-    comparison: Comparison
+
+class _On(NamedTuple):
+    """What comparisons on one cluster say: plain training, the techniques, and their speed-ups where they apply."""
+
+    plain: Any
+    rows: dict[str, Any]
+    notes: tuple[Note, ...]
     speedups: dict[str, float]
 
 
@@ -322,33 +329,29 @@ class _Compared:
         self.show, self.done, self.total = show, 0, total
 
     def on(self, cluster: Cluster) -> _On:
-        """Compare, settings of one technique after the other: a comparison has each technique once."""
-        first: Comparison | None = None
-        speeds: dict[str, float] = {}
-        rows: list[Any] = []
+        """Compare; a technique with several settings takes as many comparisons, as each has it once."""
+        rows: dict[str, Any] = {}
         notes: dict[str, Note] = {}
-        for spec in self.specs:
-            names = [self.baseline] if spec.name == self.baseline else [self.baseline, spec.name]
+        left = list(self.specs)
+        while left:
+            once = {spec.name: spec for spec in reversed(left)}
+            left = [spec for spec in left if spec is not once[spec.name]]
             found = compare(
-                self.workload, cluster, names, knobs={spec.name: spec.knobs} if spec.knobs else None, remedies=False
-            )
-            first = first or found
-            own = next(row for row in found.rows if row.technique == spec.name)
-            rows.append(msgspec.structs.replace(own, technique=spec.label))
+                self.workload, cluster, list(dict.fromkeys([self.baseline, *once])),
+                knobs={name: spec.knobs for name, spec in once.items() if spec.knobs}, remedies=False,
+            )  # fmt: skip
+            own = {row.technique: row for row in found.rows}
+            rows.setdefault(PLAIN_ROW, own[self.baseline])
+            rows |= {spec.label: own[name] for name, spec in once.items()}
             for note in found.notes:
                 notes.setdefault(note.code, note)
-            if own.speedup:
-                speeds[spec.label] = own.speedup
-        assert first is not None
-        plain = next(row for row in first.rows if row.technique == self.baseline)
         self.done += 1
         self.show(self.done, self.total)
-        whole = msgspec.structs.replace(first, rows=(plain, *rows), notes=tuple(notes.values()))
-        return _On(whole, speeds)
+        speeds = {spec.label: row.speedup for spec in self.specs if (row := rows[spec.label]).speedup}
+        return _On(rows.pop(PLAIN_ROW), rows, tuple(notes.values()), speeds)
 
 
-def _plain_row(comparison: Comparison, baseline: str) -> Any:
-    row = comparison.rows[0]
+def _plain_row(row: Any, baseline: str) -> Any:
     if row.status != "simulated" or not row.step_s:
         raise InputError(
             f"plain training ({baseline}) {row.status}: {row.reason}; give more devices, another split (--tp, --pp, "
@@ -444,15 +447,14 @@ def _arm_row(spec: Spec, rows: Sequence[_Row]) -> _Row | None:
     """The first record of a technique with the same settings; those not given are the knobs' defaults."""
     own = _settings(spec.name, spec.knobs)
     for row in rows:
-        name, _, given = row.figures.arm.partition(":")
-        if name != spec.name:
+        if row.figures.arm.partition(":")[0] != spec.name:
             continue
         try:
-            knobs = parse_settings([f"{name}.{pair}" for pair in given.split(",")]).get(name, {}) if given else {}
+            arm = _spec(row.figures.arm)
         except (InputError, UnknownNameError):
-            # Options of a ladder's arm that are no knobs: another change of training.
+            # Options of a ladder's arm that are not knobs: another change of training.
             continue
-        if _settings(name, knobs) == own and row.figures.token_ratio:
+        if _settings(arm.name, arm.knobs) == own and row.figures.token_ratio:
             return row
     return None
 
@@ -518,7 +520,7 @@ def _verdict(
     hours: Span,
     map_: Sequence[tuple[float, dict[str, float]]],
 ) -> Verdict:
-    row = next(row for row in center.comparison.rows[1:] if row.technique == spec.label)
+    row = center.rows[spec.label]
     if row.status != "simulated" or spec.label not in center.speedups:
         return Verdict(spec.label, row.status, row.reason, row.step_s)
     speed = math.log(center.speedups[spec.label])
@@ -543,9 +545,8 @@ def _verdict(
     timed = msgspec.structs.replace(timed, ladder_ratio=ladder, density=density, reason=why)
     if ratio is None or why:
         return timed
-    gain = _span(speed + ratio.mean, math.hypot(sd_s, ratio.sd))
-    sd = math.hypot(sd_s, ratio.sd)
-    mean = speed + ratio.mean
+    mean, sd = speed + ratio.mean, math.hypot(sd_s, ratio.sd)
+    gain = _span(mean, sd)
     return msgspec.structs.replace(
         timed,
         status=PAYS if gain.low > 1 else PAYS_NOT if gain.high < 1 else OPEN,

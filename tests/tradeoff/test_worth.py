@@ -164,11 +164,19 @@ def test_an_arm_is_found_by_its_settings_not_by_its_spelling() -> None:
         (lambda: worth(["co2"], STEP, CLUSTER.change(device=replace(CLUSTER.device, memory=1e6)), 1e6), InputError,
          r"plain training \(ddp\) does not fit"),
         (lambda: worth(["co2"], replace(STEP, split=Split()), CLUSTER, 1e6), InputError, "does not apply"),
+        (lambda: worth(["co2"], STEP, CLUSTER.change(inter=Link(0.0, 0.0)), 1e6), InputError, "no time per byte"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_weighed_says_why(call: Callable[[], object], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         call()
+
+
+def test_settings_of_one_technique_stand_beside_each_other() -> None:
+    found = worth(["co2:tau=8", "zero1", "co2:tau=16"], STEP, CLUSTER, TOKENS, gains=[record()])
+    assert [verdict.technique for verdict in found.verdicts] == ["co2:tau=8", "zero1", "co2:tau=16"]
+    alone = [worth([name], STEP, CLUSTER, TOKENS, gains=[record()]).verdicts[0] for name in ("co2:tau=8", "co2:tau=16")]
+    assert found.verdicts[::2] == tuple(alone)
 
 
 def test_a_technique_that_does_not_apply_leaves_the_others() -> None:

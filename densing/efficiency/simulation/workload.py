@@ -234,6 +234,11 @@ class Workload(Record, frozen=True):
     overlap_weight_gradients: bool = False
     exposed_sums: float = 1.0
 
+    @property
+    def gradient_size(self) -> int:
+        """Bytes of a gradient that is kept and exchanged."""
+        return self.gradient_bytes or self.dtype_bytes
+
 
 MOST = 10**9
 COUNTS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocabulary")
@@ -730,7 +735,7 @@ def memory(
         if value is not None and not 0 <= value <= 1024:
             raise InputError(f"{name}: {value!r} is out of range; give 0 to 1024 bytes per parameter")
     optimizer_bytes = adam_bytes(workload.dtype_bytes) if optimizer_bytes is None else optimizer_bytes
-    gradients = (workload.gradient_bytes or workload.dtype_bytes) if gradient_bytes is None else gradient_bytes
+    gradients = workload.gradient_size if gradient_bytes is None else gradient_bytes
     held = held_modules(workload)
     virtual, pp = workload.split.virtual, workload.split.pp
     per_stage = [
@@ -749,7 +754,9 @@ def memory(
 
 def stage_bytes(workload: Workload, stage: Sequence[Module], in_flight: int) -> float:
     """Return what a rank needs for some modules of which so many micro-batches are under way; see :func:`memory`."""
-    return sum(_stage(workload, stage, in_flight, 0, (workload.dtype_bytes, adam_bytes(workload.dtype_bytes))).values())
+    return sum(
+        _stage(workload, stage, in_flight, 0, (workload.gradient_size, adam_bytes(workload.dtype_bytes))).values()
+    )
 
 
 def _stage(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from densing.core import InputError, Note
+from densing.core import Note
 from densing.efficiency.simulation import Cluster, Split, Transformer, Workload
 from densing.efficiency.systems.plan import measure
 from densing.efficiency.systems.planner import MEBIBYTE
@@ -45,8 +45,8 @@ def fastest_layouts(
     """Find the fastest layouts that fit: the best :data:`SIMULATED` in closed form are simulated and ranked anew.
 
     What a layout takes here is what :func:`densing.efficiency.systems.compare` says of it with the same buckets. A
-    zero-bubble schedule, another framework than Megatron-Core, and steps of very many passes are ranked in closed form;
-    a note says so.
+    zero-bubble schedule, another framework than Megatron-Core, steps of very many passes and devices whose own times
+    were measured are ranked in closed form; a note says so.
 
     Parameters
     ----------
@@ -71,14 +71,8 @@ def fastest_layouts(
     options: dict[str, Any] = {"only": only, "precision": precision, "schedule": schedule, "framework": framework}
     closed = plan_layout(model, cluster, devices, sequence=sequence, batch=batch, most=max(most, SIMULATED), **options)
     tried = closed.layouts[:SIMULATED]
-    passes = max(2 * each.parts * 2 * model.layers for each in tried)
-    if schedule != "1f1b" or framework != FRAMEWORK or passes > MOST_PASSES:
-        why = (
-            f"a {schedule} schedule" if schedule != "1f1b"
-            else f"the ways of {framework}" if framework != FRAMEWORK
-            else f"{passes:,} passes over modules in a step"
-        )  # fmt: skip
-        note = Note("not-simulated", "info", f"ranked in closed form, not simulated: {why}", {"passes": passes})
+    if why := _unsimulated(tried, model, cluster, sequence, schedule, framework):
+        note = Note("not-simulated", "info", f"ranked in closed form, not simulated: {why}")
         return replace(closed, layouts=closed.layouts[:most], notes=(*closed.notes, note))
     done: list[Layout] = []
     for number, layout in enumerate(tried):
@@ -87,6 +81,22 @@ def fastest_layouts(
             progress(number + 1, len(tried))
     ranked = sorted(done, key=lambda layout: layout.step_s)
     return replace(closed, layouts=(*ranked, *closed.layouts[SIMULATED:])[:most], why=_why(ranked))
+
+
+def _unsimulated(
+    tried: Sequence[Layout], model: Transformer, cluster: Cluster, sequence: int, schedule: str, framework: str
+) -> str:
+    """Why layouts are not simulated; empty where they are."""
+    passes = max(2 * each.parts * 2 * model.layers for each in tried)
+    if schedule != "1f1b":
+        return f"a {schedule} schedule"
+    if framework != FRAMEWORK:
+        return f"the ways of {framework}"
+    if passes > MOST_PASSES:
+        return f"{passes:,} passes over modules in a step"
+    if fitted_step(step_of(tried[0], model, sequence)[0], cluster) is None:
+        return f"the times of {cluster.device.name} in cluster {cluster.name} are its own"
+    return ""
 
 
 def step_of(layout: Layout, model: Transformer, sequence: int) -> tuple[Workload, str, dict[str, float]]:
@@ -114,8 +124,7 @@ def bucket_mb(replicas: int) -> float:
 def _simulated(layout: Layout, model: Transformer, cluster: Cluster, sequence: int, precision: str) -> Layout:
     workload, technique, settings = step_of(layout, model, sequence)
     found = fitted_step(workload, cluster, precision=precision)
-    if found is None:
-        raise InputError(f"{model.name}: no published run is like this step; compare techniques on it instead")
+    assert found is not None
     steady = measure(get_technique(technique).plan(found.workload, found.cluster, **settings), found.cluster)
     step = steady.step_s
     return replace(

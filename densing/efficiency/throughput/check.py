@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core import Array, Card, Note, Readable, Record
-from densing.efficiency.throughput.fit import Frozen, frozen
+from densing.efficiency.throughput.fit import GIBIBYTE, Frozen, frozen
 from densing.efficiency.throughput.step import step_seconds
 from densing.efficiency.throughput.table import MeasuredRuns, Runs, read_runs
 
@@ -422,6 +422,7 @@ def _fits(measured: MeasuredRuns, needed: Array, source: str = "") -> Fits:
     share = (needed / runs.memory)[known] / BRIM
     peaks = measured.about.memory_gb.to_numpy()
     printed = known & (peaks > 0)
+    ratios = needed[printed] / (peaks[printed] * GIBIBYTE)
     both = 0 < ran.sum() < len(ran)
     above = rankdata(share)[~ran].sum() - (~ran).sum() * ((~ran).sum() + 1) / 2 if both else np.nan
     return Fits(
@@ -431,14 +432,8 @@ def _fits(measured: MeasuredRuns, needed: Array, source: str = "") -> Fits:
         ran_refused=_known(np.mean(share[ran] > 1)) if ran.any() else None,
         failed_passed=_known(np.mean(share[~ran] <= 1)) if (~ran).any() else None,
         peaks=int(printed.sum()),
-        peak_median_error=(
-            _known(np.median(_size(needed[printed] / (peaks[printed] * 2**30)))) if printed.any() else None
-        ),
-        peak_ratio=(
-            tuple(np.quantile(needed[printed] / (peaks[printed] * 2**30), [0.1, 0.5, 0.9]).tolist())
-            if printed.any()
-            else None
-        ),
+        peak_median_error=_known(np.median(_size(ratios))) if ratios.size else None,
+        peak_ratio=tuple(np.quantile(ratios, [0.1, 0.5, 0.9]).tolist()) if ratios.size else None,
     )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core import Array, InputError, Note, Record, formatting, read_json, write_text
-from densing.efficiency.throughput.memory import memory_parts
+from densing.efficiency.throughput.memory import counted_bytes, memory_parts
 from densing.efficiency.throughput.step import Constants, step_seconds
 from densing.efficiency.throughput.table import (
     EAGER,
@@ -399,7 +399,7 @@ class Frozen:
     def peak_bytes(self, runs: Runs) -> Array:
         """Return what devices need at their peak: what is counted, and what an eager program's temporaries add."""
         parts, (states, activations, reserve) = _states_and_activations(runs), self.eager_memory
-        return np.where(runs.eager > 0, parts @ (states, activations) + reserve, parts.sum(axis=1))
+        return np.where(runs.eager > 0, parts @ (states, activations) + reserve, counted_bytes(runs))
 
 
 @cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -70,8 +71,9 @@ def fitted_step(
     Returns
     -------
     FittedStep or None
-        None where nothing was measured that is like it: inference, linear attention, several sites, devices without a
-        data sheet, and kinds of runs that too few sources measured (mixtures of experts).
+        None where nothing was measured that is like it: inference, linear attention, several sites, links that take no
+        time per byte, devices without a data sheet or with times of their own, and kinds of runs that too few sources
+        measured (mixtures of experts).
 
     Raises
     ------
@@ -88,7 +90,8 @@ def fitted_step(
     """
     known = constants or frozen()
     generation = device_of(cluster.device.name)
-    unlike = cluster.wide is not None or workload.model.linear_attention or not generation
+    endless = not (cluster.intra.beta_s_per_byte and cluster.inter.beta_s_per_byte)
+    unlike = cluster.wide is not None or workload.model.linear_attention or not generation or endless
     if workload.mode != "train" or unlike or _measured(cluster, "device"):
         return None
     split = workload.split
@@ -199,15 +202,8 @@ def runs_of(
     ):  # fmt: skip
         if value not in known:
             raise UnknownNameError(name, value, known)
-    row = {
-        "row_id": "plan", "framework": framework, "layers": model.layers, "hidden": model.hidden,
-        "heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden": model.ffn, "vocab": model.vocabulary,
-        "mlp": "swiglu" if model.gated else "gelu", "tied_embeddings": int(model.tied), "seq": sequence,
-        "gpu": cluster.device.name if device_of(cluster.device.name) else NEWEST, "gpus": 2, "tp": 2,
-        "recompute": "selective", "mbs": 1, "gbs": 1, "precision": precision, "pp_schedule": schedule,
-        "moe": f"{model.experts} experts, top {model.active}, expert ffn {model.ffn}" if model.experts else "",
-    }  # fmt: skip
-    one = read_runs(pd.DataFrame([row])).runs
+    gpu = cluster.device.name if device_of(cluster.device.name) else NEWEST
+    one = _usual(model, sequence, gpu, precision, schedule, framework)
     columns = {field.name: np.repeat(getattr(one, field.name), len(candidates)) for field in fields(Runs)}
     selective = one.recompute[0]
     columns |= dict(zip(SPLIT, np.array(candidates, dtype=float).T, strict=True))
@@ -226,6 +222,20 @@ def runs_of(
     columns["vendor"] = np.zeros(len(candidates))
     columns["split_sequence"] = columns["split_sequence"] * (columns["tp"] > 1)
     return Runs(**columns)
+
+
+@cache
+def _usual(model: Transformer, sequence: int, gpu: str, precision: str, schedule: str, framework: str) -> Runs:
+    """A row of a table that says nothing of its layout."""
+    row = {
+        "row_id": "plan", "framework": framework, "layers": model.layers, "hidden": model.hidden,
+        "heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden": model.ffn, "vocab": model.vocabulary,
+        "mlp": "swiglu" if model.gated else "gelu", "tied_embeddings": int(model.tied), "seq": sequence,
+        "gpu": gpu, "gpus": 2, "tp": 2, "recompute": "selective", "mbs": 1, "gbs": 1, "precision": precision,
+        "pp_schedule": schedule,
+        "moe": f"{model.experts} experts, top {model.active}, expert ffn {model.ffn}" if model.experts else "",
+    }  # fmt: skip
+    return read_runs(pd.DataFrame([row])).runs
 
 
 def _narrow_pace(device: str, precision: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from densing.efficiency.simulation import load_cluster, load_workload
 from densing.efficiency.systems import compare, fastest_layouts
@@ -51,6 +52,14 @@ def test_what_cannot_be_simulated_is_ranked_in_closed_form_and_says_so() -> None
     assert "not-simulated" in {note.code for note in found.notes}
     closed = plan_layout(SMALL, cluster, 16, batch=64, only=only, schedule="zero-bubble")
     assert [each.step_s for each in found.layouts] == [each.step_s for each in closed.layouts]
+
+
+def test_devices_whose_times_were_measured_are_ranked_in_closed_form() -> None:
+    cluster = load_cluster("a100x8-rdma", n=16)
+    own = cluster.change(device=replace(cluster.device, measured=((1e12, 1e9, 0.01),)))
+    found = fastest_layouts(SMALL, own, 16, batch=64)
+    [note] = [note for note in found.notes if note.code == "not-simulated"]
+    assert "the times of A100 SXM 80 GB in cluster a100x8-rdma are its own" in note.message
 
 
 def test_a_slow_network_moves_the_recommendation_towards_what_sends_less() -> None:

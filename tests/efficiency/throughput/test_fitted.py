@@ -100,5 +100,6 @@ def test_nothing_is_said_where_nothing_like_it_was_measured() -> None:
     assert fitted_step(step(), load_cluster("geo48")) is None
     assert fitted_step(load_workload("llama-8b", mode="prefill"), A100) is None
     assert fitted_step(load_workload("tnl-7b"), A100) is None
+    assert fitted_step(step(), A100.change(inter=replace(A100.inter, beta_s_per_byte=0.0))) is None
     mixture = replace(step(), model=replace(step().model, experts=8, active=2))
     assert fitted_step(mixture, H100) is None

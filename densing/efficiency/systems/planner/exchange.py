@@ -204,7 +204,7 @@ class Exchange:
         Adam moves gradient and weight, and momentum, variance and any master copy twice.
         """
         size = self.stage.workload.dtype_bytes
-        gradient = self.stage.workload.gradient_bytes or size
+        gradient = self.stage.workload.gradient_size
         held = self.stage.parameters
         if shards > 1:
             # Experts that are dealt out have fewer copies to be divided among.
@@ -302,7 +302,7 @@ class Buckets(Exchange):
         """Put a module's gradients into the bucket, and send what is full."""
         if run.phase == "forward" or not (self.each or run.last):
             return
-        size = self.stage.workload.gradient_bytes or self.stage.workload.dtype_bytes
+        size = self.stage.workload.gradient_size
         apart = module.experts if self.stage.size("ep") > 1 else 0
         self.pending += (module.parameters - apart) * size
         if apart and self.stage.size("expert") > 1:

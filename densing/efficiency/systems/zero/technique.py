@@ -124,7 +124,7 @@ class FullShards(Exchange):
 
     def _collective(self, op: str, what: str, layer: _Layer, done: Event) -> Event:
         name, work = f"{op} {what}", self.stage.workload
-        size = (work.gradient_bytes or work.dtype_bytes) if what == "gradients" else work.dtype_bytes
+        size = work.gradient_size if what == "gradients" else work.dtype_bytes
         done = self.stage.collective(name, op, float(layer.held * size), "dp", done, STREAM)
         return self.stage.collective(name, op, float(layer.apart * size), "expert", done, STREAM)
 
