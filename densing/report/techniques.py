@@ -357,8 +357,10 @@ def caveats(contents: Contents) -> tuple[str, ...]:
     """Return what to know before quoting the page."""
     sentences: list[str] = []
     if contents.compare or contents.regime:
+        fitted = any(row.get("low_s") for row in contents.compare)
+        figures = "what published runs reached on such devices" if fitted else "a cluster's figures"
         sentences.append(
-            "Steps are simulated: tasks on streams and links whose times follow from a cluster's figures. "
+            f"Steps are simulated: tasks on streams and links whose times follow from {figures}. "
             "Nothing was timed, and the order of two techniques within a few percent of each other is not settled."
         )
     changing = [formatting.clean(row["technique"], 60) for row in contents.compare if row.get("changes_loss")]
@@ -473,6 +475,8 @@ def compare_table(rows: Sequence[Row]) -> ShownTable:
         Field("Technique", column("technique")),
         Field("In memory", lambda row: in_memory(str(row.get("status")), row.get("room_bytes"))),
         seconds("Step", "step_s"),
+        *([Field("4 of 5 in", range_words, hint="Held four of five published runs that the fit had not seen")]
+          if any(row.get("low_s") for row in rows) else []),
         seconds("Exposed per step", "exposed_comm_s"),
         numeric("Hidden", "overlap_ratio", _percent),
         numeric("Bytes per step", "bytes", _volume, hint="Put into communication per rank"),
@@ -484,6 +488,20 @@ def compare_table(rows: Sequence[Row]) -> ShownTable:
     )  # fmt: skip
     caption = "A step of the steady state, mean of the ranks. A dash: unknown, or the technique does not apply."
     return shown_table("compare-table", caption, rows[:MOST_ROWS], fields, sortable=True)
+
+
+def range_words(row: Mapping[str, Any]) -> str:
+    """Return between which times a step lies.
+
+    Examples
+    --------
+    >>> range_words({"low_s": 0.5, "high_s": 0.75}), range_words({"low_s": None})
+    ('500 ms to 750 ms', '–')
+    """
+    low, high = (known(row.get(name)) for name in ("low_s", "high_s"))
+    if low is None or high is None:
+        return formatting.MISSING
+    return f"{formatting.duration(1e9 * low)} to {formatting.duration(1e9 * high)}"
 
 
 def loss_words(row: Mapping[str, Any]) -> str:

@@ -15,6 +15,8 @@ from densing.report.tables import Field, ShownTable, column, shown_table
 if TYPE_CHECKING:
     from densing.tradeoff import Worth
 
+MOST_WORDS = 1000
+"""Characters of a verdict in words."""
 HOW = (
     "A technique whose step is s times as fast and whose tokens are worth r of plain ones reaches the same loss in "
     "1 / (s r) of the time. Steps are simulated with what published runs reach, anew with devices and links off by the "
@@ -53,7 +55,7 @@ def worth_page(result: Worth) -> Page:
         "Points: the cluster's link, and what a token is worth there, with the 95 % interval."
     )
     figure = shown_figure("worth", plot_worth(result), caption)
-    points = Points.of([formatting.clean(sentence) for sentence in result.sentences()])
+    points = Points.of([formatting.clean(sentence, MOST_WORDS) for sentence in result.sentences()])
     sections = (
         Section("verdicts", "Verdicts", (Prose(HOW), *points, verdict_table(result))),
         notes_section(result.notes),

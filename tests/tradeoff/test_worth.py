@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections.abc import Callable
@@ -203,7 +204,12 @@ def test_the_command_prints_a_sentence_and_writes_a_page(tmp_path: Path) -> None
     told = json.loads(CliRunner().invoke(app, [*words, str(page)]).stdout)
     statuses = [verdict["status"] for verdict in told["data"]["verdicts"]]
     assert statuses[0] == "pays" and len(told["data"]["sentences"]) == 2
-    assert "Is it worth it?" in page.read_text(encoding="utf-8")
+    written = page.read_text(encoding="utf-8")
+    assert "Is it worth it?" in written
+    # Verdicts stand there whole.
+    assert all(
+        html.escape(sentence.partition(" pays")[2][-40:]) in written for sentence in told["data"]["sentences"][:1]
+    )
     shown = CliRunner().invoke(app, words[:-2])
     assert shown.exit_code == 0 and "zero1 pays" in shown.stdout
 
