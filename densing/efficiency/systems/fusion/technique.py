@@ -1,7 +1,7 @@
 """FusionLLM: a pipeline cut for unequal devices at several sites, whose slow edges are compressed.
 
 Communities of devices that are near to each other come one after the other (OP-Fence), the chain of layers is cut so
-that the slowest stage or edge is as fast as can be, and every edge keeps the share of activations and gradients that
+that a step is as short as can be, and every edge keeps the share of activations and gradients that
 its slowness asks for (AdaTopK). The operators' graph is the chain of layers: all of a transformer's activations weigh
 the same, so where a cut falls changes no edge.
 
