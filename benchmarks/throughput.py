@@ -15,13 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from msgspec.structs import replace
 from overlap import densing
 
 from densing.core import formatting
-from densing.efficiency.simulation import Cluster, Device, Link, Transformer, load_cluster
-from densing.efficiency.systems import get_technique, measure
-from densing.efficiency.systems.layouts import ALONE, TECHNIQUES, bucket_mb
+from densing.efficiency.simulation import Transformer, load_cluster
+from densing.efficiency.systems import measure
+from densing.efficiency.systems.layouts import measured_run
 from densing.efficiency.systems.validation import validate
 from densing.efficiency.throughput import (
     NAMES,
@@ -36,9 +35,6 @@ from densing.efficiency.throughput import (
     step_seconds,
 )
 from densing.efficiency.throughput.fit import unseen_errors
-from densing.efficiency.throughput.fitted import paced
-from densing.efficiency.throughput.memory import workload_of
-from densing.efficiency.throughput.step import EXPOSED_SUMS
 from densing.plots import plot_throughput
 from densing.report import markdown
 
@@ -144,22 +140,8 @@ def both_steps(measured: MeasuredRuns, at: int, source: str) -> tuple[float, flo
     runs = measured.runs.take(np.array([at]))
     own, _ = frozen().of([measured.constants[at]], source)
     closed = float(step_seconds(runs, own).step[0])
-    work = workload_of(runs)
-    assert work is not None
-    fused = work.recompute == "selective" and work.fused_attention
-    work = replace(work, exposed_sums=EXPOSED_SUMS if runs.hidden_sums[0] else 1.0,
-                   recompute="none" if fused else work.recompute)  # fmt: skip
-    node = int(runs.node[0])
-    links = [Link(0.0, 1 / float(figure[0])) for figure in (runs.link, runs.nic)]
-    device = Device("a row's", float(runs.flops[0]), float(runs.bandwidth[0]))
-    cluster = Cluster("a row's", -(-work.split.ranks // node) * node, node, device, *links, host=Link(0.0, 0.0))
-    technique = TECHNIQUES[int(runs.zero[0])] if work.split.copies > 1 else ALONE
-    if technique == TECHNIQUES[0] and not runs.hidden_gradients[0]:
-        technique = ALONE
-    settings = {"bucket_mb": bucket_mb(work.split.copies)} if runs.zero[0] < 3 else {}
-    paced_cluster = paced(work, cluster, runs, own)
-    plan = get_technique(technique).plan(work, paced_cluster, **settings)
-    return closed, measure(plan, paced_cluster).step_s
+    technique, workload, cluster, settings = measured_run(runs, own)
+    return closed, measure(technique.plan(workload, cluster, **settings), cluster).step_s
 
 
 def memory_words(found: Throughput) -> str:

@@ -302,6 +302,7 @@ def compare(
     ideal: Annotated[
         bool, typer.Option("--ideal", help="Take the cluster's figures as they are, not what published runs reach.")
     ] = False,
+    framework: Framework = "Megatron-Core",
     html: Report = None,
     json: JsonFlag = False,
 ) -> None:
@@ -342,7 +343,9 @@ def compare(
         problem = f"{refused[0]}: applies to transformers only"
         raise InputError(f"{problem}, and {step.model} is not one; leave it out")
     workload: Step = step.load(machine, names) if other is None else other
-    comparison = compare_techniques(workload, machine, names, knobs=knobs, baseline=baseline, ideal=ideal)
+    comparison = compare_techniques(
+        workload, machine, names, knobs=knobs, baseline=baseline, ideal=ideal, framework=framework
+    )
     if all(row.status == "does not apply" for row in comparison.rows):
         raise InputError(
             "no technique works here: " + "; ".join(f"{row.technique}: {row.reason}" for row in comparison.rows)
@@ -358,6 +361,7 @@ def compare(
                 knobs=knobs,
                 baseline=baseline,
                 ideal=ideal,
+                framework=framework,
                 progress=lambda done, total: show("map", float(done), float(total)),
             )
     # Of the map's notes those that the comparison has not said already.
@@ -370,7 +374,7 @@ def compare(
             html,
             compare=comparison.rows,
             regime=grid.cells if grid else None,
-            timelines=timelines(workload, machine, comparison, knobs, ideal=ideal),
+            timelines=timelines(workload, machine, comparison, knobs, ideal=ideal, framework=framework),
             notes=notes,
             baseline=comparison.baseline,
         )

@@ -192,6 +192,7 @@ def compare(
     baseline: str | None = None,
     remedies: bool = True,
     ideal: bool = False,
+    framework: str = FRAMEWORK,
 ) -> Comparison:
     """Simulate techniques on one workload and one cluster.
 
@@ -212,6 +213,9 @@ def compare(
         Also try what would make a technique fit that does not fit in a device's memory.
     ideal : bool
         Take the cluster's own figures as they are, from data sheets or measured.
+    framework : str
+        Whose kernels, bytes per gradient and overlap are assumed, one of
+        :func:`densing.efficiency.throughput.framework_names`.
 
     Returns
     -------
@@ -240,7 +244,7 @@ def compare(
             if knob not in known:
                 raise UnknownNameError(f"knob of {name}:", knob, known)
     reference = baseline or techniques[0]
-    workload, cluster, ends, said = _figures(workload, cluster, ideal)
+    workload, cluster, ends, said = _figures(workload, cluster, ideal, framework)
     outcomes = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in names}
     base = outcomes[reference]
     step = base.step_s if isinstance(base, SteadyStep) else None
@@ -265,10 +269,16 @@ def compare(
 
 
 def timelines(
-    workload: Step, cluster: Cluster, comparison: Comparison, knobs: Settings | None = None, *, ideal: bool = False
+    workload: Step,
+    cluster: Cluster,
+    comparison: Comparison,
+    knobs: Settings | None = None,
+    *,
+    ideal: bool = False,
+    framework: str = FRAMEWORK,
 ) -> list[tuple[str, Timeline]]:
     """Return the simulated steady steps of each technique of a comparison that applies, to be drawn."""
-    workload, cluster, _, _ = _figures(workload, cluster, ideal)
+    workload, cluster, _, _ = _figures(workload, cluster, ideal, framework)
     applied = [row.technique for row in comparison.rows if row.status != DOES_NOT_APPLY]
     step: Any = workload
     plans = {name: get_technique(name).plan(step, cluster, **(knobs or {}).get(name, {})) for name in applied}
@@ -276,12 +286,12 @@ def timelines(
 
 
 def _figures(
-    workload: Step, cluster: Cluster, ideal: bool
+    workload: Step, cluster: Cluster, ideal: bool, framework: str
 ) -> tuple[Step, Cluster, tuple[float, float] | None, list[Note]]:
     """Return workload and cluster with the cost model's figures, the ends of its range, and where times are from."""
     if ideal or not isinstance(workload, Workload):
         return workload, cluster, None, []
-    found = fitted_step(workload, cluster)
+    found = fitted_step(workload, cluster, framework=framework)
     if found is None:
         if not device_of(cluster.device.name):
             return workload, cluster, None, []
@@ -294,9 +304,9 @@ def _figures(
     sums = f", {share} of tensor-parallel sums exposed" if workload.split.tp > 1 else ""
     message = (
         f"times of modules and shares of links are those of published runs on {cluster.device.name}, with gradients of "
-        f"{found.workload.gradient_bytes} bytes{sums}, as in {FRAMEWORK}; data-sheet figures: --ideal"
+        f"{found.workload.gradient_bytes} bytes{sums}, as in {framework}; data-sheet figures: --ideal"
     )
-    said = [Note("fitted-figures", "info", message, {"framework": FRAMEWORK}), *found.notes]
+    said = [Note("fitted-figures", "info", message, {"framework": framework}), *found.notes]
     return found.workload, found.cluster, (found.low, found.high), said
 
 
@@ -502,13 +512,14 @@ def regime(
     knobs: Settings | None = None,
     baseline: str | None = None,
     ideal: bool = False,
+    framework: str = FRAMEWORK,
     progress: Callable[[int, int], None] | None = None,
 ) -> RegimeMap:
     """Compare techniques over a grid of bandwidths and batches, or of bandwidths and numbers of replicas.
 
     Parameters
     ----------
-    workload, cluster, techniques, knobs, baseline, ideal
+    workload, cluster, techniques, knobs, baseline, ideal, framework
         As for :func:`densing.efficiency.systems.comparison.compare`.
     link : {"intra", "inter", "wide"}, optional
         Which link is varied; the one between nodes when left out, within the node where there is only one.
@@ -548,6 +559,7 @@ def regime(
             baseline=baseline,
             remedies=False,
             ideal=ideal,
+            framework=framework,
         )
         for row in sorted(comparison.rows, key=lambda row: list(techniques).index(row.technique)):
             misfit = row.status == DOES_NOT_FIT

@@ -1,6 +1,6 @@
 """Published speeds of large runs beside the cost model: steps of GPT-3 and Llama 3, no row of which it was fitted to.
 
-What is checked is the closed form of :mod:`densing.efficiency.throughput`, with constants that never saw the source.
+They are simulated as `densing techniques compare` and `plan` simulate theirs, with constants that never saw the source.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import pandas as pd
 
 from densing.core import formatting
 from densing.efficiency.systems.claims import Answer, Claim, Physics
-from densing.efficiency.throughput import frozen, read_runs, step_seconds
+from densing.efficiency.systems.layouts import measured_run
+from densing.efficiency.throughput import frozen, read_runs
 
 GPT3: Mapping[str, Any] = {
     "row_id": "gpt-3", "source_file_id": "korthikanti2022",
@@ -30,18 +31,12 @@ LLAMA: Mapping[str, Any] = {
 
 
 def step_of(row: Mapping[str, Any], physics: Physics) -> tuple[float, float]:
-    """Return seconds of a row's step, and its share of the peak by PaLM's count, under some laws.
-
-    Constants are those that were fitted without the row's source. Contention is none of the closed form's laws, and
-    what it hides it hides by a constant share.
-    """
+    """Return seconds of a row's simulated step, and its share of the peak by PaLM's count, under some laws."""
     table = read_runs(pd.DataFrame([row]))
-    constants, _ = frozen().of(table.constants, table.about.source[0])
-    slower = {"link": 1 / physics.collectives, "nic": 1 / physics.collectives}
-    slower |= dict.fromkeys(("hop_s", "far_hop_s"), physics.collectives * physics.latency)
-    constants |= {name: constants[name] * by for name, by in slower.items()}
-    seconds = float(step_seconds(table.runs, constants).step[0])
     runs = table.runs
+    constants, _ = frozen().of(table.constants, table.about.source[0])
+    technique, workload, cluster, settings = measured_run(runs, constants)
+    seconds = physics.measure(technique, workload, cluster, **settings).step_s
     speed = runs.tokens[0] / seconds
     return seconds, float(speed * runs.flops_per_token[0] / (runs.devices[0] * runs.flops[0]))
 
@@ -69,8 +64,8 @@ SLIDE = (
     "of arXiv 2407.21783"
 )
 INPUTS = "model, layout, data sheets; the source does not say how operations are counted (here: full attention)"
-STAGES = (1, 2, 4, 8)
-"""Stages per device that 126 layers and both ends allow in 16 stages."""
+STAGES = (1, 2, 4, 7)
+"""Stages per device that 126 layers allow in 16 stages, evenly or nearly so."""
 
 CLAIMS: tuple[Claim, ...] = (
     Claim("MEG-1", "seconds per iteration", "GPT-3 175B, 64 A100, tp 8, pp 8, selective recomputation", 13.75, "s",

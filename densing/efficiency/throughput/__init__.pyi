@@ -22,10 +22,13 @@ from .fitted import PRECISIONS as PRECISIONS
 from .fitted import SCHEDULES as SCHEDULES
 from .fitted import FittedStep as FittedStep
 from .fitted import fitted_step as fitted_step
+from .fitted import paced as paced
 from .layouts import Layout as Layout
 from .layouts import LayoutPlan as LayoutPlan
 from .layouts import plan_layout as plan_layout
 from .memory import counted_bytes as counted_bytes
+from .memory import workload_of as workload_of
+from .step import EXPOSED_SUMS as EXPOSED_SUMS
 from .step import Constants as Constants
 from .step import Parts as Parts
 from .step import step_seconds as step_seconds
@@ -36,4 +39,5 @@ from .table import Runs as Runs
 from .table import device_names as device_names
 from .table import device_of as device_of
 from .table import framework_names as framework_names
+from .table import hides_gradients as hides_gradients
 from .table import read_runs as read_runs

@@ -54,7 +54,12 @@ class FittedStep(NamedTuple):
 
 
 def fitted_step(
-    workload: Workload, cluster: Cluster, constants: Frozen | None = None, *, precision: str = "bf16"
+    workload: Workload,
+    cluster: Cluster,
+    constants: Frozen | None = None,
+    *,
+    precision: str = "bf16",
+    framework: str = FRAMEWORK,
 ) -> FittedStep | None:
     """Return a training step with the figures of the cost model of measured runs.
 
@@ -67,13 +72,15 @@ def fitted_step(
     constants : Frozen, optional
     precision : {"bf16", "fp8"}
         Of matrix products.
+    framework : str
+        One of :func:`densing.efficiency.throughput.framework_names`: its kernels, bytes per gradient and overlap.
 
     Returns
     -------
     FittedStep or None
         None where nothing was measured that is like it: inference, linear attention, several sites, links that take no
         time per byte, devices without a data sheet or with times of their own, and kinds of runs that too few sources
-        measured (mixtures of experts).
+        measured (mixtures of experts, eager programs).
 
     Raises
     ------
@@ -99,17 +106,16 @@ def fitted_step(
         split.tp, split.pp, split.virtual, split.dp, workload.batch // workload.micro_batches, workload.micro_batches,
         0, RECOMPUTE.index(workload.recompute), split.ep, split.cp,
     )  # fmt: skip
-    runs = replace(
-        runs_of(workload.model, cluster, workload.sequence, [candidate], precision),
-        split_sequence=np.array([float(split.sequence)]),
-        written=np.array([float(not workload.fused_attention)]),
-    )
+    runs = runs_of(workload.model, cluster, workload.sequence, [candidate], precision, framework=framework)
+    written = bool(runs.written[0]) or not workload.fused_attention
+    runs = replace(runs, split_sequence=np.array([float(split.sequence)]), written=np.array([float(written)]))
     ends = known.spread(str(runs.kinds(generation in known.constants)[0]))
     if ends is None:
         return None
     placed = workload.overlap_weight_gradients or workload.exposed_sums < 1
     usual = msgspec.structs.replace(
         workload,
+        fused_attention=not written,
         gradient_bytes=workload.gradient_bytes or int(runs.gradient_bytes[0]),
         exposed_sums=workload.exposed_sums if placed or not runs.hidden_sums[0] else EXPOSED_SUMS,
     )
@@ -217,7 +223,7 @@ def runs_of(
         "nic": 1 / cluster.inter.beta_s_per_byte / (cluster.per_node if cluster.inter.shared else 1),
     }  # fmt: skip
     columns |= {name: np.full(len(candidates), value) for name, value in sheet.items()}
-    columns["node"] = np.minimum(cluster.per_node, columns["dp"] * columns["tp"] * columns["pp"])
+    columns["node"] = np.minimum(cluster.per_node, columns["dp"] * columns["tp"] * columns["pp"] * columns["cp"])
     # The vendor's attention is faster still, but was measured on one generation only.
     columns["vendor"] = np.zeros(len(candidates))
     columns["split_sequence"] = columns["split_sequence"] * (columns["tp"] > 1)

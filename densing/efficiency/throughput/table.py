@@ -279,6 +279,17 @@ def framework_names() -> tuple[str, ...]:
     return tuple(row["stack"] for row in _lines("stacks.csv"))
 
 
+def hides_gradients(framework: str) -> bool:
+    """Return whether a framework exchanges gradients beside the backward pass.
+
+    Examples
+    --------
+    >>> hides_gradients("Megatron-Core"), hides_gradients("Megatron-LM")
+    (True, False)
+    """
+    return _first("stacks.csv", framework.lower())["hidden_gradients"] == "1"
+
+
 def device_of(name: str) -> str:
     """Return the generation of a device, empty where no data sheet is known.
 

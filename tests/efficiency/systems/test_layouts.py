@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
+import pandas as pd
 import pytest
 from msgspec.structs import replace
 
+from densing.core import InputError
 from densing.efficiency.simulation import load_cluster, load_workload
-from densing.efficiency.systems import compare, fastest_layouts
-from densing.efficiency.systems.layouts import SIMULATED, step_of
-from densing.efficiency.throughput import plan_layout
+from densing.efficiency.systems import compare, fastest_layouts, measure
+from densing.efficiency.systems.layouts import SIMULATED, measured_run, step_of
+from densing.efficiency.throughput import frozen, plan_layout, read_runs, step_seconds
 
 SMALL = load_workload("llama-8b").model
 
@@ -43,6 +47,56 @@ def test_the_closed_form_that_narrows_is_near_the_simulation(cluster: str) -> No
     # What is hidden the closed form takes from rules of thumb; of what blocks it says the same.
     assert np.median(ratios) == pytest.approx(1, abs=0.05)
     assert min(ratios) > 2 / 3 and max(ratios) < 3 / 2
+
+
+@pytest.mark.parametrize("framework", ["FSDP", "Megatron-LM", "JAX"])
+def test_a_layout_of_another_framework_takes_what_a_comparison_says_of_it(framework: str) -> None:
+    cluster = load_cluster("a100x8-tcp", n=16)
+    found = fastest_layouts(SMALL, cluster, 16, batch=64, framework=framework)
+    assert "not-simulated" not in {note.code for note in found.notes}
+    usual = fastest_layouts(SMALL, cluster, 16, batch=64)
+    assert found.layouts[0].step_s != usual.layouts[0].step_s
+    for layout in found.layouts[:2]:
+        work, technique, settings = step_of(layout, SMALL, 4096, framework)
+        row = compare(work, cluster, [technique], knobs={technique: settings}, framework=framework).rows[0]
+        assert (row.step_s, row.low_s, row.high_s) == (layout.step_s, layout.low_s, layout.high_s)
+
+
+def test_gradients_that_nothing_hides_are_exchanged_after_the_backward_pass() -> None:
+    layout = plan_layout(SMALL, load_cluster("a100x8-tcp", n=16), 16, batch=64, only={"zero": 0, "pp": 1}).layouts[0]
+    assert [step_of(layout, SMALL, 4096, name)[1] for name in ("Megatron-Core", "Megatron-LM")] == ["ddp", "sequential"]
+
+
+def test_a_published_run_is_simulated_as_the_closed_form_reads_it() -> None:
+    row = {
+        "row_id": "one",
+        "framework": "Megatron-Core",
+        "layers": 32,
+        "hidden": 4096,
+        "heads": 32,
+        "vocab": 32000,
+        "seq": 4096,
+        "gpu": "A100",
+        "gpus": 32,
+        "tp": 4,
+        "pp": 2,
+        "mbs": 1,
+        "gbs": 32,
+        "recompute": "none",
+    }
+    for changes in ({}, {"dp_shard": "zero1"}, {"dp_shard": "zero2"}, {"tp": 1, "pp": 1, "dp_shard": "fsdp"}):
+        table = read_runs(pd.DataFrame([row | changes]))
+        constants, _ = frozen().of(table.constants)
+        technique, workload, cluster, settings = measured_run(table.runs, constants)
+        simulated = measure(technique.plan(workload, cluster, **settings), cluster).step_s
+        assert simulated == pytest.approx(float(step_seconds(table.runs, constants).step[0]), rel=0.1)
+
+
+def test_a_run_whose_split_does_not_divide_its_model_is_refused() -> None:
+    runs = read_runs().runs
+    odd = dataclasses.replace(runs.take(np.array([0])), micro_batch=np.array([1.5]))
+    with pytest.raises(InputError, match="does not divide"):
+        measured_run(odd, {})
 
 
 def test_what_cannot_be_simulated_is_ranked_in_closed_form_and_says_so() -> None:
