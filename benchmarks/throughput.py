@@ -261,7 +261,7 @@ def main() -> None:
         "## Runs of papers that were not fitted",
         published_table(),
         "How Llama's operations were counted is not said; ours are PaLM's (attention in full), and its range is over "
-        "1, 2, 4 and 8 stages per device, which are not published. What the answers hang on is printed by `densing "
+        "1, 2, 4 and 7 stages per device, which are not published. What the answers hang on is printed by `densing "
         "techniques validate --technique pipeline`.",
         *([] if given.hours is None else [
             "## Published device hours",

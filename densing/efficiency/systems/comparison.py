@@ -226,7 +226,8 @@ def compare(
     Raises
     ------
     InputError
-        When a name or a knob is unknown, none or one is named twice.
+        When a name or a knob is unknown, none or one is named twice, or too few published runs are like this step by
+        the framework.
     """
     if not techniques:
         raise InputError("no technique to compare; name some, as in ddp,co2,ladder")
@@ -292,6 +293,11 @@ def _figures(
     if ideal or not isinstance(workload, Workload):
         return workload, cluster, None, []
     found = fitted_step(workload, cluster, framework=framework)
+    if found is None and framework != FRAMEWORK:
+        raise InputError(
+            f"framework {framework}: no published runs by several sources are like this step on {cluster.name}; leave "
+            "it out for the cluster's own figures"
+        )
     if found is None:
         if not device_of(cluster.device.name):
             return workload, cluster, None, []

@@ -191,9 +191,11 @@ def plan_layout(
     again = (0, 1, 2) if selective else (0, 2)
     candidates = list(_layouts(model, cluster, devices, batch, sequence, again))
     if not candidates:
+        near = (devices + side * by for by in range(1, devices) for side in (-1, 1))
+        works = next((n for n in near if any(_layouts(model, cluster, n, batch, sequence, again))), 1)
         raise InputError(
             f"gpus: no split of {devices} devices divides {model.heads} heads, {model.layers} layers and a batch of "
-            f"{batch}; change the number of devices or --batch"
+            f"{batch}; change --batch, or give {works} devices"
         )
     candidates = _chosen(candidates, only or {})
     runs = runs_of(model, cluster, sequence, candidates, precision, schedule, framework)

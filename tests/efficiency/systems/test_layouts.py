@@ -62,6 +62,19 @@ def test_a_layout_of_another_framework_takes_what_a_comparison_says_of_it(framew
         assert (row.step_s, row.low_s, row.high_s) == (layout.step_s, layout.low_s, layout.high_s)
 
 
+def test_a_framework_that_too_few_sources_measured_is_refused() -> None:
+    with pytest.raises(InputError, match="framework nanotron: no published runs by several sources"):
+        compare(load_workload("llama-8b", mode="train", dp=16), load_cluster("a100x8-tcp", n=16), ["ddp"],
+                framework="nanotron")  # fmt: skip
+
+
+def test_a_number_of_devices_that_cannot_be_split_names_one_that_can() -> None:
+    cluster = load_cluster("a100x8-rdma", n=16)
+    with pytest.raises(InputError, match="or give 12 devices"):
+        plan_layout(SMALL, cluster, 13, batch=1024)
+    assert plan_layout(SMALL, cluster, 12, batch=1024, most=1).layouts
+
+
 def test_gradients_that_nothing_hides_are_exchanged_after_the_backward_pass() -> None:
     layout = plan_layout(SMALL, load_cluster("a100x8-tcp", n=16), 16, batch=64, only={"zero": 0, "pp": 1}).layouts[0]
     assert [step_of(layout, SMALL, 4096, name)[1] for name in ("Megatron-Core", "Megatron-LM")] == ["ddp", "sequential"]
