@@ -70,9 +70,9 @@ def train(
         typer.Option(
             "--arm",
             help="Train this change of training beside others, METHOD:option=value,...: plain, or co2, local-sgd, "
-            "slowmo, dct, topk, fedavg, fedft, spafl with their knobs, or behaviour (--corpus films told with their "
-            "reception; split=time, director, random); options of all: ranks, batch, lr (a factor), corpus (clean, "
-            "noisy, shuffled), bits, exits (a loss behind every layer), wiring=ladder, clients (Dirichlet), "
+            "slowmo, diloco, dct, topk, fedavg, fedft, spafl with their knobs, or behaviour (--corpus films told with "
+            "their reception; split=time, director, random); options of all: ranks, batch, lr (a factor), corpus "
+            "(clean, noisy, shuffled), bits, exits (a loss behind every layer), wiring=ladder, clients (Dirichlet), "
             "order=reverse. May be repeated; `densing ladder gain` compares them.",
         ),
     ] = None,

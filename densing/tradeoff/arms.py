@@ -103,6 +103,7 @@ VIRTUAL = (
     "ddp",
     "local-sgd",
     "slowmo",
+    "diloco",
     "co2",
     "topk",
     "dct",

@@ -1,7 +1,7 @@
 """Wrappers and callbacks for your own training loop; most take three lines.
 
-``CO2``, ``LocalSGD``, ``SlowMo``, ``DCT``, ``FedFT``, ``Federated`` and ``SpaFL`` wrap a model and its optimizer so
-that ranks communicate less or later; torch is loaded on first use. ``checkpoint_densities`` says how
+``CO2``, ``LocalSGD``, ``SlowMo``, ``DiLoCo``, ``DCT``, ``FedFT``, ``Federated`` and ``SpaFL`` wrap a model and its
+optimizer so that ranks communicate less or later; torch is loaded on first use. ``checkpoint_densities`` says how
 dense the model is, ``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
 ``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any other tracker.
 ``ProxCSL`` is a sparse classifier with scikit-learn's interface, over items that may be stored in several places
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from densing.efficiency.systems import CO2, DCT, Federated, FedFT, LocalSGD, ProxCSL, SlowMo, SpaFL, Store
+    from densing.efficiency.systems import CO2, DCT, DiLoCo, Federated, FedFT, LocalSGD, ProxCSL, SlowMo, SpaFL, Store
     from densing.scores.density import (
         DensityCallback,
         checkpoint_densities,
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
         to_log,
     )
 
-_SYSTEMS = ("CO2", "DCT", "FedFT", "Federated", "LocalSGD", "ProxCSL", "SlowMo", "SpaFL", "Store")
+_SYSTEMS = ("CO2", "DCT", "DiLoCo", "FedFT", "Federated", "LocalSGD", "ProxCSL", "SlowMo", "SpaFL", "Store")
 _EXTRAS = {"torch": "train", "transformers": "evals", "sklearn": "explain"}
 
 __all__ = [
     "CO2",
     "DCT",
     "DensityCallback",
+    "DiLoCo",
     "FedFT",
     "Federated",
     "LocalSGD",

@@ -17,6 +17,7 @@ from .comparison import regime as regime
 from .comparison import timelines as timelines
 from .comparison import title as title
 from .dct.run import DCT as DCT
+from .diloco.run import DiLoCo as DiLoCo
 from .fedft.run import Federated as Federated
 from .fedft.run import FedFT as FedFT
 from .layouts import fastest_layouts as fastest_layouts

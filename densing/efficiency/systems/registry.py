@@ -290,6 +290,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "zero3": "zero",
         "local-sgd": "local_sgd",
         "slowmo": "local_sgd",
+        "diloco": "diloco",
         "tensor-parallel": "baselines",
         "parallel-attention": "baselines",
         "pipeline": "pipeline",

@@ -31,6 +31,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "zero2": {"bucket_mb": 0.02},
     "local-sgd": {"tau": 4},
     "slowmo": {"tau": 4, "slow_momentum": 0.3},
+    "diloco": {"tau": 4, "fragments": 2, "delay": 1, "mix": 0.25},
     "co2": {"tau": 4},
     "topk": {"share": 0.05},
     "dct": {"eta": 0.9, "refresh": 5},

@@ -22,6 +22,7 @@ from densing.efficiency.parallel import Replica, VirtualMethods, VirtualRanks  #
 from densing.efficiency.systems.co2.run import CO2  # noqa: E402
 from densing.efficiency.systems.dct.run import DCT, TopKGradients  # noqa: E402
 from densing.efficiency.systems.ddp.run import DDP  # noqa: E402
+from densing.efficiency.systems.diloco.run import DiLoCo  # noqa: E402
 from densing.efficiency.systems.fedft.run import Federated, FedFT, Int8Delta, TopKDelta  # noqa: E402
 from densing.efficiency.systems.local_sgd.run import LocalSGD, SlowMo  # noqa: E402
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
@@ -33,6 +34,8 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "co2 warm": (CO2, {"tau": 2, "warmup_rounds": 1, "clip": 0.01}),
     "local-sgd": (LocalSGD, {"tau": 4}),
     "slowmo": (SlowMo, {"tau": 3, "slow_momentum": 0.4}),
+    "diloco": (DiLoCo, {"tau": 3}),
+    "diloco streaming": (DiLoCo, {"tau": 6, "fragments": 2, "delay": 2, "mix": 0.5}),
     "dct": (DCT, {"eta": 0.8, "refresh": 3}),
     "topk": (TopKGradients, {"share": 0.1}),
     "fedavg": (Federated, {"tau": 3, "mu": 0.1, "clients": 6}),

@@ -283,7 +283,18 @@ def test_sequence_parallelism_changes_memory_and_plan() -> None:
 
 @pytest.mark.parametrize("name", technique_names())
 def test_a_technique_says_itself_whether_it_changes_the_loss(name: str) -> None:
-    changes = {"local-sgd", "slowmo", "co2", "topk", "dct", "powersgd", "ladder", "parallel-attention", "fusion"}
+    changes = {
+        "local-sgd",
+        "slowmo",
+        "diloco",
+        "co2",
+        "topk",
+        "dct",
+        "powersgd",
+        "ladder",
+        "parallel-attention",
+        "fusion",
+    }
     changes |= {
         "fedavg",
         "fedprox",

@@ -20,6 +20,7 @@ EVERY = {
     "zero3": {"dp": 4},
     "local-sgd": {"dp": 4, "tau": 3},
     "slowmo": {"dp": 2, "tp": 2, "tau": 2},
+    "diloco": {"dp": 2, "tp": 2, "tau": 4, "fragments": 2, "delay": 1},
     "fedft": {"dp": 4, "tau": 3},
     "topk-delta": {"dp": 2, "tp": 2, "tau": 2},
     "spafl": {"dp": 4, "tau": 2},

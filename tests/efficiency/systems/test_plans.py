@@ -118,7 +118,7 @@ def test_co2_exposes_what_tau_steps_do_not_cover(tau: int, ratio: float) -> None
     assert found.exposed_comm_s == pytest.approx(0.0, abs=1e-8) or tau < ratio * 1.001
 
 
-@pytest.mark.parametrize("name", ["co2", "local-sgd", "slowmo", "fedft", "spafl"])
+@pytest.mark.parametrize("name", ["co2", "local-sgd", "slowmo", "diloco", "fedft", "spafl"])
 def test_steps_within_a_round_are_repeated_as_they_would_be_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     work, on = workload(dp=2, tp=2, pp=2, batch=4, micro_batches=2), cluster(8, 1e-5, 1e-9, per_node=2)
     quick = plan(name, work, on, tau=7).graph.tasks
@@ -127,7 +127,7 @@ def test_steps_within_a_round_are_repeated_as_they_would_be_planned(name: str, m
 
 
 @LIMIT
-@given(st.integers(1, 12), st.floats(0.05, 20), st.sampled_from(["local-sgd", "slowmo"]))
+@given(st.integers(1, 12), st.floats(0.05, 20), st.sampled_from(["local-sgd", "slowmo", "diloco"]))
 def test_local_sgd_exposes_one_all_reduce_per_round(tau: int, ratio: float, name: str) -> None:
     work = workload(dp=2)
     step = compute_seconds(work, cluster(2))

@@ -38,6 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "zero2": {"bucket_mb": 0.25},
     "local-sgd": {"tau": 3},
     "slowmo": {"tau": 3},
+    "diloco": {"tau": 3, "fragments": 3},
     "co2": {"tau": 3},
     "topk": {"share": 0.03},
     "dct": {"eta": 0.97, "refresh": 1},

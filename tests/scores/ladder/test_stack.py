@@ -173,7 +173,15 @@ def test_plain_ranks_train_as_one_process_with_the_whole_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["co2:tau=3", "local-sgd:tau=3", "slowmo:tau=3", "local-sgd:clients=0.5,tau=3", "fedft:tau=3"]
+    "text",
+    [
+        "co2:tau=3",
+        "local-sgd:tau=3",
+        "slowmo:tau=3",
+        "diloco:fragments=2,tau=4",
+        "local-sgd:clients=0.5,tau=3",
+        "fedft:tau=3",
+    ],
 )
 def test_a_state_goes_on_with_the_same_bits(text: str) -> None:
     whole, broken = trainer(text), trainer(text)

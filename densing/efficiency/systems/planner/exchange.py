@@ -214,20 +214,24 @@ class Exchange:
         once = self.stage.device.step_s if self.stage.index == self.stage.place else 0.0
         return self.stage.compute("update", self.stage.device.seconds(0.0, moved) + once, done)
 
-    def outer_update(self, done: Event) -> Event:
-        """Add a momentum step on the average of the replicas: average and weight move, anchor and momentum twice."""
-        size = self.stage.workload.dtype_bytes
-        return self._move("outer update", self.stage.parameters * (FULL_BYTES + size + 2 * 2 * FULL_BYTES), done)
+    def outer_update(self, done: Event, share: float = 1.0) -> Event:
+        """Add a momentum step on the average of the replicas: average and weight move, anchor and momentum twice.
 
-    def copy(self, done: Event) -> Event:
-        """Add a copy of the parameters to or from a buffer of their own, which is in full precision."""
-        return self._move("copy", self.stage.parameters * (self.stage.workload.dtype_bytes + FULL_BYTES), done)
+        ``share``: of the parameters.
+        """
+        size = self.stage.workload.dtype_bytes
+        moved = self.stage.parameters * share * (FULL_BYTES + size + 2 * 2 * FULL_BYTES)
+        return self._move("outer update", moved, done)
+
+    def copy(self, done: Event, share: float = 1.0) -> Event:
+        """Add a copy of a share of the parameters to or from a buffer of their own, which is in full precision."""
+        return self._move("copy", self.stage.parameters * share * (self.stage.workload.dtype_bytes + FULL_BYTES), done)
 
     def _move(self, name: str, count: float, done: Event) -> Event:
         """Add work on every parameter that is a matter of so many bytes to and from memory."""
         return self.stage.compute(name, self.stage.device.seconds(0.0, count), done)
 
-    def average(self, done: Event, bucket_mb: float, beside: int = 0, size: int = FULL_BYTES) -> Event:
+    def average(self, done: Event, bucket_mb: float, beside: int = 0, size: float = FULL_BYTES) -> Event:
         """Add the average of all parameters over the replicas, of ``size`` bytes each, and of some numbers beside them.
 
         In one piece, or bucket by bucket where a tensor-parallel group needs the same link meanwhile. With inner
