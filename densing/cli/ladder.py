@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -77,6 +77,15 @@ def train(
         ),
     ] = None,
     ranks: Annotated[int, typer.Option("--ranks", min=1, max=64, help="Virtual ranks per --arm.")] = 1,
+    trials: Annotated[
+        int,
+        typer.Option(
+            "--tune",
+            min=0,
+            help="Trials per --arm, plain included: learning rate and outer step are searched on the smallest size, "
+            "and the best is used for all.  [0: as given]",
+        ),
+    ] = 0,
     workers: Workers = None,
     threads: Threads = 1,
     device: Device = "cpu",
@@ -89,6 +98,8 @@ def train(
     Example: densing ladder train --preset cpu --out ladders/cpu --workers 2
 
     Example: densing ladder train --arm plain --arm co2:tau=8 --ranks 4 --seeds 0..5 --out ladders/arms
+
+    Example: densing ladder train --arm plain --arm diloco:tau=8 --ranks 4 --tune 8 --out ladders/tuned
     """
     from densing.scores.ladder import (
         arm_runs,
@@ -100,7 +111,7 @@ def train(
         target_runs,
     )
     from densing.scores.ladder import train as train_runs
-    from densing.tradeoff import read_arms, virtual_ranks
+    from densing.tradeoff import read_arms, tune_arms, virtual_ranks
 
     need_training()
     numbers = parse_seeds(seeds, seed)
@@ -108,6 +119,8 @@ def train(
         raise InputError("--target and --arm cannot be combined")
     if ranks > 1 and not arm:
         raise InputError(f"--ranks {ranks}: virtual ranks belong to arms; add --arm plain and the arms beside it")
+    if trials and not arm:
+        raise InputError(f"--tune {trials}: arms are tuned; add --arm plain and the arms beside it")
     chosen = get_preset(preset)
     arms = read_arms(arm or [], ranks)
     source = find_corpus(corpus, out / "corpus", vocabulary or chosen.vocabulary)
@@ -118,17 +131,29 @@ def train(
         runs = ladder_runs(chosen, source, sizes=sizes or [], **first)
     else:
         runs = target_runs(chosen, source, target, sizes=sizes or [], factor=tokens_factor, **first)
-    describe_ladder(out, {"preset": preset, **source.describe()})
+    about = {"preset": preset, **source.describe(), **({"trials": trials} if trials else {})}
+    describe_ladder(out, about)
+    training: Any = {"workers": processes_of(workers, device), "device": device, "threads": threads}
+    search = None
+    if trials:
+        with timed_bar(json, "tuning") as show:
+            search = tune_arms(
+                chosen, source, arms, out, trials=trials, sizes=sizes or [], seed=numbers[0], about=about,
+                maker=virtual_ranks, progress=lambda name, done: show(name, done, None), **training,
+            )  # fmt: skip
+        runs = arm_runs(chosen, source, search.tuned(arms), sizes=sizes or [], seeds=numbers)
     with steps_bar(json, runs) as tell:
-        done = train_runs(
-            runs, out, workers=processes_of(workers, device), device=device, threads=threads, progress=tell,
-            maker=virtual_ranks,
-        )  # fmt: skip
+        done = train_runs(runs, out, progress=tell, maker=virtual_ranks, **training)
     exported = sum(done.values())
     models = sum(len(run.budgets) for run in runs)
     if json:
-        emit_json({"folder": str(out), "runs": len(runs), "models": models, "exported": exported, "by_run": done})
-    elif exported:
+        emit_json({"folder": str(out), "runs": len(runs), "models": models, "exported": exported, "by_run": done,
+                   **({"tuning": search} if search else {})}, search.notes if search else ())  # fmt: skip
+        return
+    if search is not None:
+        emit_table(search.table(), search.card().title)
+        show_notes(search.notes)
+    if exported:
         following = "gain" if arms else "eval"
         say(f"exported {exported} of {models} models below {out / 'models'}; next: densing ladder {following} {out}")
     else:

@@ -39,6 +39,9 @@ from .training_plan import Overtrained as Overtrained
 from .training_plan import Point as Point
 from .training_plan import TrainingPlan as TrainingPlan
 from .training_plan import plan_training as plan_training
+from .tuning import ArmSearch as ArmSearch
+from .tuning import TunedArm as TunedArm
+from .tuning import tune_arms as tune_arms
 from .worth import Verdict as Verdict
 from .worth import Worth as Worth
 from .worth import read_specs as read_specs

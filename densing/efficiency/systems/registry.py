@@ -129,13 +129,15 @@ class Kind:
 class Knob:
     """An option of a technique, with its default; ``kind`` parses the text of the command line.
 
-    Any function of a text will do as ``kind``; a :class:`Kind` also checks values that are none.
+    Any function of a text will do as ``kind``; a :class:`Kind` also checks values that are none. ``search`` is the
+    range in which a search of settings looks for the best value; None: it is no matter of tuning.
     """
 
     name: str
     default: Any
     help: str
     kind: Callable[[str], Any] = float
+    search: tuple[float, float] | None = None
 
 
 def whole(low: int, high: int | None = None) -> Kind:

@@ -34,14 +34,14 @@ def describe_ladder(folder: Path, about: Mapping[str, Any]) -> None:
     Raises
     ------
     InputError
-        When the folder holds a ladder of another preset, corpus or teacher.
+        When the folder holds a ladder of another preset, corpus, teacher or number of trials per arm.
     """
     path = folder / LADDER
     if not path.exists():
         write_text(path, json.dumps({"schema": 1, **about}, indent=2) + "\n")
         return
     stored = read_ladder(folder)
-    for key in ("preset", "corpus_hash", "teacher"):
+    for key in ("preset", "corpus_hash", "teacher", "trials"):
         if stored.get(key) != about.get(key):
             raise InputError(
                 f"{path}: holds a ladder of {key} {stored.get(key)!r}, not {about.get(key)!r}; choose another --out"

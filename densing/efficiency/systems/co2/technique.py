@@ -88,8 +88,8 @@ class Co2(Local):
     knobs: tuple[Knob, ...] = (
         TAU,
         Knob("inner", 1, "replicas that average gradients at every step (those of a node, for example)", whole(1)),
-        Knob("outer_lr", 1.0, "step size of the outer update", above_zero),
-        Knob("outer_momentum", 0.5, "momentum of the outer update, below 1", number(0, 0.9999)),
+        Knob("outer_lr", 1.0, "step size of the outer update", above_zero, (0.25, 2.0)),
+        Knob("outer_momentum", 0.5, "momentum of the outer update, below 1", number(0, 0.9999), (0.0, 0.95)),
         Knob("clip", None, "bound on each element of the outer momentum; none: no clipping", optional(above_zero)),
         Knob(
             "gap",

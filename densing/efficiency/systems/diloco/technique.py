@@ -71,8 +71,8 @@ class Diloco(Local):
     )
     knobs: tuple[Knob, ...] = (
         TAU,
-        Knob("outer_lr", 0.7, "step size of the outer update", above_zero),
-        Knob("outer_momentum", 0.9, "Nesterov momentum of the outer update, below 1", number(0, 0.9999)),
+        Knob("outer_lr", 0.7, "step size of the outer update", above_zero, (0.25, 2.0)),
+        Knob("outer_momentum", 0.9, "Nesterov momentum of the outer update, below 1", number(0, 0.9999), (0.0, 0.95)),
         Knob("fragments", 1, "equal parts of the model that take the outer update in turn; they divide tau", whole(1)),
         Knob("delay", 0, "steps that the average of a fragment travels, fewer than tau / fragments", whole(0)),
         Knob("mix", 0.0, "share of its own parameters that a replica keeps when an average arrives", number(0, 0.9999)),

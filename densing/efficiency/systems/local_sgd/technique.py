@@ -82,8 +82,8 @@ class SlowMo(Local):
     summary = "tau local steps, a blocking average of the parameters, then an outer momentum step on the change"
     knobs: tuple[Knob, ...] = (
         TAU,
-        Knob("slow_lr", 1.0, "step size of the outer update", above_zero),
-        Knob("slow_momentum", 0.5, "momentum of the outer update, below 1", number(0, 0.9999)),
+        Knob("slow_lr", 1.0, "step size of the outer update", above_zero, (0.25, 2.0)),
+        Knob("slow_momentum", 0.5, "momentum of the outer update, below 1", number(0, 0.9999), (0.0, 0.95)),
         PIECE,
     )
     plan_only = ("bucket_mb",)
