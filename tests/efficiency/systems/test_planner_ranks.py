@@ -36,7 +36,7 @@ EVERY = {
 
 def _case(name: str) -> tuple[Workload, dict[str, Any]]:
     fields = dict(EVERY[name])
-    knobs = {knob: fields.pop(knob) for knob in ("tau", "inner", "bucket_mb") if knob in fields}
+    knobs = {knob: fields.pop(knob) for knob in ("tau", "inner", "bucket_mb", "fragments", "delay") if knob in fields}
     return workload(**fields), knobs
 
 
