@@ -156,7 +156,8 @@ def verdicts_table(records: list[Path]) -> str:
             found = densing(*asked, *([] if gain is None else ["--gain", str(gain)]))
             rows += [
                 (run, "shipped" if gain is None else gain.stem, each["technique"], span(each["speedup"]),
-                 span(each["token_ratio"]), span(each["gain"]), formatting.number(each["break_even_ratio"]), each["status"])
+                 span(each["token_ratio"]), span(each["gain"]),
+                 formatting.number(each["break_even_ratio"]), each["status"])
                 for each in found["verdicts"]
             ]  # fmt: skip
     return markdown.table(
@@ -195,8 +196,8 @@ def main() -> None:
         "believed possible beyond the ladder, and devices are believed to be off as links are.",
         "## Verdicts of the records",
         "Steps are predicted, ratios measured on small models and widened with the distance to the run; without a "
-        "ratio the answer is one of time alone, with the ratio at which it would break even: the shipped ladders have some "
-        "5,500 parameters, and say nothing of runs a million times as large.",
+        "ratio the answer is one of time alone, with the ratio at which it would break even: the shipped ladders have "
+        "some 5,500 parameters, and say nothing of runs a million times as large.",
         verdicts_table(given.gain),
     ])  # fmt: skip
     given.page.write_text(text + "\n", encoding="utf-8")
