@@ -216,29 +216,38 @@ def test_the_command_prints_a_sentence_and_writes_a_page(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_planted_gains_are_held_and_losses_seldom_called_gains() -> None:
-    """Worlds whose links, devices, ratio and trends are off by what the answer believes; half of them break even."""
+    """Worlds whose devices, links, ratio and trends are off, and bend, by what the answer believes."""
     rng, worlds = np.random.default_rng(0), 400
-    spread, sd, slope_sd = 0.2, 0.1, 0.05
-    held, lost, called = 0, 0, 0
-    speeds: dict[float, Any] = {}
+    spread, sd, slope_sd, far = 0.2, 0.1, 0.05, 1.0
+    held, lost, called, won, seen_to_pay = 0, 0, 0, 0, 0
+    speeds: dict[tuple[float, float], Any] = {}
     for _ in range(worlds):
-        network = round(float(np.exp(rng.normal(0, spread))), 2)
-        if network not in speeds:
-            there = CLUSTER.change(inter=CLUSTER.inter.faster(network), intra=CLUSTER.intra.faster(network))
-            speeds[network] = compare(STEP, there, ["ddp", "co2"], knobs={"co2": {"tau": 8}}).rows[1].speedup
-        true_ratio = float(np.exp(rng.normal(math.log(0.45), 0.3)))
+        off = (round(float(np.exp(rng.normal(0, spread))), 1), round(float(np.exp(rng.normal(0, spread))), 1))
+        if off not in speeds:
+            network, compute = off
+            there = CLUSTER.change(
+                inter=CLUSTER.inter.faster(network), intra=CLUSTER.intra.faster(network),
+                device=Device("toy", 1e12 * compute, 1e12 * compute),
+            )  # fmt: skip
+            speeds[off] = compare(STEP, there, ["ddp", "co2"], knobs={"co2": {"tau": 8}}).rows[1].speedup
+        true_ratio = float(np.exp(rng.normal(math.log(0.6), 0.5)))
         slope = float(rng.normal(-0.2, 0.1))
+        # Over every further width of the ladder (here ln 4) a trend may change by as much as itself.
+        moved = slope * far + float(rng.normal(0, 1)) * slope * far**2 / (2 * math.log(4))
         seen = true_ratio * math.exp(rng.normal(0, sd))
         told = float(rng.normal(slope, slope_sd))
         half = NormalDist().inv_cdf(0.975) * slope_sd
-        far = TOKENS * math.e
-        found = worth(["co2:tau=8"], STEP, CLUSTER, far, gains=[record(seen, sd, (told, told - half, told + half))])
-        truth = speeds[network] * true_ratio * math.exp(slope)
+        at = TOKENS * math.exp(far)
+        found = worth(["co2:tau=8"], STEP, CLUSTER, at, gains=[record(seen, sd, (told, told - half, told + half))])
+        truth = speeds[off] * true_ratio * math.exp(moved)
         own = found.verdicts[0]
         assert own.gain is not None
         held += own.gain.low <= truth <= own.gain.high
         lost += truth <= 1
         called += truth <= 1 and own.status == "pays"
-    # The bend of a trend is believed possible, and none is planted: a little too wide is what remains.
-    assert 0.93 <= held / worlds <= 0.99
+        won += truth > 2
+        seen_to_pay += truth > 2 and own.status == "pays"
+    assert 0.93 <= held / worlds <= 0.97
     assert lost > 50 and called / lost <= 0.05
+    # Silence everywhere would hold as much: where it plainly pays, that is mostly said.
+    assert won > 10 and seen_to_pay / won > 0.5

@@ -401,8 +401,7 @@ def graph(rank: RankTimeline, window: Window) -> Graph:
     """Infer what each span of a window waited for last; the rules are in the module's docstring."""
     nodes = uncut(rank, window).of(*BUSY, *([Kind.CALL] if rank.on_host else []))
     nodes = nodes.take(nodes.end > nodes.start)
-    if rank.on_host:
-        nodes = _flat(nodes)
+    nodes = _flat(nodes) if rank.on_host else _in_turn(nodes)
     host = rank.host
     called = (host.kind == Kind.LAUNCH) & (host.start < window.end)
     launch = launch_of(nodes, host)
@@ -437,6 +436,22 @@ def _flat(work: Spans) -> Spans:
     columns = {key: getattr(work, key)[index] for key in ("kind", "name", "lane", "bytes", "correlation", "comm")}
     times = {"start": np.concatenate(starts), "end": np.concatenate(ends)}
     return Spans.columns({**columns, **times}, work.names, work.lanes, work.comms)
+
+
+def _in_turn(nodes: Spans) -> Spans:
+    """End a stream's spans where the next one begins, if they overlap by less than half of the shorter of both.
+
+    Work on a stream is done in turn; what is left of overlaps are timestamps that were rounded. A span that truly
+    overlaps the next one keeps its end.
+    """
+    end = nodes.end.copy()
+    for lane in used(nodes.lane):
+        at = np.flatnonzero(nodes.lane == lane)
+        at = at[np.argsort(nodes.start[at], kind="stable")]
+        over, length = nodes.end[at[:-1]] - nodes.start[at[1:]], nodes.end[at] - nodes.start[at]
+        rounded = (over > 0) & (2 * over < np.minimum(length[:-1], length[1:]))
+        end[at[:-1][rounded]] -= over[rounded]
+    return msgspec.structs.replace(nodes, end=end)
 
 
 def last_ended(ends: Int, moments: Int) -> Int:

@@ -190,6 +190,27 @@ def test_a_neighbour_in_its_usual_pause_explains_a_start_alone():
     assert path.totals["communication"] == 0 and path.totals["idle"] == 14
 
 
+@pytest.mark.parametrize("overlap", [0, 1, 40])
+def test_timestamps_that_were_rounded_leave_the_stream_in_turn(overlap):
+    """A device that is never idle: an overlap of neighbours must not take one of them off the path."""
+    calls, work = [], []
+    for number in range(6):
+        calls.append({"start": 2 * number, "end": 2 * number + 1, "kind": Kind.LAUNCH, "name": "cudaLaunchKernel",
+                      "lane": THREAD, "correlation": number})  # fmt: skip
+        work.append({"start": 20 + 100 * number, "end": 120 + 100 * number + overlap, "kind": Kind.COMPUTE,
+                     "name": f"k{number}", "lane": STREAMS[0], "correlation": number})  # fmt: skip
+    rank = RankTimeline(0, Spans.build(work), Spans.build(calls))
+    path = critical_path(rank, select(rank))
+    assert path.totals["compute"] == 600 + overlap and path.totals["idle"] == 0
+
+
+def test_work_that_truly_overlaps_on_a_lane_is_no_chain():
+    work = [{"start": 0, "end": 100, "kind": Kind.COMPUTE, "name": "a", "lane": STREAMS[0]},
+            {"start": 20, "end": 130, "kind": Kind.COMPUTE, "name": "b", "lane": STREAMS[0]}]  # fmt: skip
+    rank = RankTimeline(0, Spans.build(work), Spans.build([]))
+    assert critical_path(rank, select(rank)).totals["compute"] == 110
+
+
 def test_a_thread_is_woken_by_the_synchronisation_of_another():
     # Thread 1 waits for the communication, then thread 2 (silent meanwhile) launches.
     host = [call(0, 2, correlation=1), call(3, 50, "cudaDeviceSynchronize"), call(60, 62, correlation=2, lane=OTHER)]
