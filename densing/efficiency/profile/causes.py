@@ -2,7 +2,8 @@
 
 They are ordered by what removing them can gain: the part of a cost that lies on the critical path, and for waiting the
 run's gain if all ranks did equal work, T - T_balanced of the what-if analysis. That is an upper bound, since removing
-one cause may expose the next.
+one cause may expose the next. Where a trace records no synchronisation calls, what the path counts as the host's while
+the device was busy may have been waits for it, and the bound of communication and copies is as much higher.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from densing.core import Record, formatting
 from densing.efficiency.profile.joint import JointProfile
 from densing.efficiency.profile.rank import RankProfile, cut_short, per_step, pooled, run_collectives
-from densing.efficiency.timeline import CollectiveSummary, Copies
+from densing.efficiency.timeline import UNSYNCHRONISED, CollectiveSummary, Copies
 
 SHOWN = 3
 SMALL_MESSAGE = 1_000_000
@@ -126,6 +127,9 @@ def _recoverable(ranks: Sequence[RankProfile], joint: JointProfile | None) -> di
         totals = {kind: sum(rank.path.totals[kind] for rank in ranks) for kind in ranks[0].path.totals}
     limits: dict[str, float] = {kind: totals.get(kind, 0) for kind in ("communication", "memcpy")}
     limits["idle"] = sum(totals.get(kind, 0) for kind in _OUTSIDE)
+    if any(note.code == UNSYNCHRONISED for rank in ranks for note in rank.path.notes):
+        unknown = max(limits["idle"] - sum(rank.partition.idle_ns for rank in ranks), 0.0)
+        limits |= {kind: limits[kind] + unknown for kind in ("communication", "memcpy")}
     replayed = None if joint is None else joint.what_if
     if replayed is not None and replayed.transfer_slowdown is not None:
         balanced = replayed.transfer_slowdown * replayed.ideal_ns
@@ -205,10 +209,7 @@ def _remedy(row: CollectiveSummary) -> str:
         return "send fewer, larger messages (gradient buckets, fused or coalesced collectives)"
     if not row.hidden_pct:
         return "start it earlier and wait later (async_op=True, bucketed gradients, prefetched parameters)"
-    return (
-        "hide more of it (smaller buckets started earlier), or move fewer bytes (lower precision, accumulation, "
-        "local steps)"
-    )
+    return "hide more of it (smaller, earlier buckets), or send less (local steps)"
 
 
 _IDLE = {

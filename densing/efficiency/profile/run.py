@@ -369,7 +369,7 @@ def merge_run(
         )
     joint = join_ranks(ranks, held_ranks.tables(store)) if len(ranks) > 1 else None
     parts = held_ranks.summaries()
-    own = [note for rank in ranks for note in rank.notes]
+    own = [note for rank in ranks for note in (*rank.notes, *(() if rank.on_host else rank.path.notes))]
     return RunProfile(
         tuple(ranks),
         ranks[0].window,

@@ -1,5 +1,6 @@
 from .classifier import Classifier as Classifier
 from .critical import PATH_KINDS as PATH_KINDS
+from .critical import UNSYNCHRONISED as UNSYNCHRONISED
 from .critical import CriticalPath as CriticalPath
 from .critical import critical_path as critical_path
 from .idle import CAUSES as CAUSES

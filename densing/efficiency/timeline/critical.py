@@ -47,6 +47,8 @@ from densing.efficiency.timeline.timeline import BUSY, Kind, RankTimeline, Spans
 
 PATH_KINDS = ("compute", "communication", "memcpy", "host", "launch", "idle")
 COMPUTE, COMMUNICATION, MEMCPY, HOST, LAUNCH, IDLE = range(6)
+UNSYNCHRONISED = "no-synchronisation-records"
+"""Code of the note on a trace whose path counts waits for the device as the host's time."""
 KEPT_SEGMENTS = 1_000
 SHOWN_NAMES = 20
 WAIT_CALLS = any_case("waitevent|wait_event|waitonevent|waiton_event|wait_onevent|wait_on_event|enqueueeventswait")
@@ -244,7 +246,7 @@ def _unrecorded(rank: RankTimeline, edges: Graph) -> tuple[Note, ...]:
             "the trace records no synchronisation calls; if there were any, the host's waits for "
             "the device count as host time"
         )
-        return (Note("no-synchronisation-records", "info", message),)
+        return (Note(UNSYNCHRONISED, "info", message),)
     return ()
 
 

@@ -70,6 +70,8 @@ def test_causes_come_in_the_order_of_what_can_be_won() -> None:
         {"start": 100, "end": 300, "kind": Kind.COMM, "name": "nccl_x", "lane": lanes["20"], "correlation": 3},
     ]
     host = [{**LAUNCH, "start": at, "end": at + 5, "correlation": key} for key, at in ((1, 0), (2, 390), (3, 10))]
+    # It is recorded when the host waits, and here it never does.
+    host.append({**LAUNCH, "start": 396, "end": 398, "name": "cudaDeviceSynchronize"})
     run = merge_run([profile_timeline(RankTimeline(0, Spans.build(work), Spans.build(host), (Step(1, 0, 1000),)))])
     first = run.causes[0]
     [second] = [cause for cause in run.causes if cause.code == "exposed-communication"]
@@ -189,10 +191,18 @@ def test_parts_at_the_same_time_cost_no_more_than_their_union() -> None:
 def test_what_can_be_won_is_on_the_path_of_the_run_or_of_its_ranks() -> None:
     totals = {"communication": 10, "memcpy": 1, "host": 3, "launch": 5, "idle": 7, "compute": 100}
     ranks = [
-        SimpleNamespace(path=SimpleNamespace(totals={kind: n * ns for kind, ns in totals.items()})) for n in (1, 2)
+        SimpleNamespace(
+            path=SimpleNamespace(totals={kind: n * ns for kind, ns in totals.items()}, notes=()),
+            partition=SimpleNamespace(idle_ns=4 * n),
+        )
+        for n in (1, 2)
     ]
     apart = _recoverable(ranks, None)  # type: ignore[arg-type]
     assert apart == {"communication": 30, "memcpy": 3, "idle": 45}
+    # Of 45 on the host the device was idle in 12; without records of synchronisation the rest may have been waits for it.
+    ranks[0].path.notes = (SimpleNamespace(code="no-synchronisation-records"),)
+    assert _recoverable(ranks, None) == {"communication": 63, "memcpy": 36, "idle": 45}  # type: ignore[arg-type]
+    ranks[0].path.notes = ()
     path = SimpleNamespace(by_kind={"communication": 4, "idle": 6, "compute": 50})
     replayed = SimpleNamespace(transfer_slowdown=1.5, ideal_ns=100, replayed_ns=170)
     joint = SimpleNamespace(path=path, what_if=replayed)
