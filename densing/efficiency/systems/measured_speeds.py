@@ -1,6 +1,6 @@
-"""Published speeds of large runs beside the cost model: steps of GPT-3 and Llama 3, no row of which it was fitted to.
+"""Published speeds of large runs against the cost model: steps of GPT-3 and Llama 3, none of them in its fit.
 
-What is checked is the closed form of :mod:`densing.efficiency.throughput`, with constants that never saw the source.
+Checked is the closed form of :mod:`densing.efficiency.throughput`, with constants fitted without the source.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ LLAMA: Mapping[str, Any] = {
 def step_of(row: Mapping[str, Any], physics: Physics) -> tuple[float, float]:
     """Return seconds of a row's step, and its share of the peak by PaLM's count, under some laws.
 
-    Constants are those that were fitted without the row's source. Contention is none of the closed form's laws, and
-    what it hides it hides by a constant share.
+    Constants are those fitted without the row's source. The closed form knows no contention, and hides a constant share
+    of communication.
     """
     table = read_runs(pd.DataFrame([row]))
     constants, _ = frozen().of(table.constants, table.about.source[0])
