@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtr
 
 from densing.core import Array, DomainError, FitError, InputError
 from densing.scores.fit import GUARD
@@ -627,7 +627,7 @@ def _closer(cuts: pd.DataFrame, overlapping: int) -> float:
     if len(means) < 2:
         return math.nan
     middle, error = float(means.mean()), float(means.sem())
-    return float(stats.t.cdf(middle / error, len(means) - 1)) if error else float(middle > 0)
+    return float(stdtr(len(means) - 1, middle / error)) if error else float(middle > 0)
 
 
 def _held(fit: Headline, test: TrendData, level: float, seed: int) -> tuple[Array, Array]:
