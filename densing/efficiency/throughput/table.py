@@ -104,9 +104,9 @@ class Runs:
         0 nothing, 1 the core of attention, 2 whole layers, 3 half of what layers compute (FSDP's "selective": single
         operations, or every other layer).
     written, vendor, fused, hidden_gradients, gradient_bytes, eager, logit_bytes, hidden_sums : array
-        Defaults of the software: attention writes its scores; is the vendor's kernel; element-wise operations are fused;
-        gradients travel beside the backward pass; bytes per gradient; single operations are driven one by one (the
-        optimizer's too); bytes kept per logit; sums of the tensor-parallel group are hidden.
+        Defaults of the software: attention writes its scores; is the vendor's kernel; element-wise operations are
+        fused; gradients travel beside the backward pass; bytes per gradient; single operations are driven one by one
+        (the optimizer's too); bytes kept per logit; sums of the tensor-parallel group are hidden.
     kept_gradient_bytes, bucket_numbers : array
         Bytes per gradient that stay in memory, and numbers of a bucket of gradients or parameters on its way.
     eight_bits : array
