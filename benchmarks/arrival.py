@@ -1,4 +1,4 @@
-"""docs/results/arrival.md: who comes late, which rule likes it, and what it would buy on a server's link.
+"""docs/results/arrival.md: late ranks, the rules that handle them, and their gain on a server's link.
 
     python benchmarks/arrival.py --page PAGE [--gain LADDER]
 
@@ -70,7 +70,7 @@ REFUSED = "refused"
 
 
 def claims_table() -> str:
-    """Return what the claims say."""
+    """Return the claims with our answers."""
     findings = densing("techniques", "validate", "-t", "uc-mmc", "--json")
     return markdown.table(
         ("claim", "what", "published or earlier", "verdict", "what we find"),
@@ -183,7 +183,7 @@ def measured_table() -> str:
 
 
 def gains_table(ladder: Path) -> str:
-    """Return what each arm bought beside plain training, and how far its losses are from plain's."""
+    """Return the gain of each arm over plain training, and the difference of its losses."""
     frame = gain_table(ladder_gain(ladder)).set_index("arm")
     losses = arm_losses(read_exports(ladder), ladder)
     rows = []

@@ -1,4 +1,4 @@
-"""What codecs take, in passes over memory at the speed at which AdamW moves weights and moments.
+"""Cost of codecs, in passes over memory at the speed at which AdamW moves weights and moments.
 
     python benchmarks/codecs.py [--elements 16384 262144 4194304] [--repeats 15] [--json]
 

@@ -1,4 +1,4 @@
-"""How often 95 % intervals of fitted delays hold the truth, and how often the model that made the seconds is chosen.
+"""Coverage of 95 % intervals of fitted delays, and how often the true model is chosen.
 
     python benchmarks/delays.py --worlds 2000           # intervals, half an hour
     python benchmarks/delays.py --worlds 100 --choice    # the choice of a model

@@ -78,7 +78,7 @@ def policies_table(found: dict[str, Any]) -> str:
 
 
 def tried_table(trials: dict[str, dict[str, Any]]) -> str:
-    """Return what was served for real."""
+    """Return the real runs."""
     rows = [
         (rate, row["choice"], f"{row['bytes']:,}", formatting.number(row["predicted_ms"]),
          formatting.number(row["measured_ms"]), f"{100 * row['difference']:+.1f} %")
@@ -88,7 +88,7 @@ def tried_table(trials: dict[str, dict[str, Any]]) -> str:
 
 
 def claims_table() -> str:
-    """Return what the claims say."""
+    """Return the claims with our answers."""
     findings = densing("techniques", "validate", "-t", "sac-d", "--json")
     return markdown.table(
         ("claim", "what", "claimed", "ours", "grade", "verdict", "remarks"),
@@ -98,7 +98,7 @@ def claims_table() -> str:
 
 
 def keep_record(path: Path, found: dict[str, Any], trials: dict[str, dict[str, Any]]) -> None:
-    """Write what the claims rest on."""
+    """Write the record that the claims read."""
     ways = [{name: row[name] for name in ("exit", "cut", "cut_bits", "bits_per_byte")} for row in found["choices"]]
     tried = [{name: row[name] for name in ("choice", "predicted_ms", "measured_ms")}
              for each in trials.values() for row in each["tried"]]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What evaluating through densing costs and saves, on models and tasks of our own, in one run of this script.
+"""Cost and savings of evaluating through densing, on models and tasks of our own, in one run of this script.
 
     python benchmarks/evals.py [--repeats 3] [--questions 400] [--json] [--keep FOLDER]
 

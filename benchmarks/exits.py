@@ -1,4 +1,4 @@
-"""What leaving a model early costs, and handing its state and weights over in few bits: docs/results/exits.md.
+"""docs/results/exits.md: the loss of early exits, and of states and weights in few bits.
 
     python benchmarks/exits.py --folder FOLDER [--limit 16] [--tokens 40000] [--seeds 2] [--page docs/results/exits.md]
 

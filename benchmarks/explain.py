@@ -1,4 +1,4 @@
-"""The sparse classifier beside scikit-learn's liblinear and saga on made data: time, memory, objective.
+"""The sparse classifier against scikit-learn's liblinear and saga on synthetic data: time, memory, objective.
 
     python benchmarks/explain.py [--items 100000] [--features 100000] [--entries 50] [--lam 1e-3] [--partitions 8]
                                  [--limit 600] [--json]
@@ -57,7 +57,7 @@ def memory_kb(name: str) -> int:
 
 
 def solve(folder: Path, solver: str, lam: float, partitions: int, rounds: int) -> dict[str, Any]:
-    """Fit in this process, and say what it took."""
+    """Fit in this process, and report time and memory."""
     features, labels = sparse.load_npz(folder / "features.npz"), np.load(folder / "labels.npy")
     if solver.startswith("densing"):
         from densing.training import ProxCSL

@@ -1,4 +1,4 @@
-"""Point fits and bootstraps against the packages people would otherwise use, on the same runs in one process.
+"""Point fits and bootstraps against other packages, on the same runs in one process.
 
     python benchmarks/fit.py [--repeats 5] [--bootstrap 1000] [--json]
 

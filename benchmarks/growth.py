@@ -1,4 +1,4 @@
-"""How time grows where a careless loop would make it quadratic: CPU seconds of a large case over those of a small one.
+"""Scaling of run time where a naive loop is quadratic: CPU seconds of a large case over those of a small one.
 
     python benchmarks/growth.py [--repeats 5] [--json]
 

@@ -116,7 +116,7 @@ def rates_table() -> str:
 
 
 def claims_table() -> str:
-    """Return what the claims say."""
+    """Return the claims with our answers."""
     findings = densing("techniques", "validate", "-t", "zero-copy", "--json")
 
     def shown(value: Any) -> str:
@@ -144,7 +144,7 @@ def _assumed(row: dict[str, Any]) -> str:
 
 
 def measured_table() -> str:
-    """Return rows gathered ahead for real, beside what the stages predicted."""
+    """Return the real runs with rows gathered ahead, beside their predictions."""
     rows = []
     with tempfile.TemporaryDirectory() as place:
         for width, seeds in RUNS:

@@ -310,7 +310,7 @@ def main() -> None:
         constants_table(),
         "- `crossing_s` is known from one source (nanotron on H100), and is used for eager programs that run pipeline "
         "and tensor parallelism at once, nowhere else.\n"
-        "- Ways of the software (attention that writes its scores, fused operations, gradients sent beside the "
+        "- Defaults of the software (attention that writes its scores, fused operations, gradients sent beside the "
         "backward pass) follow from the framework's name where a row does not say them.\n"
         "- Links are those of data sheets where a row does not say them.\n"
         "- Rows fitted, by source and generation, stand in the file of constants.",

@@ -212,7 +212,7 @@ def test_a_fan_that_beats_nothing_is_not_in_the_first_figure(study: Any) -> None
         return {name: "forecast frontier" in str(found[name].json) for name in found if name in FANS}
 
     assert drawn({}) == {"density": True, "beside": True}
-    worse = {"frontier_error": -0.6, "standstill_error": 0.5}
+    worse = {"frontier_error": -0.6, "standstill_error": 0.5, "closer": 0.2}
     assert drawn(worse) == {"density": False, "beside": False, "forecast": True}
     gone = study.forecast.head(0)
     assert drawn(worse, forecast=gone, long_forecast=gone) == {"density": False, "beside": False}

@@ -21,11 +21,15 @@ LINKS = {"logistic": expit, **{name: curve for name, (curve, _) in recovery.LINK
 
 SHORT = {"chains": 1, "sweeps": 40, "burn": 20, "draws": 40}
 """One chain that is long enough for everything but figures."""
+_FITTED: dict[str, JointScale] = {}
 
 
 def short(catalog: Catalog) -> JointScale:
-    """Return the joint scale of a catalog by one short chain."""
-    return fit_joint(joint_cells(catalog), **SHORT)
+    """Return the joint scale of a catalog by one short chain; the same cells are fitted once per process."""
+    cells = joint_cells(catalog)
+    if cells.digest not in _FITTED:
+        _FITTED[cells.digest] = fit_joint(cells, **SHORT)
+    return _FITTED[cells.digest]
 
 
 @dataclass(frozen=True)

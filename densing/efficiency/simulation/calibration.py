@@ -31,7 +31,7 @@ LEAST_SIZES = 1.5
 
 
 class Observation(Record, frozen=True):
-    """One communication, from when its last rank had come.
+    """One communication, timed from the arrival of its last rank.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Observation(Record, frozen=True):
 
 
 class Computation(Record, frozen=True):
-    """One computation; ``work`` names what is the same amount of it (a module, a kernel's place in the step)."""
+    """One computation; the same ``work`` (a module, a kernel's place in the step) is the same amount of computation."""
 
     work: str
     seconds: float
@@ -61,7 +61,7 @@ class Computation(Record, frozen=True):
 
 
 class Calibration(Record, frozen=True):
-    """What measured runs tell of a link; None where they cannot.
+    """Parameters of a link estimated from measured runs; None where not identifiable.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Calibration(Record, frozen=True):
     residual : float or None
         Root mean square of the communications' relative residuals.
     compute_residual : float or None
-        The same of the computations.
+        The same for the computations.
     observations, computations : int
         How many were used.
     algorithm : {"ring", "tree"}
@@ -100,12 +100,12 @@ def calibrate(
         Of one level of links.
     computations : sequence of Computation
     algorithm : {"ring", "tree"}
-        How the communications are done.
+        Collective algorithm of the communications.
 
     Raises
     ------
     InputError
-        When there are none, or one is not possible (no duration, a single rank, a share outside 0 to 1).
+        Without observations, or for an impossible one (no duration, a single rank, a share outside 0 to 1).
 
     Notes
     -----
@@ -170,7 +170,7 @@ class _Link(Record, frozen=True):
 
 
 def _link(used: Sequence[Observation], algorithm: str) -> _Link:
-    """Fit a link to communications, without the parameters that they cannot tell apart."""
+    """Fit a link to communications, leaving out the parameters that they do not identify."""
     notes: list[Note] = []
     if len(used) < 3:
         text = f"{len(used)} communications: too few to fit a link; record more"
@@ -222,7 +222,7 @@ def _link(used: Sequence[Observation], algorithm: str) -> _Link:
 
 
 def _kappa(computations: Sequence[Computation]) -> tuple[Estimate | None, float | None, tuple[Note, ...]]:
-    """Fit kappa to computations of which the same work was done with and without communication beside it."""
+    """Fit kappa to work that was computed both with and without concurrent communication."""
     groups: dict[str, list[Computation]] = {}
     for one in computations:
         groups.setdefault(one.work, []).append(one)
@@ -261,18 +261,18 @@ class Estimate(Record, frozen=True):
 
 
 def fit(residuals: Residuals, begin: Sequence[float], scales: Sequence[float], lost: int = 0) -> list[Estimate]:
-    """Fit parameters from 0 up.
+    """Fit non-negative parameters.
 
     Parameters
     ----------
     residuals : callable
         Parameters (p,) to residuals (n,).
     begin : sequence of float
-        Where to begin; parameters are near 1.
+        Initial values; parameters are scaled to be near 1.
     scales : sequence of float
-        Multiply the parameters.
+        Units of the parameters.
     lost : int
-        Degrees of freedom that the residuals have lost already.
+        Degrees of freedom used before the fit.
 
     Notes
     -----
@@ -308,7 +308,7 @@ def fit(residuals: Residuals, begin: Sequence[float], scales: Sequence[float], l
 
 
 def stretch(beside: Floats, kappa: float) -> Floats:
-    """Return the logarithm of how many times longer work takes of whose duration a share ran at 1/(1 + kappa).
+    """Return the log of the slowdown of work that ran at 1/(1 + kappa) for a share of its duration.
 
     Examples
     --------
@@ -340,7 +340,7 @@ LEVELS = ("intra", "inter", "wide")
 
 
 def calibrated(cluster: Cluster, calibration: Calibration, level: str, source: str) -> Cluster:
-    """Put measured figures into a cluster; what could not be measured stays.
+    """Return the cluster with measured figures; those that could not be measured stay.
 
     Parameters
     ----------

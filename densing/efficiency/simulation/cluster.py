@@ -1,7 +1,7 @@
-"""What a cluster is: devices and the links between them; named ones, each figure with its source, and the user's own.
+"""Clusters: devices and the links between them; presets, each figure with its source, and the user's own.
 
-A cluster of one's own is a TOML file, read and written here: errors name file, field, value and remedy, and what is
-written reads back equal.
+The user's clusters are TOML files, read and written here: errors name file, field, value and remedy, and a written
+cluster reads back equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from densing.efficiency.simulation.delays import Delay, checked_delay
 
 
 class Link(Record, frozen=True):
-    """One way between two devices: ``seconds = alpha_s + bytes * beta_s_per_byte``.
+    """A link between two devices: ``seconds = alpha_s + bytes * beta_s_per_byte``.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Link(Record, frozen=True):
     beta_s_per_byte : float
         Seconds per byte (the inverse of the bandwidth in bytes per second).
     shared : str
-        Name of what several devices of a node compete for (``nic``, ``pcie``); empty: every pair has its own.
+        Name of the resource that devices of a node share (``nic``, ``pcie``); empty: every pair has its own.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class Link(Record, frozen=True):
     shared: str = ""
 
     def seconds(self, count: float) -> float:
-        """Return what a message of so many bytes takes."""
+        """Return the seconds of a message of so many bytes."""
         return self.alpha_s + count * self.beta_s_per_byte
 
     def faster(self, factor: float) -> Link:
@@ -68,10 +68,10 @@ class Device(Record, frozen=True):
     mem_efficiency : float
         Share of the memory bandwidth that streaming reaches.
     measured : tuple of (float, float, float)
-        Operations, bytes moved and seconds of pieces of work that were measured: small products reach a share of the
-        peak that depends on their shape. Work takes what the piece most like it took, in proportion to operations.
+        Operations, bytes moved and seconds of measured kernels: small products reach a share of the peak that depends
+        on their shape. Work is timed by the most similar kernel, in proportion to operations.
     step_s : float
-        Seconds of a training step that no size changes, beside the optimizer.
+        Seconds of a training step that do not depend on its size, the optimizer left out.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Device(Record, frozen=True):
     step_s: float = 0.0
 
     def seconds(self, flops: float, moved: float = 0.0) -> float:
-        """Return what an operation takes: as measured, else the longer of computing and of moving its bytes (roofline).
+        """Return the seconds of an operation: as measured, else by the roofline (computing or moving bytes).
 
         Examples
         --------
@@ -100,7 +100,7 @@ class Device(Record, frozen=True):
 
 @lru_cache(maxsize=4096)
 def _as_measured(pieces: tuple[tuple[float, float, float], ...], flops: float, moved: float) -> float:
-    """Scale the time of the piece that is nearest by ratios of operations and of bytes."""
+    """Scale the time of the most similar kernel, by operations and bytes."""
 
     def distance(piece: tuple[float, float, float]) -> float:
         return abs(math.log(flops / piece[0])) + abs(math.log(max(moved, 1.0) / piece[1]))
@@ -110,7 +110,7 @@ def _as_measured(pieces: tuple[tuple[float, float, float], ...], flops: float, m
 
 
 class Figure(Record, frozen=True):
-    """Where a figure of a preset is from.
+    """Source of a preset's figure.
 
     Parameters
     ----------
@@ -141,15 +141,15 @@ class Cluster(Record, frozen=True):
     wide : Link, optional
         Between sites.
     pairs : mapping of str to float
-        By pair of sites (``0-2``): how many times ``wide``'s bandwidth it has; once where it is not named.
+        Bandwidth of a pair of sites (``0-2``) as a multiple of ``wide``'s; 1 where not named.
     delay : Delay, optional
-        How much longer than its work a rank's step takes; where there is one, every rank is simulated.
+        Delay of ranks beyond their work; with one, every rank is simulated.
     kappa, kappa_comm : float
         Contention: beside communication compute runs at ``1 / (1 + kappa)`` of its speed, and communication beside
         compute at ``1 / (1 + kappa_comm)``.
     pipelined : float
-        Share of a collective's latency in which another one of its group may be under way, 0 to 1. Two threads of gloo
-        run a collective each, and only bytes share the wire; on a stream of a device one follows another: 0.
+        Share of a collective's latency that overlaps with another collective of its group, 0 to 1. Two threads of gloo
+        run one collective each and share only the wire; on a device's stream collectives follow one another: 0.
     speed : tuple of float
         Relative speed per rank; empty where all are equal.
     sources : mapping of str to Figure
@@ -225,7 +225,7 @@ def load_cluster(name: str | Path, *, n: int | None = None) -> Cluster:
     name : str or path
         Of a preset, or of a TOML file with the fields of :class:`Cluster`; its ``device`` may name one of the presets'.
     n : int, optional
-        Devices in all, in place of what it says.
+        Total number of devices, replacing the cluster's own.
 
     Raises
     ------
@@ -236,7 +236,7 @@ def load_cluster(name: str | Path, *, n: int | None = None) -> Cluster:
 
     Notes
     -----
-    Data sheets give bandwidths; what a run reaches is less. Fit your own with ``densing calibrate``.
+    Data sheets give peak bandwidths; runs reach less. Fit your own with ``densing calibrate``.
 
     Examples
     --------
@@ -290,7 +290,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def cluster_of(table: Table, where: str, devices: Mapping[str, Table] | None = None) -> Cluster:
-    """Build a cluster from what a TOML file says.
+    """Build a cluster from the fields of a TOML file.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ class Convex(Record, frozen=True):
     nnz : int
         Stored entries of all items.
     partitions : int
-        Each has its share of the items.
+        Into which the items are divided.
     loss : {"logistic", "squares"}
     name, source, evidence : str
 
@@ -50,7 +50,7 @@ class Convex(Record, frozen=True):
 
 
 def check_convex(problem: Convex) -> None:
-    """Refuse a problem whose numbers do not go together.
+    """Refuse an inconsistent problem.
 
     Raises
     ------

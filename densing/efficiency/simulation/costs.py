@@ -12,7 +12,7 @@ all_to_all      (n-1) alpha + (n-1)/n V beta          log n (alpha + V/2 beta)
 broadcast       (n-1) alpha + V beta                  log n alpha + V beta
 ==============  ====================================  =====================================
 
-V is the full buffer: what is reduced, what an all-gather results in, what a reduce-scatter begins with, what a rank
+V is the full buffer: the reduced one, the result of an all-gather, the input of a reduce-scatter, the bytes that a rank
 sends in an all-to-all. Hierarchical: reduce-scatter inside nodes, the operation across nodes on a shard per device,
 all-gather inside; devices of a node share its interface where :attr:`Link.shared` says so.
 
@@ -49,11 +49,11 @@ class Level(NamedTuple):
     ----------
     name : {"intra", "inter", "wide"}
     link : Link
-        Joins the parts.
+        Between the parts.
     size : int
         Parts in the fullest unit of this level.
     inside : int
-        Ranks of the emptiest part: so many shards cross this link at once.
+        Ranks of the smallest part: so many shards cross this link at once.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Level(NamedTuple):
 def collective_seconds(
     op: str, count: float, cluster: Cluster, ranks: Sequence[int], algorithm: str = "auto", *, concurrent: int = 1
 ) -> float:
-    """Return what a communication takes once all ranks have come to it.
+    """Return the seconds of a communication once all ranks have arrived.
 
     Parameters
     ----------
@@ -78,13 +78,13 @@ def collective_seconds(
     algorithm : {"auto", "ring", "tree", "hierarchical"}
         ``auto``: a ring inside one node, across nodes the cheaper of one ring and hierarchical.
     concurrent : int
-        Groups of the same node that do the same at the same time (the data-parallel groups of tensor-parallel ranks,
-        say): they share what is shared.
+        Groups of the same node that communicate at once (the data-parallel groups of tensor-parallel ranks, say), and
+        divide the shared links.
 
     Raises
     ------
     InputError
-        For a count that is negative or not finite, ranks that repeat or are not of the cluster.
+        For a count that is negative or not finite, and for ranks that repeat or lie outside the cluster.
     UnknownNameError
         For another operation or algorithm.
 
@@ -123,7 +123,7 @@ def collective_seconds(
 
 
 def latency_seconds(op: str, count: float, cluster: Cluster, ranks: Sequence[int], *, concurrent: int = 1) -> float:
-    """Return what of :func:`collective_seconds` no bandwidth would shorten; raises as that does.
+    """Return the part of :func:`collective_seconds` that is latency; raises the same errors.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def wire_bytes(op: str, count: float, n: int) -> float:
 
 
 def ring_terms(op: str, n: int) -> Terms:
-    """Return how many latencies and buffers a ring of ``n`` pays."""
+    """Return the latencies and the buffers that a ring of ``n`` costs."""
     if op == "send_recv":
         return Terms(1, 1)
     twice = 2 if op == "all_reduce" else 1
@@ -163,7 +163,7 @@ def ring_terms(op: str, n: int) -> Terms:
 
 
 def tree_terms(op: str, n: int) -> Terms:
-    """Return the same of trees: fewer latencies, and for an all-reduce and an all-to-all more bytes."""
+    """Return the same for trees: fewer latencies, and for an all-reduce and an all-to-all more bytes."""
     depth = math.ceil(math.log2(n))
     volume: dict[str, float] = {"all_reduce": 2.0, "all_to_all": depth / 2, "broadcast": 1.0}
     return Terms(2 * depth if op == "all_reduce" else depth, volume.get(op, (n - 1) / n))

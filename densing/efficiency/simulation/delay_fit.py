@@ -1,7 +1,7 @@
-"""Fit a model of delays to the seconds that ranks took for steps on their own: which law, how long a draw lasts.
+"""Fit a model of delays to the own step times of ranks: which law, and how long a draw lasts.
 
-What a rank takes is the work w, the same for all, and its delay d beyond it. Four models are compared, and a fifth
-without delays:
+A rank's own time is the work w, the same for all, plus its delay d. Four models are compared, and a fifth without
+delays:
 
 .. math:: x_{rs} = w + d_{rs} \\quad (\\text{step}), \\qquad x_{rs} = w + d_r + e_{rs},\\ e \\sim N(0, \\sigma^2)
           \\quad (\\text{run}), \\qquad x_{rs} = w + e_{rs} \\quad (\\text{even})
@@ -61,16 +61,16 @@ STEEPEST = 50.0
 
 
 class DelayModel(Record, frozen=True):
-    """One model that was fitted.
+    """One fitted model.
 
     Attributes
     ----------
     kind : {"shifted-exp", "pareto", "even"}
         ``even``: no delays, ranks and steps differ by Gaussian noise.
     lasts : {"step", "run"}
-        Whether a rank draws anew in every step, or keeps its draw in the whole run.
+        Whether a rank draws anew in every step or keeps its draw for the whole run.
     work : Estimate
-        Seconds that a step takes every rank, delay left out; for ``even`` the mean.
+        Seconds of a step without delay; for ``even`` the mean.
     mu, scale, shape : Estimate or None
         As in :class:`Delay`; a shape's ``high`` is infinite where an exponential is not ruled out.
     jitter_s : float or None
@@ -100,7 +100,7 @@ class DelayModel(Record, frozen=True):
 
     @property
     def delay(self) -> Delay:
-        """What the model says of delays, to simulate with.
+        """The model's delay, to simulate with.
 
         Raises
         ------
@@ -120,22 +120,22 @@ class DelayModel(Record, frozen=True):
 
 
 class DelayFit(Record, frozen=True):
-    """Which model of delays seconds of ranks and steps speak for.
+    """The model of delays that the step times support.
 
     Attributes
     ----------
     status : {"ok", "undecided", "no fit", "even", "no spread", "too few"}
-        ``undecided``: a second model is about as likely. ``no fit``: the best model does not look like the seconds;
-        ``even``: they differ by noise on both sides, with no tail of late ones. In both cases ``delay`` is empirical.
+        ``undecided``: a second model is about as likely. ``no fit``: the best model fails its goodness-of-fit test;
+        ``even``: the seconds differ by symmetric noise, without a tail. In both cases ``delay`` is empirical.
     delay : Delay or None
-        What to simulate with; None where nothing could be said.
+        Delay to simulate with; None where none could be fitted.
     models : tuple of DelayModel
         The best first, by Schwarz's criterion.
     ranks, steps : int
     between : float or None
         Share of the variance that lies between ranks (intraclass correlation, from 0); None with one rank or one step.
     work_s : float or None
-        What the delay is beyond.
+        Work that the delay adds to, seconds.
     notes : tuple of Note
 
     Examples
@@ -171,7 +171,7 @@ class DelayFit(Record, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The result in one sentence, with what hedges it."""
+        """The result in one sentence, with its caveats."""
         best, size = self.best, f"{formatting.plural(self.ranks, 'rank')}, {formatting.plural(self.steps, 'step')}"
         if best is None or self.work_s is None or self.delay is None:
             return f"not fitted ({size}): " + "; ".join(note.message for note in self.notes)
@@ -214,19 +214,19 @@ def _of(model: DelayModel) -> str:
 
 
 def fit_delays(own: ArrayLike, *, seed: int = 0) -> DelayFit:
-    """Fit delays to what ranks took for steps on their own.
+    """Fit delays to the own step times of ranks.
 
     Parameters
     ----------
     own : array_like (ranks, steps)
-        Seconds, waiting for others and communication that nothing hides left out.
+        Seconds, without waiting and exposed communication.
     seed : int
-        Of the samples that the goodness of fit is judged by.
+        Seeds the samples of the goodness-of-fit test.
 
     Raises
     ------
     InputError
-        When the seconds are no table, or one is no finite number from 0 up.
+        When the array is not two-dimensional, or a value is negative or not finite.
 
     Notes
     -----
@@ -277,7 +277,7 @@ def fit_delays(own: ArrayLike, *, seed: int = 0) -> DelayFit:
 
 
 def delayed(cluster: Cluster, fit: DelayFit, source: str) -> Cluster:
-    """Put a fitted delay into a cluster, with where its figures are from.
+    """Return the cluster with a fitted delay and its source.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ def delayed(cluster: Cluster, fit: DelayFit, source: str) -> Cluster:
     Raises
     ------
     InputError
-        When there is no delay to be written.
+        When no delay was fitted.
 
     Examples
     --------
@@ -366,7 +366,7 @@ def _variances(own: Floats) -> tuple[float | None, float, float]:
 
 
 def _notes(own: Floats, fit: DelayFit, p_ranks: float, p_steps: float) -> tuple[Note, ...]:
-    """Say what the seconds cannot tell."""
+    """Return the limits of the fit as notes."""
     ranks, steps, status, models, between = fit.ranks, fit.steps, fit.status, fit.models, fit.between
     best = models[0]
     notes: list[Note] = []

@@ -1,7 +1,7 @@
-"""How late ranks are: delays beyond the work itself, drawn before a simulation, so that it stays deterministic.
+"""Delays of ranks beyond their work, drawn before a simulation, so that it stays deterministic.
 
-A task of a rank takes its seconds and a delay. What is drawn depends on seed, rank, step and the task's place in the
-step alone, so that two plans of the same ranks are held up by the same delays, and a real run is as its plan.
+A task of a rank takes its seconds plus a delay. A draw depends on seed, rank, step and the task's place in the step
+alone, so that two plans of the same ranks meet the same delays, and a real run those of its plan.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LONGEST_S = 1e6
 
 
 class Delay(Record, frozen=True):
-    """A distribution of delays, and for how long a rank keeps one.
+    """A distribution of delays, and how long a draw lasts.
 
     ``shifted-exp``: ``a + Exp(mu)``. ``pareto``: ``a + scale ((1 - u)^(-1/shape) - 1)``, heavy-tailed (Lomax).
     ``empirical``: any of ``values``, each as likely.
@@ -41,14 +41,13 @@ class Delay(Record, frozen=True):
     a : float
         Least delay, seconds.
     mu : float, optional
-        Of the exponential, per second.
+        Rate of the exponential, per second.
     scale, shape : float, optional
         Of the Pareto, seconds and a number; without a finite mean where ``shape`` is 1 or less.
     values : tuple of float
-        Seconds that were seen.
+        Observed delays, seconds.
     lasts : {"task", "step", "run"}
-        Until when a rank keeps what was drawn: each task has its own (``iid``), all of a step share one, or a rank is
-        as late in the whole run (``persistent``).
+        How long a rank keeps a draw: one per task (``iid``), per step, or for the whole run (``persistent``).
     seed : int
 
     Notes
@@ -85,7 +84,7 @@ class Delay(Record, frozen=True):
         return self.a + self.scale / (self.shape - 1) if self.shape > 1 else math.inf
 
     def quantile(self, share: ArrayLike) -> Floats:
-        """Return the delay that a share, from 0 to below 1, of all do not exceed."""
+        """Return the quantile of the delay at a share from 0 to below 1."""
         share = np.asarray(share, float)
         if self.kind == "empirical":
             values = np.sort(np.array(self.values))
@@ -108,7 +107,7 @@ class Delay(Record, frozen=True):
 
 
 def checked_delay(delay: Delay, where: str) -> Delay:
-    """Return the delay if it is one.
+    """Return the delay if it is valid.
 
     Raises
     ------
@@ -146,7 +145,7 @@ def checked_delay(delay: Delay, where: str) -> Delay:
 
 
 def parse_delay(text: str) -> Delay:
-    """Read a delay as it is given on a command line.
+    """Parse a delay from the command line.
 
     Parameters
     ----------
@@ -157,7 +156,7 @@ def parse_delay(text: str) -> Delay:
     Raises
     ------
     InputError
-        When it is none.
+        When the text is not a delay.
 
     Examples
     --------

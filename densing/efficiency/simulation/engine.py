@@ -1,11 +1,11 @@
-"""Run a task graph: when every task begins and ends, and the timeline that leaves.
+"""Simulate a task graph: when every task begins and ends, and the resulting timeline.
 
-The graph alone determines what happens: a stream of a rank works through its tasks in the order they were added, a
-task of several ranks moves when all are there, a shared link serves one task at a time. Between two tasks that could
-both go, the one that was ready first does; of two ready at once, the one with the smaller number.
+The graph alone determines the order: a stream of a rank runs its tasks in the order they were added, a task of several
+ranks starts when all have arrived, a shared link serves one task at a time. Of two tasks that could start, the one that
+was ready first does; of two ready at once, the one with the smaller number.
 
-Two ways lead to the same times. Without contention and shared links a task's beginning follows from earlier tasks
-alone, so one pass in order of number does it; everything else needs the event-driven way. Each is a loop in Python
+Two algorithms give the same times. Without contention and shared links a task's start follows from earlier tasks alone,
+and one pass in order of number suffices; everything else is event-driven. Each is a loop in Python
 and, for large graphs where Numba is installed, a compiled one (:mod:`densing.efficiency.simulation.loops`) that finds
 the same times to the last bit (``benchmarks/simulate.py``).
 """
@@ -39,7 +39,7 @@ class Simulation:
     Attributes
     ----------
     start : float64 (n,)
-        Seconds: when a task begins to move, that is when its last rank has come and its links are free.
+        Seconds at which a task starts: its last rank has arrived and its links are free.
     end : float64 (n,)
     given_up : tuple of int
         Tasks that were not completed; one that had not begun starts and ends when it was given up.
@@ -71,13 +71,13 @@ def simulate(
     kappa_comm: float = 0.0,
     speed: Sequence[float] = (),
 ) -> Simulation:
-    """Run a graph.
+    """Simulate a graph.
 
     Parameters
     ----------
     graph : Graph
     ranks : int, optional
-        How many there are; by default as many as the graph names.
+        Number of ranks; by default as many as the graph names.
     kappa, kappa_comm : float
         Contention, from 0 up: while a communication moves and a computation runs on one rank, the computation goes at
         ``1 / (1 + kappa)`` of its speed and the communication at ``1 / (1 + kappa_comm)`` (one of several ranks at its
@@ -117,7 +117,7 @@ def simulate(
     given_up: Sequence[int] = ()
     late = bool(graph.need or graph.until)
     in_order = not (contended or late or any(one.resources for one in table.operations))
-    # Rules for who comes late are Python's alone.
+    # Rules for late tasks are Python's alone.
     loops = None if late else LOOPS.compiled(len(graph))
     try:
         if loops is not None:
@@ -160,7 +160,7 @@ LOOPS = Loops()
 
 
 def sweep(table: Columns) -> tuple[Float, Float]:
-    """Return when tasks begin and end where nothing but order holds them back."""
+    """Return when tasks begin and end without contention and shared links."""
     lanes_of, awaited = table.lanes_of(), table.awaited.tolist()
     free = [0.0] * len(table.rank)
     starts: list[float] = []
@@ -187,7 +187,7 @@ def sweep(table: Columns) -> tuple[Float, Float]:
 
 
 class Events:
-    """Tasks under way, and what is to happen next.
+    """Running tasks, and the queue of events.
 
     At each moment all that ends is ended first (tasks that take no time, too), then free links are given away, then
     the speeds of what runs are set: so neither depends on the order in which equal times are taken from the queue.
@@ -316,7 +316,7 @@ class Events:
 
 
 class Late:
-    """Who goes on without all, and who is given up: the rules of :class:`Graph` for those who come late."""
+    """Rules of :class:`Graph` for late tasks: which go on without all they wait for, and which are given up."""
 
     def __init__(self, table: Columns, members: Members) -> None:
         self.table = table
@@ -414,7 +414,7 @@ class Links:
         return bool(needed)
 
     def forget(self, task: int) -> None:
-        """Take a task that never went out of the queues."""
+        """Remove a task that never started from the queues."""
         if task in self.needs:
             self.gone.add(task)
 
@@ -425,7 +425,7 @@ class Links:
             self.offered[name] = None
 
     def grant(self) -> list[int]:
-        """Give free links to whom they are due; return the tasks that go."""
+        """Give free links to the tasks next in line; return those that start."""
         granted: list[int] = []
         passed: list[tuple[str, tuple[float, int]]] = []
         while self.offered:
@@ -457,7 +457,7 @@ class Links:
 
 
 class Contention:
-    """How computation and communication that run beside each other on a rank slow each other down."""
+    """How concurrent computation and communication on a rank slow each other down."""
 
     def __init__(self, table: Columns, kappa: float, kappa_comm: float) -> None:
         # 0 and 1 stand for computation and communication.

@@ -12,25 +12,25 @@ MOST = 10**12
 
 
 class Gather(Record, frozen=True):
-    """One step: rows of a table go to a device, which computes on them.
+    """One step that gathers rows of a table for a device to compute on.
 
     Parameters
     ----------
     name : str
     table_rows, width : int
-        Of the table, one number per column.
+        Rows and columns of the table.
     rows : int
         Gathered per step.
     train_s : float
-        Seconds of a step's computation on the device, measured: nothing is derived from the device's peak.
+        Measured seconds of a step's computation on the device; nothing is derived from the device's peak.
     sample_s : float
-        Seconds the host takes to find out which rows.
+        Seconds of the host's sampling of the rows.
     dtype_bytes : int
-        Of a number.
+        Bytes of a number.
     parameters : int
-        Of the model on the device, the table left out.
+        Parameters of the model on the device, without the table.
     steps : int
-        Of an epoch.
+        Steps of an epoch.
     source, evidence : str
 
     Examples
@@ -69,7 +69,7 @@ class Gather(Record, frozen=True):
 
 
 def check_gather(step: Gather) -> None:
-    """Refuse a step whose numbers do not go together.
+    """Refuse an inconsistent step.
 
     Raises
     ------

@@ -81,7 +81,7 @@ def _sweep(
 def events(table: Columns, kappa: float, kappa_comm: float) -> tuple[Float, Float]:
     """Return when tasks begin and end; see :class:`densing.efficiency.simulation.engine.Events`.
 
-    The graph has no rules for who comes late.
+    The graph has no rules for late tasks.
     """
     needs = [tuple(dict.fromkeys(one.resources)) for one in table.operations]
     names = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(needs)))}

@@ -59,7 +59,7 @@ def load_workload(name: str | Path, **overrides: Any) -> Workload:
     UnknownNameError
         For a name that is neither, or another override.
     InputError
-        For a file that cannot be read, and for numbers that do not go together.
+        For a file that cannot be read, and for an inconsistent workload.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Steps that are no transformer's, by name or file."""
+"""Steps other than a transformer's, by name or file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from densing.efficiency.simulation.served import Served, load_served, served_nam
 
 
 def load_other(name: str) -> Gather | Convex | Served | None:
-    """Return a step that gathers rows, one of a linear problem, or a request; None for a name that is none of these.
+    """Return a step that gathers rows, one of a linear problem, or a request; None for any other name.
 
     A TOML file is of a linear problem where it has partitions, and of a request where it has a device's seconds.
 
     Raises
     ------
     UnknownNameError
-        For a name that no step has, one of a transformer neither.
+        For a name that no step has, a transformer's included.
     InputError
-        For a file that cannot be read, and for numbers that do not go together.
+        For a file that cannot be read, and for an inconsistent step.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Steps by name or from a TOML file, where they are no transformer's."""
+"""Steps other than a transformer's, by name or from a TOML file."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Presets(Generic[Step]):
     kind : type
         A record with a ``name``.
     file : Path
-        Of the presets.
+        File of the presets.
     what : str
         The kind in words.
     check : callable
-        Refuses a step whose numbers do not go together.
+        Refuses an inconsistent step.
     """
 
     kind: type[Step]
@@ -62,7 +62,7 @@ class Presets(Generic[Step]):
         UnknownNameError
             For a name that is neither.
         InputError
-            For a file that cannot be read, and for numbers that do not go together.
+            For a file that cannot be read, and for an inconsistent step.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Requests to a model that a device and a server share: what its layers take on either side."""
+"""Requests to a model split between a device and a server, with the seconds of its layers on either side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATE_BITS = (2, 4, 8, 16)
 
 
 class Served(Record, frozen=True):
-    """A request: all its tokens in one pass, some layers here and some there.
+    """A request: all tokens in one pass, some layers on the device and the rest on the server.
 
     Parameters
     ----------
@@ -29,11 +29,11 @@ class Served(Record, frozen=True):
     device_ends_s, edge_ends_s : tuple of float
         Seconds of the embedding, and of the last norm and the head.
     tokens : int
-        Of a request.
+        Tokens of a request.
     width : int
         Numbers of a token's state.
     parameters : int
-        Of the model.
+        Parameters of the model.
     source, evidence : str
         How the seconds were measured.
 
@@ -101,7 +101,7 @@ class Served(Record, frozen=True):
 
 
 def check_served(request: Served) -> None:
-    """Refuse a request whose numbers do not go together.
+    """Refuse an inconsistent request.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Tasks, the graph that orders them, the same in columns (what the simulator runs), and what no schedule can beat."""
+"""Tasks, the graph that orders them, its columns (the simulator's input), and lower bounds on any schedule."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ ASK_EVERY = 2**20
 
 
 class Task(NamedTuple):
-    """Something one rank, or several at once, are busy with.
+    """Work of one rank, or of several at once.
 
-    A stream of a rank works through its tasks in the order they were added to the graph. A task of several ranks (a
-    collective) moves once all have come to it: each rank's span begins when that rank is there, all end together.
+    A stream of a rank runs its tasks in the order they were added to the graph. A task of several ranks (a collective)
+    starts once all have arrived: each rank's span begins when that rank arrives, all end together.
 
     Attributes
     ----------
@@ -52,11 +52,11 @@ class Task(NamedTuple):
     seconds : float
         Without contention.
     bytes : int
-        Put into a communication by each rank, -1 unknown.
+        Bytes that each rank contributes to a communication, -1 unknown.
     after : tuple of int
         Tasks that must have ended.
     resources : tuple of str
-        Links it needs for itself while it runs, beyond its streams.
+        Links that it occupies while it runs, beyond its streams.
     comm : Comm, optional
     step : int
         Training step it belongs to, from 0; -1 none.
@@ -75,7 +75,7 @@ class Task(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What many tasks have in common: all of a :class:`Task` but its seconds, its step and what it waits for."""
+    """The fields that many tasks share: all of a :class:`Task` but its seconds, its step and its dependencies."""
 
     name: str
     kind: Kind
@@ -117,17 +117,17 @@ class Graph:
 
     Tasks are kept in columns, some 30 bytes each: what many have in common is an :class:`Operation`, held once.
 
-    Two rules are for those who come late. A task may need only some of the tasks that it waits for (:attr:`need`):
-    a server that goes on with the first k messages. And a task may be given up when another one ends (:attr:`until`):
-    work whose result nobody waits for any more. What was given up frees its streams and links at that moment, and holds
-    nobody back; it counts for no :attr:`need`.
+    Two rules are for late tasks. A task may need only some of the tasks that it waits for (:attr:`need`): a server that
+    goes on with the first k messages. And a task may be given up when another one ends (:attr:`until`): work whose
+    result is no longer needed. A task that was given up frees its streams and links at that moment and blocks none; it
+    counts towards no :attr:`need`.
 
     Attributes
     ----------
     need : dict of int to int
         By task: how many of those in its ``after`` must have been completed; all of them where it is not named.
     until : dict of int to int
-        By task: the one, earlier or later, at whose end it is given up. What ends at that very moment is completed.
+        By task: the one, earlier or later, at whose end it is given up. A task that ends at that moment is completed.
 
     Examples
     --------
@@ -160,7 +160,7 @@ class Graph:
 
     @property
     def tasks(self) -> Tasks:
-        """The tasks by number, made when they are read; a list of tasks may be put in their place."""
+        """The tasks by number, made on access; may be assigned a list of tasks."""
         return Tasks(self)
 
     @tasks.setter
@@ -213,7 +213,7 @@ class Graph:
     ) -> int:
         """Add a task of ``count`` bytes and return its number.
 
-        What makes no sense (no rank, a time below 0, waiting for a later task) is refused when the graph is simulated.
+        An invalid task (no rank, a time below 0, waiting for a later task) is refused when the graph is simulated.
 
         Raises
         ------
@@ -272,7 +272,7 @@ class Graph:
         Raises
         ------
         InputError
-            When columns do not go together, or the memory that is left does not hold them.
+            When columns are inconsistent, or do not fit into the memory left.
 
         Examples
         --------
@@ -312,7 +312,7 @@ class Graph:
         return first
 
     def block(self, first: int = 0) -> Block:
-        """Return the tasks from one on, in columns that nobody may change."""
+        """Return the tasks from one on, in read-only columns."""
         self._seal()
         if first >= self._sealed:
             return EMPTY
@@ -339,7 +339,7 @@ class Graph:
             self._open()
 
     def changed(self, change: Callable[[Operation], Operation]) -> Graph:
-        """Return the same tasks of other operations, without rules for who comes late.
+        """Return the same tasks of other operations, without rules for late tasks.
 
         Examples
         --------
@@ -356,7 +356,7 @@ class Graph:
         return graph
 
     def room(self, more: int) -> None:
-        """Refuse to grow by so many tasks.
+        """Refuse to grow beyond the memory left.
 
         Raises
         ------
@@ -383,7 +383,7 @@ class Graph:
 
 
 class Tasks(Sequence[Task]):
-    """The tasks of a graph, each made when it is read."""
+    """The tasks of a graph, made on access."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -496,7 +496,7 @@ class Columns(NamedTuple):
 
     @property
     def waiter(self) -> Int32:
-        """Who waits, int32 (e,)."""
+        """The task of each wait, int32 (e,)."""
         return np.repeat(np.arange(len(self.waits), dtype=np.int32), self.waits)
 
     def after(self, task: int) -> list[int]:
@@ -609,7 +609,7 @@ def grouped(key: Int | Int32, value: Int | Int32, count: int) -> tuple[list[int]
 
 
 def name_of(graph: Graph, number: int) -> str:
-    """Return how a message names a task."""
+    """Return a task's name in messages."""
     return f"task {number} {graph.tasks[number].name!r}"
 
 
@@ -638,7 +638,7 @@ def _check_waits(graph: Graph, block: Block) -> None:
 
 
 def _check_late(graph: Graph) -> None:
-    """Refuse needs that cannot be met, and ends that do not come."""
+    """Refuse needs that cannot be met, and ends that never come."""
     for number in (*graph.need, *graph.until):
         if not 0 <= number < len(graph):
             raise InputError(f"graph of {len(graph)} tasks: a rule applies to task {number}, which does not exist")
@@ -691,7 +691,7 @@ def critical_path(graph: Graph, speed: Sequence[float] = ()) -> float:
     Raises
     ------
     InputError
-        When a task is impossible, or the graph has rules for those who come late: what is given up may end any chain.
+        When a task is impossible, or the graph has rules for late tasks: one that is given up may end any chain.
 
     Examples
     --------

@@ -203,15 +203,15 @@ class Workload(Record, frozen=True):
     dtype_bytes : int
         Bytes of a weight, an activation and an exchanged gradient.
     recompute : {"none", "selective", "full"}
-        What the backward pass computes once more instead of keeping it: nothing, the scores of attention, or whole
-        layers, of which the input alone is kept. Whole layers sum over the tensor-parallel group once more too.
+        What the backward pass recomputes: nothing, the scores of attention, or whole layers, of which only the input is
+        kept. Whole layers repeat their tensor-parallel sums, too.
     fused_attention : bool
         Kernels that never write the scores (FlashAttention). Operations and times are those of such kernels either way;
         without them the scores are kept until the backward pass.
     dropout : bool
         Masks of dropout after attention and MLP, and on the scores, are kept too. Recent models have none.
     gradient_bytes : int
-        Bytes of a gradient that is kept and exchanged, 4 where gradients are summed in float32; 0: ``dtype_bytes``.
+        Bytes of a stored and exchanged gradient, 4 where gradients are summed in float32; 0: ``dtype_bytes``.
     overlap_weight_gradients : bool
         The tensor-parallel sum of an input's gradient runs beside the gradients of the weights, where the technique
         places no sums of its own (Megatron-LM's asynchronous all-reduce).
@@ -236,7 +236,7 @@ class Workload(Record, frozen=True):
 
     @property
     def gradient_size(self) -> int:
-        """Bytes of a gradient that is kept and exchanged."""
+        """Bytes of a stored and exchanged gradient."""
         return self.gradient_bytes or self.dtype_bytes
 
 
@@ -356,7 +356,7 @@ def step_flops(workload: Workload) -> float:
 
 
 def check(workload: Workload) -> None:
-    """Refuse a workload whose numbers do not go together.
+    """Refuse an inconsistent workload.
 
     Raises
     ------
@@ -687,7 +687,7 @@ def memory(
     workload : Workload
         Its ``recompute``, ``fused_attention``, ``dropout`` and ``split.sequence`` say which activations are kept.
     zero : {0, 1, 2, 3}
-        What replicas divide among them: optimizer state, gradients too, parameters too.
+        State sharded over the replicas: optimizer, also gradients, also parameters.
     optimizer_bytes : int, optional
         Of the optimizer's state per parameter; :func:`adam_bytes` when left out.
     gradient_bytes : int, optional

@@ -1,8 +1,8 @@
-"""What a claim is, the laws it is checked under, and the clusters and null models that checks share.
+"""Claims, the laws they are checked under, and the clusters and null models that checks share.
 
-A check is handed the simulator's laws (:class:`Physics`). Under the simulator's own it answers; under a mutation (every
-collective three times as dear, latencies ten times as long, no contention, nothing hidden) the whole check runs again,
-its calibrations too. Whatever comes out the same has not been tested by the claim: it went in, or it is arithmetic.
+A check takes the simulator's laws (:class:`Physics`). Its answer is the one under the simulator's own; under a mutation
+(collectives three times as slow, latencies ten times as long, no contention, no overlap) the whole check runs again,
+its calibrations included. A law whose mutation leaves the answer unchanged is not tested by the claim.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Physics:
-    """The laws that a claim is checked under; the default ones are the simulator's own.
+    """The laws that a claim is checked under; the defaults are the simulator's own.
 
     Parameters
     ----------
     collectives : float
-        Every communication takes so many times as long.
+        Factor on the time of every communication.
     latency : float
-        Every message's latency is so many times as long.
+        Factor on the latency of every message.
     contention : float
-        Factor on what overlapping work slows each other down by; 0: not at all.
+        Factor on the contention of overlapping work; 0: none.
     overlap : bool
-        Whether a rank computes and communicates at once.
+        Whether a rank computes and communicates concurrently.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class Physics:
     overlap: bool = True
 
     def cluster(self, cluster: Cluster) -> Cluster:
-        """Return what these laws make of a cluster: costs are linear in its links, so scaling these scales them."""
+        """Return a cluster under these laws: costs are linear in its links, so scaling these scales them."""
 
         def scaled(link: Link) -> Link:
             alpha, beta = link.alpha_s * self.latency, link.beta_s_per_byte
@@ -127,10 +127,10 @@ GRADES: tuple[Grade, ...] = get_args(Grade)
 
 @dataclass(frozen=True)
 class Answer:
-    """What we find where a paper claims something; ``value`` None where the simulator cannot answer, ``note`` why.
+    """Our answer to a paper's claim; ``value`` is None where the simulator cannot answer, ``note`` says why.
 
-    ``ends`` is the range of the value over what is not published; a claim holds if it holds over all of it, and cannot
-    be answered where it holds over a part.
+    ``ends`` is the range of the value over unpublished settings; a claim holds if it holds over the whole range, and
+    cannot be answered if it holds over a part.
     """
 
     value: float | str | None
@@ -160,20 +160,20 @@ class Claim:
         Relative; None where a direction is compared: then ``check`` returns the same words if it holds. Said before
         the answer is looked at.
     inputs : str
-        Which published figures went into ours (what was fitted to what).
+        Published figures that ours was fitted to.
     slow : bool
         Takes more than ten seconds.
     grade : Grade
-        What agreement would be worth. ``predicted``: nothing that the same source measured went in.
+        What agreement is worth. ``predicted``: nothing that the same source measured went in.
         ``calibrated on other rows``: parameters were fitted to other figures, of this source or another. ``fitted``:
         to this very figure.
         ``algebraic``: ours follows from what went in whatever the simulator does. ``counted``: bytes or messages were
         counted, nothing was timed. ``measured``: the check runs a small experiment of ours, nothing is simulated.
         ``own measurement``: the figure is ours, not a paper's.
     null : callable, optional
-        What a model without a simulator answers from the same inputs; needed of ``calibrated on other rows``.
+        Answer of a model without a simulator from the same inputs; required for ``calibrated on other rows``.
     assumptions : mapping of str to callable
-        The check with one assumption changed, by what it is changed to: which of them decide the verdict is printed.
+        The check under one changed assumption each; those that turn the verdict are printed.
 
     Raises
     ------
@@ -211,12 +211,12 @@ RECORDS = Path(__file__).with_name("records")
 
 
 def recorded(name: str, arm: str) -> Answer:
-    """Return whether an arm lost anything beside the baseline of a ladder that was trained for it.
+    """Return whether an arm lost anything against the baseline of its ladder.
 
     Parameters
     ----------
     name : str
-        Of a file in :data:`RECORDS`.
+        Name of a file in :data:`RECORDS`.
     arm : str
 
     Returns
@@ -251,7 +251,7 @@ FREE = Link(0.0, 0.0)
 def device_taking(
     physics: Physics, seconds: float, technique: Plans, workload: Workload, cluster: Cluster, **knobs: Any
 ) -> Cluster:
-    """Return the cluster with its device scaled so that a step takes so long; its links must be free."""
+    """Return the cluster with its device scaled to a given step time; its links must be free."""
     now = physics.measure(technique, workload, cluster, **knobs).step_s
     device = cluster.device
     # With free links a step is compute alone, which is in inverse proportion to both rates of the roofline.
@@ -262,7 +262,7 @@ def device_taking(
 def link_taking(
     physics: Physics, seconds: float, level: str, technique: Plans, workload: Workload, cluster: Cluster, **knobs: Any
 ) -> Cluster:
-    """Return the cluster with one link's latency and time per byte scaled so that a step takes so long.
+    """Return the cluster with one link's latency and time per byte scaled to a given step time.
 
     The technique must hide nothing: then the step grows in proportion.
 
@@ -284,7 +284,7 @@ def link_taking(
 
 
 class Published(NamedTuple):
-    """What a paper's row says without any simulator, in whatever unit of time.
+    """Published step times of a row, in any unit of time.
 
     Attributes
     ----------
@@ -310,7 +310,7 @@ def constant_share(free: float, blocking: float, peers: Sequence[Published] = ()
     Parameters
     ----------
     free, blocking : float
-        Of the row to be predicted, whose own step stays out.
+        Of the row to be predicted, whose own step is left out.
     peers : sequence of Published
 
     Examples
@@ -331,7 +331,7 @@ def constant_share(free: float, blocking: float, peers: Sequence[Published] = ()
 
 
 def unless_unavailable(check: Callable[[], Answer]) -> Callable[[Physics], Answer]:
-    """Return a check that says what it would need where that is missing."""
+    """Return a check that names a missing requirement in its answer."""
 
     def answer(_: Physics) -> Answer:
         try:

@@ -1,6 +1,6 @@
-"""Techniques side by side: the same workload on the same cluster, figures from the simulated timelines alone.
+"""Comparison of techniques on one workload and cluster; all figures come from the simulated timelines.
 
-And where each of them pays off: the same over the bandwidth of a link and the size of the batch.
+Regime maps repeat the comparison over the bandwidth of a link and the size of the batch.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ TIGHT = 0.8
 
 
 class Row(Record, frozen=True):
-    """What one technique does to a step.
+    """One technique's step.
 
     Parameters
     ----------
     technique : str
     status : {"simulated", "does not fit", "does not apply"}
-        What does not fit in a device's memory is simulated too: what it would take if it did.
+        A technique that does not fit in a device's memory is simulated as if it did.
     step_s : float, optional
         Seconds per step, in the steady state; this and all below None where the technique does not apply.
     exposed_comm_s : float, optional
@@ -54,9 +54,9 @@ class Row(Record, frozen=True):
     overlap_ratio : float, optional
         Share of the communication that is hidden behind compute; None without communication.
     bytes : float, optional
-        Put into communication per rank and step.
+        Bytes communicated per rank and step.
     speedup : float, optional
-        Step of the baseline over this one's.
+        Step time of the baseline over this one's.
     memory_bytes : float, optional
         Per rank.
     bytes_per_link : mapping of str to float
@@ -66,18 +66,17 @@ class Row(Record, frozen=True):
     reason : str
         Why the technique does not apply or does not fit, and what would make it fit.
     room_bytes : float, optional
-        Memory of a device; None where the cluster does not say.
+        Memory of a device; None where unknown.
     changes_loss : str, optional
-        How what is learned per step differs from plain synchronous training; empty where it does not, None where the
-        technique does not say.
+        How the loss per step differs from plain synchronous training; empty where it does not, None where the technique
+        does not state it.
     step_se_s : float, optional
         Standard error of ``step_s``, where the cluster's delays are drawn.
     low_s, high_s : float, optional
-        Between which four of five steps of plain training lie that the cost model had not seen; None where nothing was
-        measured that is like it (:func:`densing.efficiency.throughput.fitted_step`).
+        80 % prediction interval of a step of plain training; None without comparable measured runs
+        (:func:`densing.efficiency.throughput.fitted_step`).
     parameters_on_device, parameters : int, optional
-        Of a step that gathers rows: those in the device's memory, and all, the table's with them. Which of them divides
-        is a choice of N.
+        Of a step that gathers rows: those in the device's memory, and all with the table's. Either may serve as N.
     """
 
     technique: str
@@ -120,12 +119,12 @@ class Comparison(Readable, Record, frozen=True):
 
     @property
     def title(self) -> str:
-        """What the comparison comes to, in a line."""
+        """The result in a line."""
         return title([row.to_dict() for row in self.rows], self.baseline)
 
 
 def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
-    """Return what rows come to, in a line: the fastest of those that fit in memory.
+    """Return the result in a line: the fastest technique that fits in memory.
 
     Parameters
     ----------
@@ -196,8 +195,8 @@ def compare(
 ) -> Comparison:
     """Simulate techniques on one workload and one cluster.
 
-    A training step takes the times of its modules, the shares of its links and the framework's ways from the cost model
-    of published runs, where these hold any that are like it; the simulator says what overlaps what.
+    A training step takes the times of its modules, the shares of its links and the framework's defaults from the cost
+    model of published runs, where comparable ones exist; the simulator decides what overlaps.
 
     Parameters
     ----------
@@ -210,9 +209,9 @@ def compare(
     baseline : str, optional
         Whose step the speed-ups are relative to; the first technique when left out.
     remedies : bool
-        Also try what would make a technique fit that does not fit in a device's memory.
+        Also search for a change with which a technique fits that does not fit in a device's memory.
     ideal : bool
-        Take the cluster's own figures as they are, from data sheets or measured.
+        Use the cluster's own figures as they are, from data sheets or measured.
     framework : str
         Whose kernels, bytes per gradient and overlap are assumed, one of
         :func:`densing.efficiency.throughput.framework_names`.
@@ -220,8 +219,8 @@ def compare(
     Returns
     -------
     Comparison
-        A technique that cannot work on this workload, or does not fit in memory, has a row that says so, and there is a
-        note of each kind. That of memory is an error where the fastest of all rows does not fit.
+        A technique that does not apply to this workload, or does not fit in memory, has a row with the reason, and
+        there is a note of each kind. The note on memory is an error where the fastest of all rows does not fit.
 
     Raises
     ------
@@ -289,7 +288,7 @@ def timelines(
 def _figures(
     workload: Step, cluster: Cluster, ideal: bool, framework: str
 ) -> tuple[Step, Cluster, tuple[float, float] | None, list[Note]]:
-    """Return workload and cluster with the cost model's figures, the ends of its range, and where times are from."""
+    """Return workload and cluster with the cost model's figures, the ends of its range, and the source of times."""
     if ideal or not isinstance(workload, Workload):
         return workload, cluster, None, []
     found = fitted_step(workload, cluster, framework=framework)
@@ -411,7 +410,7 @@ def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
 
 
 def _too_large(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
-    """One note on all that do not fit, one on all that barely do."""
+    """One note on the techniques that do not fit, one on those that barely do."""
     size, unit = workload.batch if isinstance(workload, Workload) else 0, "batch"
     if isinstance(workload, Gather):
         size, unit = workload.rows, "rows"
@@ -533,8 +532,8 @@ def regime(
         10^9 bits per second; when empty 1/16 to 16 times the cluster's own.
     batches : sequence of int
     replicas : sequence of int
-        Instead of the batches, each on as many nodes as it needs: what every replica must hear of all others grows with
-        their number, a ring's share of a sum does not.
+        Instead of the batches, each on as many nodes as it needs: gathered bytes grow with the number of replicas,
+        those of a ring all-reduce do not.
     progress : callable, optional
         Called with the cells done and the cells in all.
 
@@ -597,7 +596,7 @@ def regime(
 
 
 def verdict(speedup: float | None) -> str:
-    """Return what a speed-up amounts to.
+    """Return the verdict on a speed-up.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Which layout of a training step is fastest: narrowed down in closed form, then simulated as techniques are."""
+"""The fastest layout of a training step: candidates in closed form, then simulated as techniques are."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ def fastest_layouts(
 ) -> LayoutPlan:
     """Find the fastest layouts that fit: the best :data:`SIMULATED` in closed form are simulated and ranked anew.
 
-    What a layout takes here is what :func:`densing.efficiency.systems.compare` says of it with the same buckets. A
-    zero-bubble schedule, steps of very many passes and devices whose own times were measured are ranked in closed form;
+    The times are those of :func:`densing.efficiency.systems.compare` with the same buckets. A zero-bubble schedule, steps of very many passes and devices whose own times were measured are ranked in closed form;
     a note says so.
 
     Parameters

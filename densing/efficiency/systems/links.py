@@ -1,4 +1,4 @@
-"""Clusters whose ranks have links of their own: those of a real run."""
+"""Clusters with a link per rank, as in a real run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def uneven(spec: RunSpec, cluster: Cluster) -> Cluster:
-    """Return the cluster with the run's links where these differ: its own is taken for the fastest rank's.
+    """Return the cluster with the run's links where these differ; its own is assumed to be the fastest rank's.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def of_run(cluster: Cluster, spec: RunSpec) -> Cluster:
 
 
 def of_links(cluster: Cluster, spec: RunSpec) -> Cluster:
-    """Return the cluster with the run's links instead of its own, as fast as they are said to be."""
+    """Return the cluster with the run's links, at their stated bandwidth, instead of its own."""
     rates = parse_rates(spec.link, spec.nproc)
     if rates[0].kind == "none":
         return cluster

@@ -1,4 +1,4 @@
-"""Published speeds of large runs beside the cost model: steps of GPT-3 and Llama 3, no row of which it was fitted to.
+"""Published speeds of large runs against the cost model: steps of GPT-3 and Llama 3, none of them in its fit.
 
 They are simulated as `densing techniques compare` and `plan` simulate theirs, with constants that never saw the source.
 """

@@ -1,4 +1,4 @@
-"""What a plan is, and what it costs: simulated, and read off its steady steps as if it had been recorded."""
+"""Plans and their cost: simulated, then measured over their steady steps like a recorded run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FROM_HOST = "from_host"
 
 
 class Plans(Protocol):
-    """Whatever plans the steps of a workload; techniques do."""
+    """Anything that plans the steps of a workload, as techniques do."""
 
     def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
         """Return the tasks of some steps."""
@@ -30,14 +30,14 @@ class Plans(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a technique gives the simulator.
+    """Input of the simulator, made by a technique.
 
     Parameters
     ----------
     graph : Graph
         Its tasks carry their step.
     ranks : int
-        Ranks simulated: equal ranks may be represented by one.
+        Simulated ranks; equal ranks may be represented by one.
     warmup : int
         Steps before the steady state.
     steps : int
@@ -91,7 +91,7 @@ def timeline_of(plan: Plan, cluster: Cluster) -> Timeline:
 def steady_timeline(plan: Plan, cluster: Cluster) -> Timeline:
     """Simulate a plan and mark the steps of its steady state alone: no warm-up, no last step that nothing follows.
 
-    What is measured, drawn and tabled of a simulation is this, so that there is one answer.
+    All measurements, figures and tables of a simulation come from it.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def _steady(plan: Plan, timeline: Timeline) -> Timeline:
 
 
 def measure(plan: Plan, cluster: Cluster) -> SteadyStep:
-    """Simulate a plan and return what a step of its steady state takes.
+    """Simulate a plan and return its steady step.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def _standard_error(timeline: Timeline, plan: Plan, cluster: Cluster) -> float |
 def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict[str, float]:
     """Bytes sent in communications that end within the window, by link.
 
-    What is in the air at both ends of a period is counted once: where it ends.
+    A communication that spans the end of a period is counted where it ends.
     """
     from densing.efficiency.simulation import OPS, wire_bytes
     from densing.efficiency.timeline import Kind

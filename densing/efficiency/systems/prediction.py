@@ -1,4 +1,4 @@
-"""What a real run should take, before it is started: its plan, simulated on a calibrated cluster."""
+"""Prediction of a real run: its plan, simulated on a calibrated cluster."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Prediction(Record, frozen=True):
-    """What a step should take.
+    """Predicted times of a step.
 
     Parameters
     ----------
     technique : str
     step_s, exposed_s : float
-        Seconds per step, and of these the communication that nothing hides; in a pipeline all that a rank does not
-        compute, for it waits for its neighbours' passes as for their packets.
+        Seconds per step, and those of exposed communication; in a pipeline all seconds in which a rank does not
+        compute, since it waits for its neighbours' passes as for their packets.
     compute_s, comm_s : float
         Seconds per step in which a rank computes, and in which it communicates, hidden or not.
     tau_min : float or None
@@ -50,9 +50,9 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     ----------
     spec : RunSpec
     cluster : Cluster
-        Best from ``densing calibrate --link``, with the same model, batch and sequence: it knows the modules' times.
-        Where ranks have links of their own, calibrated over the fastest. A cluster with another bandwidth than the
-        run's link is taken with that link in place of its own.
+        Preferably from ``densing calibrate --link``, with the same model, batch and sequence, which measures the
+        modules' times; where ranks have links of their own, calibrated over the fastest. If its bandwidth differs from
+        that of the run's link, this link replaces its own.
 
     Raises
     ------

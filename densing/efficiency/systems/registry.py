@@ -1,4 +1,4 @@
-"""What a technique is, its knobs, and techniques by name: those of this package, and those other packages register.
+"""Techniques, their knobs, and the registry: this package's techniques and those of other packages.
 
 A technique is a plan for the simulator, claims to check, and where it is real, a run. Another package registers one
 under the entry point ``densing.techniques``; a new one here is a folder and a line in :data:`BUILT_IN`."""
@@ -28,18 +28,17 @@ if TYPE_CHECKING:
 class Technique(Protocol):
     """One published technique, or a baseline.
 
-    It may also have these; :class:`~densing.efficiency.systems.planner.base.Planned` has them all:
+    Optional attributes, all defined by :class:`~densing.efficiency.systems.planner.base.Planned`:
 
-    - ``changes_loss``: how what is learned per step differs from plain synchronous training (another architecture,
-      averages that arrive late), empty where it does not. A comparison says so beside its speed-up; where the attribute
-      is missing it says that this is not known.
+    - ``changes_loss``: how the loss per step differs from plain synchronous training (another architecture, late
+      averages), empty where it does not. A comparison shows it beside the speed-up; a missing attribute means unknown.
     - ``axis``: ``tp`` where the ranks of a real run share every matrix, ``pp`` where each holds some layers, ``server``
       where rank 0 holds the optimizer and the others compute gradients, ``table`` where one rank reads rows of a table
       in the host's memory, ``dp`` (also when missing) where each holds the whole model.
     - ``asynchronous``: whether a whole round of steps hides its communication, so that there is a least ``tau``.
     - ``plan_only``: names of knobs that a real run does not take.
-    - ``check_run``: refuses a specification of a run before any rank is started.
-    - ``not_available``: what was looked for about it and found in no readable source.
+    - ``check_run``: validates the specification of a run before any rank is started.
+    - ``not_available``: information that no readable source contains.
     """
 
     name: str
@@ -74,7 +73,7 @@ class Runnable(Protocol):
 
 
 class BuiltIn:
-    """What every technique of this package says of itself; see :class:`Technique`."""
+    """Description of a technique of this package; see :class:`Technique`."""
 
     name: str = ""
     role: str = "exchange"
@@ -94,27 +93,27 @@ class BuiltIn:
 
 
 def kind_of(workload: Any) -> str:
-    """Return in words what a workload is that a technique refuses."""
+    """Return the kind of a refused workload in words."""
     from densing.efficiency.simulation import Workload
 
     return "a transformer" if isinstance(workload, Workload) else f"of the kind {type(workload).__name__}"
 
 
 def axis_of(technique: Technique) -> str:
-    """Return what the ranks of a real run share; see :class:`Technique`."""
+    """Return the axis over which the ranks of a real run divide the work; see :class:`Technique`."""
     return str(getattr(technique, "axis", BuiltIn.axis))
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a knob takes: a text is parsed once, a value that has its type already is only checked.
+    """Type of a knob: text is parsed, a value of the type is only checked.
 
     Parameters
     ----------
     parse : callable
-        Makes a value of a text, and refuses with an InputError what is none.
+        Converts text to a value; raises an InputError for invalid text.
     check : callable
-        Returns a value of the type, and refuses what is none.
+        Returns a valid value; raises an InputError for any other.
     """
 
     parse: Callable[[str], Any]
@@ -129,8 +128,8 @@ class Kind:
 class Knob:
     """An option of a technique, with its default; ``kind`` parses the text of the command line.
 
-    Any function of a text will do as ``kind``; a :class:`Kind` also checks values that are none. ``search`` is the
-    range in which a search of settings looks for the best value; None: it is no matter of tuning.
+    ``kind`` may be any function of a text; a :class:`Kind` also checks values that are not text. ``search`` is the
+    range in which tuning looks for the best value; None: it is not tuned.
     """
 
     name: str
@@ -200,7 +199,7 @@ above_zero = Kind(lambda text: _positive(number(0.0).parse(text)), lambda value:
 
 
 def choice(names: Sequence[str]) -> Kind:
-    """Return the kind of one of some words."""
+    """Return the kind of a choice among words."""
 
     def check(value: Any) -> str:
         if value not in names:
@@ -211,7 +210,7 @@ def choice(names: Sequence[str]) -> Kind:
 
 
 def optional(kind: Callable[[str], Any]) -> Kind:
-    """Return the kind that is also nothing: ``none`` on the command line.
+    """Return the kind that also allows None: ``none`` on the command line.
 
     Examples
     --------
@@ -243,14 +242,14 @@ Examples
 
 
 def settle(technique: str, knobs: Sequence[Knob], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a technique: those given, checked, texts among them parsed, and the others' defaults.
+    """Return all settings of a technique: the given ones, parsed and checked, and defaults for the others.
 
     Raises
     ------
     UnknownNameError
         When it has no such knob.
     InputError
-        When a value is none of the knob's.
+        When a value is invalid for its knob.
 
     Examples
     --------
@@ -536,7 +535,7 @@ def _load(point: EntryPoint) -> Technique:
 
 
 def _lack(value: Any) -> str | None:
-    """Return what a value lacks to be a technique; None when it lacks nothing.
+    """Return the attribute that a value lacks to be a technique; None when it lacks none.
 
     Not ``isinstance(value, Technique)``, which evaluates ``claims`` and with them their imports.
     """

@@ -1,6 +1,6 @@
-"""How a run divides its work: where the user does not say, and so that a step fits a device's memory.
+"""Splits of a run: defaults, and changes with which a step fits a device's memory.
 
-What would make it fit is tried, one change after the other, not guessed.
+Candidate changes are tried one after the other.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def split_over(
     workload : Workload
     cluster : Cluster
     tp, dp, pp : int, optional
-        What is fixed.
+        Degrees that are fixed.
     techniques : sequence of str
-        What is to be compared.
+        Techniques to be compared.
 
     Raises
     ------
@@ -116,8 +116,8 @@ def remedy(technique: Technique, workload: Workload, cluster: Cluster, knobs: Ma
     Returns
     -------
     str
-        ``fits with --recompute full``; what was tried where nothing does; empty where a technique of another package
-        does not say what it needs.
+        ``fits with --recompute full``; the changes tried where none fits; empty where a technique of another package
+        does not report its memory.
 
     Examples
     --------

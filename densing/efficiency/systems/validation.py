@@ -1,7 +1,7 @@
-"""Published figures beside ours: every claim of every technique, checked, negative results included.
+"""Validation of every claim of every technique against its published figure, negative results included.
 
-Only a prediction can be reproduced. Whatever else agrees (a figure that went in, arithmetic, a count, our own earlier
-measurement, a row that parameters were fitted beside) agrees, and is counted by its own grade.
+Only a prediction can be reproduced. Other agreement (with a fitted figure, arithmetic, a count, our own earlier
+measurement, a row beside fitted ones) is counted by its own grade.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ HELD, MISSED = ("reproduced", "agrees"), ("not reproduced", "differs")
 
 
 class Finding(Record, frozen=True):
-    """One published figure, and what became of it.
+    """One published figure and our answer.
 
     Parameters
     ----------
     technique, claim, what, setup : str
-        Who claims it, its id, and what it is about.
+        The claim's technique, id, subject and setup.
     published : float or str
         The figure, or a direction in words.
     unit, evidence, source : str
@@ -47,28 +47,26 @@ class Finding(Record, frozen=True):
     tolerance : float, optional
         Largest size of the error that still counts as reproduced.
     grade : str
-        What agreement is worth, see :class:`densing.efficiency.systems.Claim`; of a row without an answer,
-        what it would be worth.
+        What agreement is, or would be, worth, see :class:`densing.efficiency.systems.Claim`.
     verdict : {"reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run"}
         The first two of predictions, the next two of all other grades.
     inputs : str
-        Which published figures went into ours.
+        Published figures that ours was fitted to.
     note : str
     null : float, str or None
-        What a model without a simulator says from the same inputs.
+        Answer of a model without a simulator from the same inputs.
     null_error : float, optional
         null / published - 1.
     null_model : str
-        What that model is.
+        Description of that model.
     mutations : mapping of str to float, str or None
-        Ours by the law that was broken; empty where the check was not run again.
+        Our answer by broken law; empty where the check was not run again.
     turned_by : tuple of str
-        Mutations that the row notices: its verdict turns, or, where it has missed anyway, its answer moves by more than
-        the tolerance.
+        Mutations that turn the verdict, or, where the claim fails anyway, move the answer by more than the tolerance.
     assumptions : mapping of str to float, str or None
-        Ours under other assumptions, one changed at a time.
+        Our answer under other assumptions, one changed at a time.
     decided_by : tuple of str
-        Those of them that turn the verdict.
+        Assumptions that turn the verdict.
     """
 
     technique: str
@@ -96,7 +94,7 @@ class Finding(Record, frozen=True):
 
 
 class Tally(Record, frozen=True):
-    """What findings amount to; only predictions can be reproduced.
+    """Counts of findings; only predictions can be reproduced.
 
     Parameters
     ----------
@@ -105,11 +103,11 @@ class Tally(Record, frozen=True):
     with_null, closer : int
         Figures that have a null model, and those that come closer than it, by over 0.1 percentage points.
     blind : tuple of str
-        Claims that hold and notice no broken law.
+        Claims that hold under every broken law, too.
     untested : tuple of str
-        Laws that no row which holds would miss, see :func:`untested`.
+        Laws that no claim which holds depends on, see :func:`untested`.
     not_first_hand : int
-        Published figures that someone else quotes, or that were derived.
+        Published figures that are quoted second-hand or derived.
     """
 
     predictions: int

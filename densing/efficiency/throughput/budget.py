@@ -1,4 +1,4 @@
-"""What a whole training run takes, from one planned step: days, failures, device hours, money, energy and carbon.
+"""Cost of a whole training run from one planned step: days, failures, device hours, money, energy and carbon.
 
 A run loses time to checkpoints and to failures. With M seconds between failures of the whole cluster, delta to write a
 checkpoint, R to restart and tau of work between checkpoints, work of T_s seconds takes
@@ -26,7 +26,7 @@ STATE_BYTES = 14
 
 
 class Terms(Record, frozen=True):
-    """What a run is to do, and what it is charged.
+    """Terms of a run: its tokens, prices and failure rates.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ class Terms(Record, frozen=True):
     mtbf_hours : float or None
         Mean hours between failures of one device (with its share of host and network); None: no failures are counted.
     restart_s : float
-        Seconds from a failure until work goes on.
+        Seconds from a failure until training resumes.
     write_s : float or None
-        Seconds that a checkpoint keeps the run waiting; None: its state at ``write_bps`` from every device.
+        Seconds that a checkpoint blocks the run; None: its state at ``write_bps`` from every device.
     write_bps : float
         Bytes per second that each device writes.
     carbon : float or None
@@ -46,7 +46,7 @@ class Terms(Record, frozen=True):
     draw : float
         Share of the board's power that a device draws while it trains.
     pue : float
-        Power of the whole centre over that of its computers.
+        Power usage effectiveness: power of the data centre over that of its computers.
     """
 
     tokens: float
@@ -61,7 +61,7 @@ class Terms(Record, frozen=True):
 
 
 class Span(Record, frozen=True):
-    """A figure, and the ends that the step's range gives it."""
+    """A figure and its range, which follows from the step's."""
 
     value: float
     low: float
@@ -84,7 +84,7 @@ class Span(Record, frozen=True):
 
 
 class Budget(Record, frozen=True):
-    """What a run takes.
+    """Cost of a run.
 
     Parameters
     ----------
@@ -92,15 +92,15 @@ class Budget(Record, frozen=True):
     days, device_hours : Span
         With checkpoints, failures and restarts.
     cost, kwh, co2e_kg : Span or None
-        None where no price, no power of the device or no carbon of the grid is known.
+        None without a price, the device's power or the grid's carbon.
     goodput : float
-        Share of the time that trains.
+        Share of the time spent training.
     failures : float
-        That are to be expected; 0 where none are counted.
+        Expected failures; 0 where none are counted.
     checkpoint_every_s, write_s : float or None
-        Seconds of work between checkpoints, and that writing one takes; None where no failures are counted.
+        Seconds of work between checkpoints, and to write one; None where no failures are counted.
     assumed : tuple of str
-        What nobody said, in words.
+        Defaults that were assumed, in words.
     """
 
     tokens: float
@@ -117,12 +117,12 @@ class Budget(Record, frozen=True):
 
 
 def checkpoint_interval(write_s: float, between_s: float) -> float:
-    """Return the best seconds of work between checkpoints, by Daly's estimate.
+    """Return the optimal seconds of work between checkpoints, by Daly's estimate.
 
     Parameters
     ----------
     write_s : float
-        Seconds that writing one takes.
+        Seconds to write one.
     between_s : float
         Mean seconds between failures of the whole cluster.
 
@@ -138,7 +138,7 @@ def checkpoint_interval(write_s: float, between_s: float) -> float:
 
 
 def slowdown(work_s: float, write_s: float, between_s: float, restart_s: float) -> float:
-    """Return the time that a run takes over the time that it trains.
+    """Return the total time of a run over its training time.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def slowdown(work_s: float, write_s: float, between_s: float, restart_s: float) 
 
 
 def budget(plan: LayoutPlan, terms: Terms) -> Budget:
-    """Return what a run of so many tokens takes with a plan's first layout.
+    """Return the cost of a run of so many tokens with a plan's first layout.
 
     Parameters
     ----------

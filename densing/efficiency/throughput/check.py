@@ -1,6 +1,6 @@
-"""Predicted beside measured: every row, every source, and what simpler models would say.
+"""Predictions against measurements: every row, every source, and two null models.
 
-Two null models stand beside ours. *Constant MFU*: every row reaches the median of the source's rows on its generation.
+The null models: *Constant MFU*: every row reaches the median of the source's rows on its generation.
 *Nearest configuration*: the MFU of the source's most similar other row. Both have seen the source; neither is asked
 about its own row.
 """
@@ -41,7 +41,7 @@ MUTATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType({
 
 
 class Row(Record, frozen=True):
-    """One row of a table, and what becomes of it.
+    """One row of a table and its prediction.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Row(Record, frozen=True):
 
 
 class Source(Record, frozen=True):
-    """What predictions of a source amount to; errors are sizes of relative ones.
+    """Accuracy of the predictions of a source; errors are absolute relative errors.
 
     Parameters
     ----------
@@ -97,16 +97,16 @@ class Source(Record, frozen=True):
     constant_mfu_median, constant_mfu_p90, nearest_median, nearest_p90 : float or None
         The same errors of the null models.
     unseen_median, unseen_p90 : float or None
-        Of constants that were fitted without the source; None where it was never in the fit: then the first two are.
+        The same by constants fitted without the source; None where it was never in the fit, as are the first two then.
     mutated : mapping of str to float
-        Median error under laws that are broken one at a time: what does not grow has not been tested by the source.
+        Median error under laws broken one at a time: the source does not test a law whose breaking changes nothing.
     sweeps, best_in_three : int
         Sets of at least :data:`SWEEP` layouts of one model, batch and number of devices, and those of them whose
         fastest layout is among the three that are predicted to be.
     repeats : int
         Configurations that occur more than once with a result.
     repeat_spread : float or None
-        Largest ratio between results of one configuration: no model can be better.
+        Largest ratio between results of one configuration: a lower bound on any model's error.
     """
 
     source: str
@@ -129,12 +129,12 @@ class Source(Record, frozen=True):
 
 
 class Fits(Record, frozen=True):
-    """How well memory tells layouts that ran from those that did not.
+    """How well predicted memory separates layouts that ran from those that failed.
 
     Parameters
     ----------
     ran, failed : int
-        Rows whose need is known.
+        Rows with a predicted need.
     auc : float or None
         Probability that a failed row needs a larger share of its device than one that ran.
     ran_refused, failed_passed : float or None
@@ -158,7 +158,7 @@ class Fits(Record, frozen=True):
 
 
 class Throughput(Readable, Record, frozen=True):
-    """Rows and sources of a table, and how far to trust them.
+    """Predictions of a table: rows, sources and memory.
 
     Parameters
     ----------
@@ -206,9 +206,9 @@ def check_throughput(
     table : path or DataFrame, optional
         See :data:`densing.efficiency.throughput.COLUMNS`; our own small selection when left out.
     constants : Frozen, optional
-        Others than the package's.
+        The package's by default.
     progress : callable, optional
-        Called with what is being done, the number of things done and in all.
+        Called with a label, the number of parts done and the total.
 
     Raises
     ------
@@ -368,7 +368,7 @@ def _constant(share: Array, generation: Array) -> Array:
 
 
 def _distances(runs: Runs) -> Array:
-    """Return how unlike configurations are: sums of differences of logarithms, and 1 for every other kind.
+    """Return the distances between configurations: summed differences of logarithms, plus 1 per different kind.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def fit_constants(measured: MeasuredRuns, without: str = "") -> dict[str, Consta
     ----------
     measured : MeasuredRuns
     without : str
-        A source that is left out, or a generation.
+        A source or generation to leave out.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def _fit(measured: MeasuredRuns, which: Array, prior: Array) -> Array:
 
 
 def freeze(measured: MeasuredRuns, path: Path = FILE, *, file_hash: str = "") -> None:
-    """Fit all sources, and all but each, and write the constants with what they were fitted to."""
+    """Fit all sources, then all but each, and write the constants with a record of their data."""
     which = measured.measured
     without = {source: fit_constants(measured, source) for source in dict.fromkeys(measured.about.source[which])}
     counts = measured.about[which].groupby(["source", "generation"]).size()
@@ -143,13 +143,13 @@ def freeze(measured: MeasuredRuns, path: Path = FILE, *, file_hash: str = "") ->
 
 
 def unseen_errors(measured: MeasuredRuns, without: Mapping[str, Mapping[str, Constants]]) -> Array:
-    """Return ln(predicted / measured speed) by constants that had not seen a row's source, or its generation.
+    """Return ln(predicted / measured speed) by constants fitted without a row's source, or its generation.
 
     Parameters
     ----------
     measured : MeasuredRuns
     without : mapping
-        By source or generation the constants fitted without it, by group.
+        By source or generation: the constants fitted without it, by group.
 
     Returns
     -------
@@ -170,7 +170,7 @@ def unseen_errors(measured: MeasuredRuns, without: Mapping[str, Mapping[str, Con
 
 
 class Range(Record, frozen=True):
-    """Errors to expect of a kind of runs, from a source that was not seen.
+    """Expected errors of a kind of runs from an unseen source.
 
     With the medians m of the k sources' errors, their mean square about these and its median s² over the sources, the
     next source's errors are taken to spread about mean(m) with variance var(m) (1 + 1/k) + s², as Student's t of k - 1
@@ -335,14 +335,14 @@ class Frozen:
         self.sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
 
     def of(self, groups: Sequence[str], without: str = "") -> tuple[dict[str, Array], pd.Series]:
-        """Return the constants of each row, and whose they are: where a generation has none, those of the newest.
+        """Return each row's constants and their generation; the newest generation's where a row's own has none.
 
         Parameters
         ----------
         groups : sequence of str
             Generations, as :attr:`densing.efficiency.throughput.MeasuredRuns.constants` names them.
         without : str
-            A source that must not have been seen.
+            A source that the constants must not have been fitted to.
         """
         known = self.without.get(without, self.constants)
         newest = _newest(known)
@@ -354,7 +354,7 @@ class Frozen:
     def spread(self, kind: str) -> tuple[float, float] | None:
         """Return factors on a step's time between which :data:`SHARE` of runs of this kind lies.
 
-        None for a kind that too few sources measured: of it nothing is predicted.
+        None for a kind with too few sources, which is not predicted.
         """
         found = self.ranges.get(kind)
         if found is None or found.scale is None:
@@ -364,7 +364,7 @@ class Frozen:
         return math.exp(low), math.exp(high)
 
     def unpredicted(self, kind: str) -> str:
-        """Return why nothing is predicted of a kind of runs; empty where something is."""
+        """Return why a kind of runs is not predicted; empty where it is."""
         found = self.ranges.get(kind)
         if found is not None and found.scale is not None:
             return ""
@@ -375,7 +375,7 @@ class Frozen:
         )
 
     def doubts(self, generation: str, device: str, runs: Runs) -> tuple[Note, ...]:
-        """Return in what respects a run is outside everything that was measured."""
+        """Return in what respects a run lies outside the measured range."""
         notes = []
         if generation not in self.constants:
             newest = _newest(self.constants)
@@ -397,7 +397,7 @@ class Frozen:
         return tuple(notes)
 
     def peak_bytes(self, runs: Runs) -> Array:
-        """Return what devices need at their peak: what is counted, and what an eager program's temporaries add."""
+        """Return the peak memory of devices: the counted bytes and an eager program's temporaries."""
         parts, (states, activations, reserve) = _states_and_activations(runs), self.eager_memory
         return np.where(runs.eager > 0, parts @ (states, activations) + reserve, counted_bytes(runs))
 
@@ -409,5 +409,5 @@ def frozen() -> Frozen:
 
 
 def predict(runs: Runs, constants: dict[str, Array]) -> Array:
-    """Return tokens per second."""
+    """Return the predicted tokens per second."""
     return np.asarray(runs.tokens / step_seconds(runs, constants).step)

@@ -1,7 +1,7 @@
-"""A step as the simulator is to lay it out: devices that take what the cost model says, links as collectives use them.
+"""A step for the simulator, with the cost model's times of modules and shares of links.
 
-The cost model knows what the modules of a layer take on a generation of devices, which shares of its links collectives
-reach and what software does by default; what overlaps what is the simulator's to say.
+The cost model gives the times of a layer's modules on a generation of devices, the shares of its links that collectives
+reach and the software's defaults; the simulator decides what overlaps.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class FittedStep(NamedTuple):
     workload : Workload
         With the framework's bytes per gradient and exposed share of tensor-parallel sums.
     cluster : Cluster
-        Its device takes what the modules of this workload take; its links have the shares that collectives reach.
+        Its device has the times of this workload's modules, its links the bandwidth that collectives reach.
     low, high : float
         Factors on a simulated step between which four of five runs lie that the constants had not seen.
     notes : tuple of Note
-        In what respects the step is outside everything that was measured.
+        In what respects the step lies outside the measured range.
     """
 
     workload: Workload
@@ -125,9 +125,9 @@ def fitted_step(
 
 
 def constants_on(cluster: Cluster, known: Frozen) -> dict[str, Array]:
-    """Return the constants of a cluster's generation; a message takes no less than the cluster says.
+    """Return the constants of a cluster's generation; the cluster's latencies are lower bounds.
 
-    A link whose figures were measured reaches all of what they say.
+    A link with measured figures reaches them in full.
     """
     own, _ = known.of([device_of(cluster.device.name)])
     for link, share, hop in ((cluster.intra, "link", "hop_s"), (cluster.inter, "nic", "far_hop_s")):
@@ -144,7 +144,7 @@ def _measured(cluster: Cluster, part: str) -> bool:
 
 
 def paced(workload: Workload, cluster: Cluster, runs: Runs, constants: dict[str, Array]) -> Cluster:
-    """Return the cluster whose device and links take what constants say of a step.
+    """Return the cluster with the times that the constants give for a step.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def runs_of(
     schedule: str = "1f1b",
     framework: str = FRAMEWORK,
 ) -> Runs:
-    """Return the candidates as columns, run by a framework in its usual ways."""
+    """Return the candidates as columns, with a framework's defaults."""
     for name, value, known in (
         ("precision", precision, PRECISIONS), ("schedule", schedule, SCHEDULES),
         ("framework", framework, framework_names()),
@@ -232,7 +232,7 @@ def runs_of(
 
 @cache
 def _usual(model: Transformer, sequence: int, gpu: str, precision: str, schedule: str, framework: str) -> Runs:
-    """A row of a table that says nothing of its layout."""
+    """A row of a table without a layout."""
     row = {
         "row_id": "plan", "framework": framework, "layers": model.layers, "hidden": model.hidden,
         "heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden": model.ffn, "vocab": model.vocabulary,
@@ -245,7 +245,7 @@ def _usual(model: Transformer, sequence: int, gpu: str, precision: str, schedule
 
 
 def _narrow_pace(device: str, precision: str) -> float:
-    """Return how many times as fast as products of 16 bits a device's are."""
+    """Return the speed of a device's matrix products relative to 16 bits."""
     if precision == "bf16":
         return 1.0
     narrow = narrow_of(device)

@@ -1,9 +1,9 @@
-"""Layouts: every way to split a training step over so many devices, and which is the fastest that fits.
+"""Layouts: every way to split a training step over devices, and the fastest that fits.
 
 Tried are tensor-parallel groups within a node, context-parallel groups for long sequences, pipelines with and without
 interleaved stages, replicas with ZeRO 0 to 3 (2 and 3 without a pipeline), every micro-batch that divides, and
-recomputation of nothing or of whole layers; of the core of attention where that is asked for. Tensor-parallel groups of
-two devices and more split the sequence too.
+recomputation of nothing or of whole layers; of the core of attention only on request. Tensor-parallel groups of two
+devices and more split the sequence too.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class Layout(Record, frozen=True):
     recompute : {"none", "selective", "full"}
     tokens_per_s, step_s : float
     low_s, high_s : float
-        What the step takes, in four of five runs that constants had not seen.
+        80 % prediction interval of ``step_s`` for runs from unseen sources.
     mfu : float
         By PaLM's count.
     memory_bytes : float
     parts_s : dict of str to float
-        Seconds by what they are.
+        Seconds by part of the step.
     ep : int
         Expert-parallel degree: devices that share a mixture's experts.
     cp : int
         Context-parallel degree: devices that share a sequence.
     memory : dict of str to float
-        Bytes by what they are for.
+        Bytes by purpose.
     """
 
     tp: int
@@ -88,16 +88,16 @@ class LayoutPlan(Readable, Record, frozen=True):
     ----------
     model, cluster, device : str
     parameters : int
-        Of the model, all of them.
+        Parameters of the whole model.
     devices, batch, sequence : int
     tried, fitting : int
-        Layouts in all, and those that fit.
+        Layouts tried, and those that fit.
     layouts : tuple of Layout
     why : str
-        What the best one saves beside the next of another split.
+        What the best one saves over the next of another split.
     notes : tuple of Note
     framework : str
-        Whose ways of running a step are assumed.
+        Framework whose defaults are assumed.
     kind : str
         Kind of run that the range belongs to, one of :data:`densing.efficiency.throughput.KINDS`.
     """
@@ -149,14 +149,14 @@ def plan_layout(
     sequence, batch : int
         Tokens per sequence, and sequences per step over all devices.
     most : int
-        Layouts that are returned.
+        Largest number of layouts returned.
     only : mapping, optional
-        What layouts must have, by name in :data:`SPLIT`: ``{"tp": 8, "recompute": "full"}``. All of them price one
-        layout.
+        Options that layouts must have, by name in :data:`SPLIT`: ``{"tp": 8, "recompute": "full"}``; with all of them
+        one layout is priced.
     precision : {"bf16", "fp8"}
         Of matrix products.
     schedule : {"1f1b", "zero-bubble"}
-        Of a pipeline; its stages are interleaved where that is faster.
+        Schedule of a pipeline; its stages are interleaved where that is faster.
     framework : str
         One of :func:`densing.efficiency.throughput.framework_names`: bytes of gradients, kernels of attention, fused
         operations, what travels beside the backward pass.
@@ -165,7 +165,7 @@ def plan_layout(
     Raises
     ------
     InputError
-        When no layout divides the model and the batch, none is as asked for, or none fits.
+        When no layout divides the model and the batch, none has the options, or none fits.
 
     Examples
     --------
@@ -240,7 +240,7 @@ def plan_layout(
 def _layouts(
     model: Transformer, cluster: Cluster, devices: int, batch: int, sequence: int, again: Sequence[int] = (0, 1, 2)
 ) -> Iterator[tuple[int, ...]]:
-    """Yield candidates that frameworks run, see :data:`SPLIT`."""
+    """Yield the candidates that frameworks support, see :data:`SPLIT`."""
     node = min(cluster.per_node, devices)
     widths = [w for w in range(1, node + 1) if not (node % w or model.heads % w or devices % w)]
     shared = [cp for cp in _powers(sequence // LEAST_PIECE) if sequence % (2 * cp) == 0] or [1]
@@ -261,12 +261,12 @@ def _layouts(
 
 
 def _chosen(candidates: list[tuple[int, ...]], only: Mapping[str, int | str]) -> list[tuple[int, ...]]:
-    """Return the candidates that have what is asked for.
+    """Return the candidates with the given options.
 
     Raises
     ------
     InputError
-        For a name or a word that is not known, and where none is left: with the values that are there.
+        For an unknown name or value, and where no candidate is left; the message lists the values that exist.
     """
     for name, value in only.items():
         if name not in SPLIT:
@@ -289,7 +289,7 @@ def _chosen(candidates: list[tuple[int, ...]], only: Mapping[str, int | str]) ->
 
 
 def _divides(layers: int, pieces: int) -> bool:
-    """Return whether layers can be dealt to pieces alike, but for the first and the last (:data:`UNEVEN`)."""
+    """Return whether layers divide evenly over pieces, but for the first and the last (:data:`UNEVEN`)."""
     return layers + UNEVEN >= pieces and any((layers + short) % pieces == 0 for short in range(UNEVEN + 1))
 
 

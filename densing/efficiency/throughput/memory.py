@@ -1,4 +1,4 @@
-"""What a layout needs of a device's memory, and whether it fits.
+"""Memory of a layout per device, and whether it fits.
 
 Counted are parameters, gradients, optimizer and activations (:func:`densing.efficiency.simulation.memory`), and the
 buckets of software that has them. What temporaries and fragments of an eager program add are a factor on its states,
@@ -30,7 +30,7 @@ _FIELDS = (
 
 
 def counted_bytes(runs: Runs) -> Array:
-    """Return the bytes that a device must keep at least; NaN where the split cannot divide the model.
+    """Return the least bytes that a device must hold; NaN where the split cannot divide the model.
 
     A context-parallel group divides the sequence, and shards as replicas do. A mixture's experts count as an MLP as
     wide as those of a device are together; of their activations only those of the experts that a token visits would
@@ -40,7 +40,7 @@ def counted_bytes(runs: Runs) -> Array:
 
 
 def memory_parts(runs: Runs) -> list[dict[str, float]]:
-    """Return the bytes that a device must keep by purpose, step by step; nothing where the split cannot divide it.
+    """Return the bytes that a device must hold by purpose, per step; nothing where the split cannot divide the model.
 
     Purposes are those of :func:`densing.efficiency.simulation.memory`, and ``buckets``.
     """

@@ -1,9 +1,9 @@
-"""What a training step takes, in closed form, for many layouts at once.
+"""Time of a training step in closed form, for many layouts at once.
 
 A layer's matrix products take their operations at a share of the peak, in whole waves of tiles over the device's units,
 and besides the bytes that they move; attention its operations at a share of its own (half of them under a causal mask)
 or, where scores are written, their bytes; everything else its bytes. A layer takes no less than its kernels take to be
-launched. Sums of the tensor-parallel group stand in the layer's way. Stages follow 1F1B: with m micro-batches and p
+launched. Tensor-parallel sums block the layer. Stages follow 1F1B: with m micro-batches and p
 stages, m periods of the fullest stage and (p - 1)/v of a stage to fill and drain, v stages per device (less where a
 schedule puts gradients of weights there); every piece of an interleaved stage is handed over. Replicas exchange
 gradients after the step, or beside the backward pass; states of ZeRO-3 travel beside the layers.
@@ -27,7 +27,7 @@ from densing.efficiency.throughput.table import Runs
 
 
 class Constants(Record, frozen=True):
-    """What a generation of devices reaches.
+    """Constants of a generation of devices.
 
     Parameters
     ----------
@@ -44,10 +44,10 @@ class Constants(Record, frozen=True):
     launch_s : float
         Seconds that a layer's forward pass takes at least, and half of what its backward pass does.
     step_s : float
-        Seconds of a step that no size changes.
+        Seconds of a step that do not depend on its size.
     crossing_s : float
-        What a step of a tensor-parallel ring waits where an eager program drives pipeline and tensor parallelism at
-        once. Known from one source only (nanotron on H100).
+        Wait of a step of a tensor-parallel ring where an eager program combines pipeline and tensor parallelism; known
+        from one source only (nanotron on H100).
     """
 
     products: float
@@ -91,7 +91,7 @@ LOGIT_PASSES_BYTES = 24
 
 
 class Layer(NamedTuple):
-    """Seconds of a layer's modules for one micro-batch, forward and backward, and of what a pass waits for.
+    """Seconds of a layer's modules for one micro-batch, forward and backward, and of a pass's blocking communication.
 
     ``core``: of ``attention`` the scores and what they weight, which selective recomputation does again.
     """
@@ -106,7 +106,7 @@ class Layer(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Seconds of a step, by what they are; they add up to ``step``.
+    """Seconds of a step by part; they add up to ``step``.
 
     ``compute`` holds the tensor-parallel sums that stand in its way; ``fill`` is the pipeline's bubble.
     """
@@ -121,7 +121,7 @@ class Parts(NamedTuple):
 
 
 def step_seconds(runs: Runs, constants: dict[str, Array]) -> Parts:
-    """Return what the steps take.
+    """Return the seconds of steps.
 
     Parameters
     ----------
@@ -139,9 +139,9 @@ def step_seconds(runs: Runs, constants: dict[str, Array]) -> Parts:
 
 
 def layer_seconds(runs: Runs, constants: dict[str, Array]) -> tuple[Layer, Array]:
-    """Return what the modules of a layer take, and what embedding, head and loss take, forward and backward together.
+    """Return the seconds of a layer's modules, and of embedding, head and loss, forward and backward together.
 
-    A layer that its kernels' launches hold up has its modules take so much longer. Recomputation is left out.
+    A launch-bound layer's modules take proportionally longer. Recomputation is left out.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class _Step:
         return Parts(step, compute, runs.parts * head, fill, exchange, optimizer, fixed)
 
     def product(self, rows: Array, inner: Array, columns: Array, *, wide: bool = False) -> Array:
-        """Return what one matrix product takes; ``wide`` ones stay in 16 bits."""
+        """Return the seconds of a matrix product; ``wide`` ones stay in 16 bits."""
         runs = self.runs
         tiles = np.ceil(rows / TILE) * np.ceil(columns / TILE)
         waves = tiles / runs.units
@@ -199,12 +199,12 @@ class _Step:
         return 2 * rows * inner * columns * idle / peak + (moved + np.where(eight, cast, 0)) / self.bandwidth
 
     def products(self, rows: Array, inner: Array, columns: Array) -> tuple[Array, Array]:
-        """Return what a product takes forward, and its two backward."""
+        """Return the seconds of a product forward, and of its two backward."""
         back = self.product(rows, columns, inner) + self.product(inner, rows, columns)
         return self.product(rows, inner, columns), back
 
     def layer(self) -> tuple[Array, Array]:
-        """Return what a layer takes forward and backward, what is recomputed with the latter."""
+        """Return the seconds of a layer forward and backward; recomputation counts as backward."""
         runs, each = self.runs, self.modules()
         forward = each.attention + each.mlp + each.waits
         again = np.select(
@@ -213,14 +213,14 @@ class _Step:
         return forward, each.attention_back + each.mlp_back + each.waits_back + again
 
     def waits(self, attention: Array, mlp: Array) -> Array:
-        """Return what a pass over a layer waits for: sums of the tensor-parallel group, tokens on their way."""
+        """Return the blocking communication of a pass over a layer: tensor-parallel sums and all-to-alls of tokens."""
         runs = self.runs
         count = self.tokens * runs.top * runs.hidden * LOW_BYTES
         routing = np.where(runs.experts > 0, 2 * self.collective("all_to_all", count, runs.ep, runs.tp), 0)
         return self.group_sum(attention) + self.group_sum(mlp) + routing
 
     def modules(self) -> Layer:
-        """Return what the modules of a layer take, their share of a launch that holds them up with it."""
+        """Return the seconds of a layer's modules, with their share of the time that launches add."""
         runs, tokens, tp, width = self.runs, self.tokens, self.runs.tp, self.runs.hidden
         sparse = runs.experts > 0
         ffn = np.where(sparse, runs.expert_ffn, runs.ffn)
@@ -249,7 +249,7 @@ class _Step:
         return Layer(attention + short, back + short_back, mlp + short, mlp_back + short_back, core, waits, waits_back)
 
     def attention(self) -> tuple[Array, Array]:
-        """Return what the core of attention takes forward and backward."""
+        """Return the seconds of the core of attention, forward and backward."""
         runs, c = self.runs, self.constants
         flops = 4 * self.tokens * runs.sequence * runs.hidden / runs.tp
         scores = LOW_BYTES * self.tokens * runs.sequence * runs.heads / runs.tp
@@ -265,7 +265,7 @@ class _Step:
         )
 
     def group_sum(self, beside: Array) -> Array:
-        """Return what a sum over the tensor-parallel group keeps a layer from going on, beside a module at best."""
+        """Return the exposed seconds of a tensor-parallel sum; at best it is hidden beside a module."""
         runs, c = self.runs, self.constants
         whole = self.collective("all_reduce", self.tokens * runs.hidden * LOW_BYTES, runs.tp, 1)
         crossing = (runs.eager > 0) & (runs.pp > 1)
@@ -274,14 +274,14 @@ class _Step:
         return np.where(runs.hidden_sums > 0, exposed, whole) + waited
 
     def head(self) -> Array:
-        """Return what embedding, head and loss take of a micro-batch."""
+        """Return the seconds of embedding, head and loss per micro-batch."""
         runs = self.runs
         columns = runs.vocabulary / runs.tp
         logits = self.tokens * columns * LOGIT_PASSES_BYTES / self.bandwidth
         return 3 * self.product(self.tokens, runs.hidden, columns, wide=True) + logits
 
     def hand_over(self) -> Array:
-        """Return what a stage takes to hand a micro-batch on."""
+        """Return the seconds in which a stage sends a micro-batch on."""
         runs, c = self.runs, self.constants
         count = self.tokens * runs.hidden * LOW_BYTES / np.where(runs.split_sequence > 0, runs.tp, 1)
         outside = runs.devices / runs.pp >= runs.node
@@ -297,7 +297,7 @@ class _Step:
         return (layers * matrices + tables) / runs.tp
 
     def exchange(self, layers: Array, backward: Array, stage: Array) -> Array:
-        """Return what replicas wait for gradients and parameters."""
+        """Return the exposed seconds of exchanging gradients and parameters between replicas."""
         runs, held, n = self.runs, self.held(layers), self.replicas
         gradients, weights = held * runs.gradient_bytes, held * WEIGHT_BYTES
         scattered = self.collective("reduce_scatter", gradients, n, runs.tp)
@@ -319,7 +319,7 @@ class _Step:
         return np.where(runs.zero == 3, sharded, beside) + np.where(runs.cp > 1, around, 0)
 
     def collective(self, op: str, count: Array, n: Array, stride: Array | int) -> Array:
-        """Return what a collective of ``n`` devices takes, each ``stride`` ranks from the next: inside nodes first."""
+        """Return the seconds of a collective of ``n`` devices at a ``stride`` of ranks: inside nodes first."""
         runs, c = self.runs, self.constants
         inside = np.clip(np.floor(runs.node / stride), 1, n)
         nodes = n / inside

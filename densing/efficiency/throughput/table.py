@@ -1,7 +1,7 @@
-"""Tables of measured training runs: what a row says becomes columns of numbers, or a reason why it cannot.
+"""Tables of measured training runs: rows become columns of numbers, or a reason why they cannot.
 
-A table has one row per configuration (:data:`COLUMNS`); of what it does not say, the device's data sheet
-(``devices.csv``) and the software's ways (``stacks.csv``) are assumed. Whatever is assumed is the same for all rows.
+A table has one row per configuration (:data:`COLUMNS`); what it leaves out is taken from the device's data sheet
+(``devices.csv``) and the software's defaults (``stacks.csv``), the same for all rows.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _GBIT = re.compile(r"(?:(\d+) ?x ?)?(\d+(?:\.\d+)?) ?(?:Gb/s|Gbps|Gbit)")
 
 @dataclass(frozen=True)
 class Runs:
-    """Training steps in columns: of every attribute one number per step, arrays of one length.
+    """Training steps in columns: one number per step and attribute.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Runs:
     dp, tp, pp, cp, ep, virtual : array
         Replicas, tensor-parallel devices, stages, devices along the sequence, along the experts; stages per device.
     bubble : array
-        What a schedule leaves of 1F1B's bubble.
+        Bubble of the schedule relative to 1F1B's.
     split_sequence : array
         1 where activations between tensor-parallel regions are split.
     zero : array
@@ -104,9 +104,9 @@ class Runs:
         0 nothing, 1 the core of attention, 2 whole layers, 3 half of what layers compute (FSDP's "selective": single
         operations, or every other layer).
     written, vendor, fused, hidden_gradients, gradient_bytes, eager, logit_bytes, hidden_sums : array
-        Ways of the software: attention writes its scores; is the vendor's kernel; element-wise operations are fused;
-        gradients travel beside the backward pass; bytes per gradient; single operations are driven one by one (the
-        optimizer's too); bytes kept per logit; sums of the tensor-parallel group are hidden.
+        Defaults of the software: attention writes its scores; is the vendor's kernel; element-wise operations are
+        fused; gradients travel beside the backward pass; bytes per gradient; single operations are driven one by one
+        (the optimizer's too); bytes kept per logit; sums of the tensor-parallel group are hidden.
     kept_gradient_bytes, bucket_numbers : array
         Bytes per gradient that stay in memory, and numbers of a bucket of gradients or parameters on its way.
     eight_bits : array
@@ -214,7 +214,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class MeasuredRuns:
-    """A table that was read.
+    """A table of measured runs.
 
     Parameters
     ----------
@@ -222,11 +222,11 @@ class MeasuredRuns:
         Per row ``row_id``, ``source``, ``device`` and ``generation`` (empty where no data sheet is known), ``reason``
         (empty where the row can be expressed), ``status``, ``tokens_per_s`` and ``memory_gb`` (NaN where not measured).
     runs : Runs
-        Of all rows; where a row cannot be expressed its numbers mean nothing.
+        All rows; the numbers of a row that cannot be expressed are meaningless.
     name : str
         Of the file, for messages.
     notes : tuple of Note
-        What was read otherwise than the file has it.
+        What was read differently from how the file states it.
     """
 
     about: pd.DataFrame
@@ -236,7 +236,7 @@ class MeasuredRuns:
 
     @property
     def constants(self) -> list[str]:
-        """Whose constants each row goes by: its generation's, those of eager programs apart."""
+        """The group of constants of each row: its generation, eager programs apart."""
         eager = self.runs.eager > 0
         return [name + EAGER * bool(own and name) for name, own in zip(self.about.generation, eager, strict=True)]
 
@@ -247,7 +247,7 @@ class MeasuredRuns:
 
     @property
     def measured(self) -> Array:
-        """Of those the ones whose speed was measured."""
+        """Usable rows with a measured speed."""
         return self.usable & (self.about.tokens_per_s > 0).to_numpy()
 
 
@@ -269,7 +269,7 @@ def device_names() -> tuple[str, ...]:
 
 
 def framework_names() -> tuple[str, ...]:
-    """Return the frameworks whose ways of running a step are known.
+    """Return the frameworks whose defaults are known.
 
     Examples
     --------
@@ -314,7 +314,7 @@ def evidence_of(name: str) -> tuple[str, str]:
 
 
 def narrow_of(name: str) -> float | None:
-    """Return how many times as fast a device's products of 8 bits are as those of 16, None where it has none.
+    """Return the speed of a device's 8-bit matrix products relative to 16 bits, None where it has none.
 
     Examples
     --------
@@ -349,7 +349,7 @@ def read_runs(source: Path | pd.DataFrame | None = None) -> MeasuredRuns:
     Raises
     ------
     InputError
-        When it cannot be read, lacks a column that is needed, or says a ``row_id`` twice.
+        When it cannot be read, lacks a required column, or repeats a ``row_id``.
 
     Examples
     --------
@@ -387,11 +387,11 @@ class _Reader:
         self.reason = self.reason.mask(pd.Series(which, index=self.cells.index) & (self.reason == ""), reason)
 
     def text(self, column: str) -> pd.Series:
-        """Return a column in small letters."""
+        """Return a column in lower case."""
         return self.cells[column].str.lower()
 
     def number(self, column: str, default: float | Array = np.nan, low: float = 1, whole: bool = True) -> Array:
-        """Return a column of numbers, the default where a cell is empty; a cell that is none is a reason."""
+        """Return a column of numbers, the default where a cell is empty; a cell that is not a number is a reason."""
         cells = self.cells[column]
         values = pd.to_numeric(cells, errors="coerce").astype(float)
         given = cells != ""
@@ -402,7 +402,7 @@ class _Reader:
         return np.where(given & ~bad, values, default)
 
     def word(self, column: str, known: Sequence[tuple[int, str]], remedy: str, hyphens: bool = False) -> Array:
-        """Return the number of the first pattern that is found in each cell; a word that has none is a reason."""
+        """Return the number of the first pattern found in each cell; a word that matches none is a reason."""
         said = self.text(column)
         plain = said.str.replace("[ _]+", "-", regex=True) if hyphens else said
         found = [plain.str.contains(pattern) for _, pattern in known]
@@ -475,7 +475,7 @@ class _Reader:
         }
 
     def layout(self, devices: Array, sequence: Array, layers: Array, stack: pd.DataFrame) -> dict[str, Array]:
-        """Return the split and its schedule; what does not multiply to the devices or the batch is a reason."""
+        """Return the split and its schedule; a split that does not multiply to the devices or the batch is a reason."""
         tp, pp, cp, ep = (self.number(name, 1.0) for name in ("tp", "pp", "cp", "ep"))
         dp = self.number("dp", devices / (tp * pp * cp))
         self.refuse(
@@ -509,7 +509,7 @@ class _Reader:
         }  # fmt: skip
 
     def software(self, stack: pd.DataFrame) -> dict[str, Array]:
-        """Return the ways of the software, and what options change of them."""
+        """Return the software's defaults as changed by the row's options."""
         options, precision = self.text("other_options"), self.text("precision")
         self.refuse(
             ~precision.str.contains(NARROW) & (precision != ""),
@@ -530,7 +530,7 @@ class _Reader:
         }
 
     def machine(self, device: pd.DataFrame, devices: Array) -> dict[str, Array]:
-        """Return the device's figures; the network's as the row says, else as usual for the device."""
+        """Return the device's figures; the network's as the row states, else the device's usual ones."""
         sheet = device.drop(columns=["device", "pattern", "generation", "evidence", "source"]).apply(pd.to_numeric)
         host = np.minimum(self.number("gpus_per_node", sheet.per_node.to_numpy()), devices)
         # NVLink reaches beyond a host where a rack is one domain, whatever a row says of its hosts.

@@ -451,7 +451,15 @@ def run_study(
     score = score_forecast(trend, TrendData.from_density(later), HORIZON_MONTHS) if len(later) else None
     past = PastForecast(last, end.normalize(), score) if score is not None or end < today else None
     try:
-        earlier = backtest(latest.data, seed=options.seed)
+        earlier = cached(
+            lambda: backtest(latest.data, seed=options.seed),
+            Backtest,
+            "backtest",
+            latest.data,
+            options.seed,
+            by=backtest,
+            most=KEPT,
+        )
     except DensingError as error:
         earlier = Backtest(n=0, why=str(error))
     results = [everyone, *([comparison.density] if comparison is not None else [])]

@@ -1,8 +1,8 @@
 """Vintages: the headline recomputed at earlier dates.
 
-At each half-year the catalog is frozen, the joint scale and its reference are fitted on what was known then, and the
-pace
-is XX"""
+At each half-year the catalog is frozen, the joint scale and its reference are fitted to what was known then, and the
+pace is fitted to the densities that they give.
+"""
 
 from __future__ import annotations
 

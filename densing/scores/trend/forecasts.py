@@ -11,7 +11,7 @@ tried first: back-tests ran higher still (docs/adr/0003).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from numbers import Real
@@ -19,11 +19,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtr
 
 from densing.core import Array, DomainError, FitError, InputError
 from densing.scores.fit import GUARD
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, TrendData, doubling_months
 from densing.scores.trend.estimate import TrendResult
+from densing.scores.trend.pace import PaceFit, fit_pace
 from densing.scores.trend.tobit import Headline, fit_headline
 
 MIN_TRAIN = 10
@@ -31,6 +33,8 @@ FURTHEST = pd.Timestamp("2150-01-01")
 """Later than this counts as never."""
 HARDWARE_YEARS = 2.1
 MONTHS_PER_YEAR = DAYS_PER_YEAR / DAYS_PER_MONTH
+SURE = 0.95
+"""Confidence from which on a forecast counts as closer than standing still."""
 
 
 class FitLike(Protocol):
@@ -192,12 +196,12 @@ class ForecastScore:
     record: float
 
 
-def score_forecast(trend: TrendResult, later: TrendData, horizon_months: float) -> ForecastScore | None:
+def score_forecast(trend: TrendResult | FittedTrend, later: TrendData, horizon_months: float) -> ForecastScore | None:
     """Compare the forecast of a frontier with the outcome.
 
     Parameters
     ----------
-    trend : TrendResult
+    trend : TrendResult or FittedTrend
     later : TrendData
         Models released after those of the trend, on the same reference.
     horizon_months : float
@@ -216,13 +220,13 @@ def score_forecast(trend: TrendResult, later: TrendData, horizon_months: float) 
     >>> score_forecast(trend, data.window(since="2024-07-01"), 6).came > 0
     True
     """
-    last = pd.Timestamp(trend.data.released.max())
-    horizon = pd.Timedelta(days=horizon_months * DAYS_PER_MONTH)
-    measured = later.take(later.observed).window(last + pd.Timedelta(days=1), last + horizon)
+    last = float(trend.data.days.max())
+    within = (later.days > last) & (later.days <= last + horizon_months * DAYS_PER_MONTH)
+    measured = later.take(later.observed & within)
     if not len(measured):
         return None
     end = pd.Timestamp(measured.released.max())
-    ahead = (end - last) / pd.Timedelta(days=1)
+    ahead = float(measured.days.max()) - last
     start = Frontier.of(trend)
     drawn = start.records + np.maximum(start.paces, 0.0) * ahead
     lo90, hi90 = np.exp(np.quantile(drawn, [0.05, 0.95]))
@@ -402,7 +406,7 @@ class Frontier:
     paces: Array
 
     @classmethod
-    def of(cls, trend: TrendResult) -> Frontier:
+    def of(cls, trend: TrendResult | FittedTrend) -> Frontier:
         """Read the frontier off a trend."""
         data = trend.data
         densest = int(np.flatnonzero(data.observed)[np.argmax(data.log_density[data.observed])])
@@ -462,6 +466,20 @@ def _stamp(days: float) -> Any:
 
 
 @dataclass(frozen=True)
+class FittedTrend:
+    """What a forecast of the frontier reads of a trend: the models known, the line, and the pace where it was fitted.
+
+    See Also
+    --------
+    TrendResult
+    """
+
+    data: TrendData
+    fit: Headline
+    varying: PaceFit | None
+
+
+@dataclass(frozen=True)
 class Backtest:
     """Forecasts from earlier dates, compared with outcomes.
 
@@ -476,11 +494,15 @@ class Backtest:
     coverage : float
         Observed share inside; a bound counts as outside only if it contradicts the band.
     median_error : float
-        Of observed minus forecast ln(density); above zero where models beat the forecast.
+        Of observed minus forecast ln(density), by the line; above zero where models beat it.
     frontier_error : float
-        Median over cuts of the densest model's ln(density) at the end of the holdout minus its forecast.
+        Median over cuts of the record's ln(density) at the last measured release of the holdout minus
+        :func:`forecast` of it; NaN if no holdout has one.
     standstill_error : float
         The same for a frontier that stays where it is, the benchmark for a forecast.
+    closer : float
+        Confidence that the mean absolute error of :func:`forecast` is below that of a frontier that stays where it is:
+        Student's t on the paired differences, cuts whose holdouts overlap averaged; NaN where too few are left.
     cuts : pandas.DataFrame
         One row per cut: cut, n_train, n_test, doubling_months, coverage, median_error,
         frontier_error, standstill_error.
@@ -493,13 +515,13 @@ class Backtest:
     median_error: float | None = None
     frontier_error: float | None = None
     standstill_error: float | None = None
+    closer: float | None = None
     cuts: pd.DataFrame | None = None
 
     @property
     def beats_standing_still(self) -> bool:
-        """Whether the forecast was closer to the outcome than a frontier that stays where it is."""
-        moved, still = self.frontier_error, self.standstill_error
-        return moved is not None and still is not None and abs(moved) < abs(still)
+        """Whether the forecast was closer to the outcome than a frontier that stays where it is, beyond chance."""
+        return self.closer is not None and self.closer >= SURE
 
 
 def backtest(
@@ -509,19 +531,24 @@ def backtest(
     step_months: float = 3.0,
     level: float = 0.9,
     cluster: str = "family",
+    pace: Callable[..., PaceFit] = fit_pace,
     seed: int = 0,
 ) -> Backtest:
     """Cut at regular dates, fit on what was known, score the models of the following months.
 
-    The band of a single model is the spread of a + b t + s e over draws of the line and of e.
+    The frontier is forecast as :func:`forecast` does, and scored by :func:`score_forecast`. The band of a single model
+    is the spread of a + b t + s e over draws of the straight line and of e.
 
     Parameters
     ----------
     data : TrendData
-        The reference law is the same throughout: this tests the trend, not the reference.
+        The reference law is the same throughout: this tests the trend, not the reference, which
+        :func:`densing.scores.trend.backtest_forecasts` fits anew at every date.
     holdout_months, step_months : float
     level : float
     cluster : {"family", "organisation", "model"}
+    pace : callable
+        Fits the pace of what was known; a second or two per cut.
     seed : int
 
     Raises
@@ -531,8 +558,10 @@ def backtest(
 
     Examples
     --------
+    >>> from functools import partial
     >>> from densing.scores.trend.coverage import Scenario, simulate
-    >>> result = backtest(simulate(Scenario(n=120, families=40, family_sd=0.0, ceilings=None), 2))
+    >>> data = simulate(Scenario(n=120, families=40, family_sd=0.0, ceilings=None), 2)
+    >>> result = backtest(data, pace=partial(fit_pace, chains=2, sweeps=50, burn=20))
     >>> bool(0.8 < result.coverage <= 1)
     True
     """
@@ -551,9 +580,12 @@ def backtest(
             fit = None
         if fit is not None:
             held, error = _held(fit, test, level, seed)
-            record = float(train.log_density[train.observed].max())
-            densest = float(np.max(test.log_density[test.observed], initial=record))
-            gain = max(float(fit.line[1]), 0.0) * min(hold, last - cut)
+            try:
+                varying = pace(train, seed=seed)
+            except FitError:
+                varying = None
+            ahead = (cut + hold - float(train.days.max())) / DAYS_PER_MONTH
+            score = score_forecast(FittedTrend(train, fit, varying), test, ahead)
             cuts.append(
                 {
                     "cut": (EPOCH + pd.Timedelta(days=float(cut))).normalize(),
@@ -562,8 +594,8 @@ def backtest(
                     "doubling_months": doubling_months(fit.slope.slope),
                     "coverage": float(np.mean(held)),
                     "median_error": _median(error),
-                    "frontier_error": densest - (record + gain),
-                    "standstill_error": densest - record,
+                    "frontier_error": math.log(score.came / score.mid) if score else math.nan,
+                    "standstill_error": math.log(score.came / score.record) if score else math.nan,
                 }
             )
             inside.append(held)
@@ -579,8 +611,23 @@ def backtest(
         median_error=_median(np.concatenate(errors)),
         frontier_error=float(table["frontier_error"].median()),
         standstill_error=float(table["standstill_error"].median()),
+        closer=_closer(table, max(1, math.ceil(holdout_months / step_months))),
         cuts=table,
     )
+
+
+def _closer(cuts: pd.DataFrame, overlapping: int) -> float:
+    """Return the confidence that the forecast's mean absolute error is the lower one: Student's t, paired.
+
+    So many consecutive cuts count as one, since they are scored on the same models; NaN for fewer than two of these.
+    """
+    scored = cuts.dropna(subset="frontier_error")
+    gain = scored["standstill_error"].abs() - scored["frontier_error"].abs()
+    means = gain.groupby(np.arange(len(gain)) // overlapping).mean()
+    if len(means) < 2:
+        return math.nan
+    middle, error = float(means.mean()), float(means.sem())
+    return float(stdtr(len(means) - 1, middle / error)) if error else float(middle > 0)
 
 
 def _held(fit: Headline, test: TrendData, level: float, seed: int) -> tuple[Array, Array]:

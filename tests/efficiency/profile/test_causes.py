@@ -199,7 +199,7 @@ def test_what_can_be_won_is_on_the_path_of_the_run_or_of_its_ranks() -> None:
     ]
     apart = _recoverable(ranks, None)  # type: ignore[arg-type]
     assert apart == {"communication": 30, "memcpy": 3, "idle": 45}
-    # Of 45 on the host the device was idle in 12; without records of synchronisation the rest may have been waits for it.
+    # Of 45 on the host the device was idle in 12; without records of synchronisation the rest may have been waits.
     ranks[0].path.notes = (SimpleNamespace(code="no-synchronisation-records"),)
     assert _recoverable(ranks, None) == {"communication": 63, "memcpy": 36, "idle": 45}  # type: ignore[arg-type]
     ranks[0].path.notes = ()

@@ -61,6 +61,16 @@ class Slow:
         self.need, self.until, self.given_up = graph.need, graph.until, set[int]()
         self.slowed = {Kind.COMPUTE: 1 + Fraction(kappa), Kind.COMM: 1 + Fraction(kappa_comm)}
         self.left = [Fraction(t.seconds) for t in tasks]
+        ranks = [set(task.ranks) for task in tasks]
+        self.before = [
+            [n for n in range(number) if tasks[n].stream == task.stream and ranks[n] & ranks[number]]
+            for number, task in enumerate(tasks)
+        ]
+        other = {Kind.COMPUTE: Kind.COMM, Kind.COMM: Kind.COMPUTE}
+        self.slowing = [
+            {n for n in range(len(tasks)) if tasks[n].kind is other.get(task.kind) and ranks[n] & ranks[number]}
+            for number, task in enumerate(tasks)
+        ]
         for number, task in enumerate(tasks):
             if task.kind is Kind.COMPUTE and speed:
                 self.left[number] /= Fraction(min(speed[rank] for rank in task.ranks))
@@ -73,11 +83,9 @@ class Slow:
 
     def is_ready(self, number: int) -> bool:
         task = self.tasks[number]
-        before = [n for n in range(number) if self.tasks[n].stream == task.stream
-                  and set(self.tasks[n].ranks) & set(task.ranks)]  # fmt: skip
         completed = [n for n in set(task.after) if n in self.end and n not in self.given_up]
         enough = len(completed) >= self.need[number] if number in self.need else set(task.after) <= self.end.keys()
-        return enough and all(n in self.end for n in before)
+        return enough and all(n in self.end for n in self.before[number])
 
     def close(self) -> bool:
         """End and ready whatever can be now; say whether anything could."""
@@ -110,10 +118,8 @@ class Slow:
         return granted
 
     def rate(self, number: int) -> Fraction:
-        task = self.tasks[number]
-        other = {Kind.COMPUTE: Kind.COMM, Kind.COMM: Kind.COMPUTE}.get(task.kind)
-        beside = any(self.tasks[n].kind is other and set(self.tasks[n].ranks) & set(task.ranks) for n in self.running())
-        return 1 / self.slowed[task.kind] if beside else Fraction(1)
+        beside = self.slowing[number].intersection(self.running())
+        return 1 / self.slowed[self.tasks[number].kind] if beside else Fraction(1)
 
     def run(self) -> tuple[list[float], list[float]] | None:
         """Beginnings and ends; None where a task waits for ever."""

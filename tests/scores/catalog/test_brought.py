@@ -115,6 +115,7 @@ def test_any_rows_are_the_same_in_every_form(tmp_path: Path, rows: list[tuple[st
             pd.testing.assert_frame_equal(other, mine)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(SIZES, SIZES, SCORES), min_size=1, max_size=3))
 def test_any_runs_of_a_fit_are_the_same_in_every_form(tmp_path: Path, rows: list[tuple[int, int, float]]) -> None:
     frame, law = pd.DataFrame(rows, columns=["params", "tokens", "loss"]), densing.get_law("chinchilla")

@@ -155,8 +155,8 @@ def test_hostile_names_are_names() -> None:
     assert "Joint scale of 10 models" in repr(scale)
 
 
-def test_baskets_weigh_skills_alike_and_benchmarks_within() -> None:
-    scale = fit_joint(toy_cells(), chains=1, sweeps=60, burn=30, draws=30)
+def test_baskets_weigh_skills_alike_and_benchmarks_within(pooled: JointScale) -> None:
+    scale = pooled
     general = scale.basket(GENERAL)
     assert sum(general.weights.values()) == pytest.approx(1) and sum(general.traits.values()) == pytest.approx(1)
     # Six benchmarks, b0 and b4 of knowledge, b1 and b5 of reasoning, one of mathematics and of code.
@@ -273,7 +273,7 @@ def test_one_model_at_the_floor_has_an_interval_that_is_open_downwards() -> None
 
 def test_one_evaluator_has_no_offsets() -> None:
     rows = toy_cells().table.query("evaluator == 'first'")
-    assert fit_joint(Cells(rows, toy_cells().dropped), chains=1, sweeps=60, burn=30, draws=30).offsets().empty
+    assert fit_joint(Cells(rows, toy_cells().dropped), chains=1, sweeps=12, burn=8, draws=12).offsets().empty
 
 
 def test_options_and_cells_that_make_no_chain_are_refused() -> None:

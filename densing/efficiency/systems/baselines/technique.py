@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Sequential(Planned):
-    """Blocking tensor-parallel sums; gradients exchanged in buckets once the whole backward pass is done."""
+    """Blocking tensor-parallel sums; gradients exchanged in buckets after the whole backward pass."""
 
     name = "sequential"
     role = "baseline"
     summary = "every communication blocks: tensor-parallel sums after each module, gradients after the backward pass"
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
-        """Return buckets that wait for the end of the backward pass."""
+        """Return buckets that are exchanged after the backward pass."""
         return partial(Buckets, bucket_mb=knobs["bucket_mb"], early=False)
 
 

@@ -1,4 +1,4 @@
-"""DDP: gradients averaged bucket by bucket while the backward pass goes on."""
+"""DDP: gradients averaged bucket by bucket during the backward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from densing.efficiency.parallel import Flat, Link, Waiting, comm, number
 
 
 class DDP:
-    """torch's ``DistributedDataParallel``, with its reductions over our link and its wait where it can be seen.
+    """torch's ``DistributedDataParallel``, with its reductions over our link and its wait measurable.
 
     torch waits for its buckets inside the backward pass, in C++, where neither clock nor trace of gloo show it. Here
     a hook starts the reduction of a bucket, the gradients being views of it, and :meth:`backward` waits for the
@@ -36,7 +36,7 @@ class DDP:
         number, 25 too, is for all of them.
     group : ProcessGroup, optional
     waiting : callable
-        Gives a context put around every wait.
+        Returns a context manager for every wait.
     link : Link, optional
         Instead of the group's: the end of a virtual rank, over which the gradients travel in one piece, because torch's
         buckets know process groups only.
@@ -44,7 +44,7 @@ class DDP:
     Attributes
     ----------
     model : torch.nn.Module
-        To call in the forward pass, instead of the model that was given.
+        The model to call in the forward pass instead of the user's.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ def fastest_bucket(
     repeats: int = 3,
     group: dist.ProcessGroup | None = None,
 ) -> float | None:
-    """Return the size of DDP's buckets with which a forward and a backward pass take least time.
+    """Return the bucket size with the fastest forward and backward pass.
 
     All ranks must call it. A size's time is the median of its repeats on the slowest rank; the model is left as it is.
 

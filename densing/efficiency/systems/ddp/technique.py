@@ -18,7 +18,7 @@ BUCKETS_MB: tuple[float | None, ...] = (None, 0.5, 1.0, 2.0, 4.0, 8.0, 64.0)
 
 
 class Ddp(DataParallelRun, Replicated):
-    """Buckets of gradients, all-reduced on a stream of their own while the backward pass goes on."""
+    """Buckets of gradients, all-reduced on a stream of their own during the backward pass."""
 
     name = "ddp"
     role = "baseline"
@@ -38,7 +38,7 @@ MOST_BUCKETS = 5000
 
 
 class TunedDdp(DataParallelRun, Replicated):
-    """DDP with the buckets that suit model and link best."""
+    """DDP with the fastest bucket size for model and link."""
 
     name = "ddp-tuned"
     role = "baseline"
@@ -48,7 +48,7 @@ class TunedDdp(DataParallelRun, Replicated):
     knobs: tuple[Knob, ...] = ()
 
     def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
-        """Return the plan of the size whose steady step takes least."""
+        """Return the plan of the bucket size with the shortest steady step."""
         settle(self.name, self.knobs, knobs)
         self.check(workload)
         # Small buckets of a large model would be hundreds of thousands of tasks.
@@ -58,7 +58,7 @@ class TunedDdp(DataParallelRun, Replicated):
         return min(plans, key=lambda plan: measure(plan, cluster).step_s)
 
     def method(self, replica: Replica, **knobs: Any) -> Method:
-        """Return DDP with the size whose passes take least here."""
+        """Return DDP with the bucket size that is fastest on this machine."""
         from densing.efficiency.systems.ddp.run import DDP, fastest_bucket
 
         return replica.wrap(DDP, bucket_mb=fastest_bucket(replica.model, replica.loss, BUCKETS_MB), **knobs)

@@ -1,4 +1,4 @@
-"""Clients and a server: tau local steps, then the difference goes through a codec, and the weighted mean moves all.
+"""Clients and a server: tau local steps, then the weighted mean of the encoded differences updates all clients.
 
 .. code-block:: python
 
@@ -43,7 +43,7 @@ from densing.efficiency.parallel import (
 
 
 def home(rank: int, ranks: int, clients: int) -> range:
-    """Return the clients that train on a rank, one of them in each round.
+    """Return the clients of a rank, one of which trains in each round.
 
     Raises
     ------
@@ -73,9 +73,9 @@ class Federated(Rounds):
     exchange packets and compute its sum, each the same. Packets of a codec that ``adds`` are summed on the way (an
     all-reduce; FedFT's server likewise adds in frequency space and never inverts), others are gathered.
 
-    Ranks are as many as take part in a round. With more ``clients`` each rank is home to equally many, and in every
-    round one of them, drawn by chance, trains there: a sample without replacement, in which every client is equally
-    likely. Which one it is says :attr:`client`; its data is the caller's affair. The optimizer's state stays with the
+    One client per rank takes part in a round. With more ``clients`` each rank hosts equally many, and in every round
+    one of them, drawn at random, trains there: a sample without replacement, in which every client is equally likely.
+    :attr:`client` names it; the caller provides its data. The optimizer's state stays with the
     rank from round to round, as with :class:`~densing.efficiency.systems.LocalSGD`.
 
     What a codec does not send is dropped, as in the publications: a client may not be drawn again for long.
@@ -91,13 +91,13 @@ class Federated(Rounds):
         Makes the codec of a tensor; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
         are sent as they are.
     mu : float
-        Pull towards the server's weights; 0 is FedAvg.
+        Weight of the proximal term; 0 is FedAvg.
     clients : int, optional
-        In all, a multiple of the ranks; as many as ranks by default.
+        Total number, a multiple of the ranks; one per rank by default.
     parts : bool
         For who reads the data: each client has a part of its own.
     seed : int
-        Of the draw.
+        Seeds the draw of clients.
 
     Attributes
     ----------
@@ -302,7 +302,7 @@ class TopKDelta(Federated):
 
 
 class Int8Delta(Federated):
-    """Differences in a byte an element.
+    """Differences at one byte per element.
 
     Parameters
     ----------
@@ -315,7 +315,7 @@ class Int8Delta(Federated):
 
 
 class Leading(Codec):
-    """The first entries of a tensor as it lies: the rule ``prefix`` without the transform, to see what that gives."""
+    """The first entries of a tensor: the rule ``prefix`` without the transform, as a control."""
 
     adds = True
 
@@ -340,7 +340,7 @@ class Leading(Codec):
 
 
 class WholeModel(Federated):
-    """Sends the weights themselves through the codec, not what a round has changed of them."""
+    """Sends the weights themselves through the codec instead of their change in a round."""
 
     def _end_round(self) -> None:
         self.anchor.zero_()

@@ -1,4 +1,4 @@
-"""Where to cut a chain of layers over devices in a row: a step, or its slowest stage or edge, as short as can be.
+"""Optimal cuts of a chain of layers over a row of devices: least step, or least maximum over stages and edges.
 
     stage i, layers k to l:  sum(work[k:l]) / speed[i]      edge i, cut before layer l:  crossing[i, l]
 
@@ -24,7 +24,7 @@ Float = NDArray[np.float64]
 
 
 class Cuts(NamedTuple):
-    """Where a chain is cut, and what comes of it.
+    """Cuts of a chain and their times.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ def every_cut(
     need: ArrayLike | None = None,
     room: float = math.inf,
 ) -> list[Cuts]:
-    """Return what each way to cut comes to that fits, one after the other: the judge of :func:`best_cuts`.
+    """Yield the times of all cuts that fit: the brute-force reference for :func:`best_cuts`.
 
     Examples
     --------
@@ -156,7 +156,7 @@ def every_cut(
 def cut_at(
     first: Sequence[int], work: Sequence[float], speed: Sequence[float], crossing: ArrayLike | None = None
 ) -> Cuts:
-    """Return what given cuts come to, whatever memory they need.
+    """Return the times of given cuts, regardless of memory.
 
     Examples
     --------

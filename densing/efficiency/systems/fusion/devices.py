@@ -1,4 +1,4 @@
-"""Which devices are near to each other, and in what order a pipeline goes through them.
+"""Communities of well-connected devices, and the order in which a pipeline passes through them.
 
 Source: FusionLLM (OP-Fence), arXiv 2410.12707, reconstructed from summaries: communities of the bandwidth graph, one
 after the other, so that slow links are crossed least. The paper's communities are Louvain's; ours are cut where the
@@ -24,7 +24,7 @@ MOST_TRIED = 7
 
 
 def communities(bandwidth: Matrix) -> list[list[int]]:
-    """Return the groups of devices that are near to each other.
+    """Return the communities of well-connected devices.
 
     Devices are joined along the fastest tree over all of them (single linkage). Of the bandwidths of that tree in
     falling order, the largest fall parts the groups; a single group where none is by a factor of :data:`GAP`.

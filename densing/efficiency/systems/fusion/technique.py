@@ -1,9 +1,8 @@
 """FusionLLM: a pipeline cut for unequal devices at several sites, whose slow edges are compressed.
 
-Communities of devices that are near to each other come one after the other (OP-Fence), the chain of layers is cut so
-that a step is as short as can be, and every edge keeps the share of activations and gradients that
-its slowness asks for (AdaTopK). The operators' graph is the chain of layers: all of a transformer's activations weigh
-the same, so where a cut falls changes no edge.
+Communities of well-connected devices follow one another (OP-Fence), the chain of layers is cut for the shortest step,
+and slower edges keep a smaller share of activations and gradients (AdaTopK). The operators' graph is the chain of
+layers: all of a transformer's activations have the same size, so the place of a cut changes no edge.
 
 Source: Tang et al., arXiv 2410.12707; abstract first-hand, formulas reconstructed from summaries.
 """
@@ -46,7 +45,7 @@ ORDERS = ("fitted", "numbered", "random")
 
 
 class Placement(NamedTuple):
-    """Which layers are where, and what is sent between them.
+    """Layers of each stage, and the compression between stages.
 
     Attributes
     ----------
@@ -56,7 +55,7 @@ class Placement(NamedTuple):
         By edge: the share of activations and gradients that is kept; 1 sends all, without indices.
     edges : tuple of Edge
     reckoned_s : float
-        A step by the reconstructed formula, there and back; what is reported is simulated, not reckoned.
+        Seconds of a step, forward and backward, by the reconstructed formula; reported times are simulated instead.
     """
 
     workload: Workload

@@ -1,4 +1,4 @@
-"""Tables that stay in the host's memory: rows are gathered by the processor, or read directly by the device.
+"""Tables in the host's memory: rows are gathered by the processor, or read directly by the device.
 
 Source: Min et al., VLDB 2021, arXiv 2103.03330; ``K-Wu/pytorch-direct_dgl``, and of DGL
 ``IndexSelectMultiKernelAligned``.

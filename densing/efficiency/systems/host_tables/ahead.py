@@ -1,4 +1,4 @@
-"""Two buffers that one process fills while another computes on what is in them."""
+"""Double buffering: one process fills a buffer while another computes on the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 class Batch(NamedTuple):
-    """What a step computes on; rows and blocks are views of a buffer.
+    """Input of a step; rows and blocks are views of a buffer.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     rows : float32 (n, width)
     blocks : tuple of Block
     sample_s, gather_s : float
-        What finding out which rows took, and gathering them.
+        Seconds of sampling and of gathering.
     """
 
     nodes: NDArray[np.int64]
@@ -120,16 +120,16 @@ class Ahead:
     Parameters
     ----------
     load : callable
-        Gives the task; called in that process, which has its own copy, so it must be importable.
+        Returns the task; called in that process, which has its own copy, so it must be importable.
     sizes : Sizes
     seeds, seed, steps : int
     cores : frozenset of int
-        The processors it may run on; those of this process when empty.
+        Processors it may run on; those of this process when empty.
 
     Raises
     ------
     RuntimeError
-        When the process has ended too early; its own words are in the log.
+        When the process ended early; its log has the error.
     """
 
     def __init__(

@@ -92,7 +92,7 @@ class Block(NamedTuple):
 
 
 class Neighbourhood(NamedTuple):
-    """What a step computes on.
+    """Input of a step.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ def draw_neighbourhood(
 
 
 class Task(NamedTuple):
-    """A graph, a table with a row per node, and what is to be learned.
+    """A graph, a table with a row per node, and the labels to learn.
 
     Attributes
     ----------

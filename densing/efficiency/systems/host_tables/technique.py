@@ -1,4 +1,4 @@
-"""Four ways for a device to get at the rows of a table, as plans over the streams host, pcie and compute."""
+"""Four ways for a device to access the rows of a table, as plans over the streams host, pcie and compute."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Stages(NamedTuple):
 
 
 class TableTechnique(BuiltIn):
-    """A way for a device to get at rows of a table."""
+    """A way for a device to access rows of a table."""
 
     role = "loading"
     paper = "Min et al., VLDB 2021, arXiv 2103.03330"
@@ -124,7 +124,7 @@ class TableTechnique(BuiltIn):
         return Plan(graph, 1, warmup, steps, held)
 
     def stages(self, workload: Gather, cluster: Cluster, knobs: Mapping[str, Any]) -> Stages:
-        """Return what the stages of a step take."""
+        """Return the seconds of a step's stages."""
         raise NotImplementedError
 
     def parameters(self, workload: Gather) -> tuple[int, int]:
@@ -177,7 +177,7 @@ def _pipeline(stages: Stages, overlap: bool, synchronous: bool, steps: int) -> G
 
 
 class DeviceTable(TableTechnique):
-    """The rival where it fits: the table in the device's memory."""
+    """The alternative where it fits: the table in the device's memory."""
 
     name = "device-table"
     summary = "the table is kept in the device's memory, if it fits: nothing is fetched"

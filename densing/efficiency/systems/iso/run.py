@@ -1,4 +1,4 @@
-"""ISO for real: the sum of one part of the sequence is under way while the other part computes."""
+"""ISO for real: the sum of one part of the sequence overlaps the computation of the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from densing.efficiency.parallel import Attention, Block, Call, Exchange, Residu
 
 
 class Interleaved(Schedule):
-    """The sum of one part of the sequence is under way while the other part computes.
+    """The sum of one part of the sequence overlaps the computation of the other.
 
     Source: Xiao and Su, arXiv 2409.11155.
 

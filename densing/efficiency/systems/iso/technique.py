@@ -141,7 +141,7 @@ class Iso(TensorParallelRun, Sliced):
 
 
 def best_share(workload: Workload, cluster: Cluster) -> float:
-    """Return the share of the first part with which two layers take least.
+    """Return the share of the first part for which two layers are fastest.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The ladder for real: a sum is under way while the next module computes."""
+"""Ladder-Residual for real: a module's sum overlaps the next module's computation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from densing.efficiency.parallel import Schedule
 
 
 class Late(Schedule):
-    """A module's sum is under way while the next module computes.
+    """A module's sum overlaps the next module's computation.
 
     Source: Zhang et al., arXiv 2501.06589.
 

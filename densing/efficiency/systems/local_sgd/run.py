@@ -1,4 +1,4 @@
-"""LocalSGD and SlowMo around a model and its optimizer: rounds whose average is waited for."""
+"""LocalSGD and SlowMo around a model and its optimizer: rounds with a blocking average."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from densing.efficiency.parallel import Link, Rounds, Waiting, number
 
 
 class LocalSGD(Rounds):
-    """Average parameters after every ``tau`` steps, and wait for it.
+    """Average parameters after every ``tau`` steps, blocking.
 
     Source: Stich, "Local SGD Converges Fast and Communicates Little", arXiv 1805.09767, algorithm 1.
 

@@ -50,7 +50,7 @@ class LocalSgd(Local):
         return partial(Averaged, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"])
 
     def method(self, replica: Replica, **knobs: Any) -> Method:
-        """Return the optimizer that averages now and then."""
+        """Return the optimizer that averages every ``tau`` steps."""
         from densing.efficiency.systems.local_sgd.run import LocalSGD
 
         return replica.wrap(LocalSGD, **knobs)

@@ -1,4 +1,4 @@
-"""What can be chosen for a request: where the model is left, where it is handed over, in how many bits."""
+"""Choices for a request: exit layer, cut, and bits of the state sent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Actions(NamedTuple):
     labels: tuple[str, ...]
 
     def seconds(self, bandwidth: Array, load: Array, latency_s: float = 0.0) -> Array:
-        """Return what each choice takes: (n,) for one bandwidth and load, (..., n) for several.
+        """Return the seconds of each choice: (n,) for one bandwidth and load, (..., n) for several.
 
         ``load`` times the device's seconds, bytes over the bandwidth (bytes per second), the server's seconds.
 

@@ -1,4 +1,4 @@
-"""Bandwidth over time, and how busy the device is: a two-state channel, or what somebody recorded."""
+"""Bandwidth and load of the device over time: a two-state channel, or a recording."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ TRACE = Table(
 
 @dataclass(frozen=True)
 class Markov:
-    """A link that is good or bad for a while, and a device that others use now and then.
+    """A two-state Markov link, and a device that others use at times.
 
     Parameters
     ----------
     good_mbit, bad_mbit : float
         Median bandwidths, 10^6 bits per second.
     stay : float
-        Probability that the next request finds the link as the last one did.
+        Probability that the link's state stays the same for the next request.
     spread : float
         Standard deviation of ln bandwidth within a state.
     busy : float
@@ -83,7 +83,7 @@ class Markov:
 
 
 class Conditions(NamedTuple):
-    """What requests find: bytes per second and the device's load, each (episodes, steps)."""
+    """Conditions of requests: bytes per second and the device's load, each (episodes, steps)."""
 
     bandwidth: Array
     load: Array
@@ -91,7 +91,7 @@ class Conditions(NamedTuple):
 
 @dataclass(frozen=True)
 class Recorded:
-    """Bandwidths that somebody recorded, one per request; episodes are parts of it.
+    """Recorded bandwidths, one per request; episodes are parts of the recording.
 
     Parameters
     ----------

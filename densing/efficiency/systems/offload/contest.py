@@ -1,4 +1,4 @@
-"""Policies beside each other on the same requests, and which of them to take."""
+"""Comparison of policies on the same requests, and a recommendation."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Contest:
-    """What came of each policy.
+    """Results of each policy.
 
     Parameters
     ----------
     rewards : mapping of str to float (seeds, traces)
         Mean reward of each policy; of one that draws nothing all rows are the same.
     latencies : mapping of str to float
-        95 % of all requests took no longer.
+        95 % quantile of the latency.
     late : mapping of str to float
         Share of requests that missed the deadline.
     shares : mapping of str to float (n,)
@@ -83,7 +83,7 @@ def hold_contest(
     traces: int = 10, seeds: int = 5, updates: int = 3000, level: float = 0.95, seed: int = 0,
     progress: Callable[[str, float], None] = lambda _label, _share: None,
 ) -> Contest:  # fmt: skip
-    """Let policies serve the same requests.
+    """Compare policies on the same requests.
 
     Those that learn (``sac-d``, ``expected``, the fixed ones) learn from 64 episodes of 200 requests; all are then
     tried on other ones. What is fixed is the same for every seed, the actor is trained once for each.
@@ -103,7 +103,7 @@ def hold_contest(
         Of intervals.
     seed : int
     progress : callable
-        Told what is being done, and the share of it.
+        Called with a label and the share done.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A language model of transformers in two halves, and what each of its layers takes."""
+"""A language model of transformers in two halves, and the seconds of its layers."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def layer_seconds(
     halves: Halves, tokens: int, *, threads: int, repeats: int = 7,
     progress: Callable[[float], None] = lambda _share: None,
 ) -> tuple[tuple[float, ...], tuple[float, float]]:  # fmt: skip
-    """Return what each layer takes, and embedding and head: medians over passes.
+    """Return the seconds of each layer, and of embedding and head: medians over passes.
 
     Parameters
     ----------

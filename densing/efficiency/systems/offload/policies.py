@@ -1,4 +1,4 @@
-"""Who decides: enumeration at the bandwidth that is, that was or that may follow, fixed choices, chance, an actor."""
+"""Policies: enumeration at the present, last or expected bandwidth, fixed choices, a random choice, an actor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BINS, FOLLOWERS = 12, 64
 
 
 class Played(NamedTuple):
-    """What came of a policy: rewards, latencies and choices, each (episodes, steps)."""
+    """Results of a policy: rewards, latencies and choices, each (episodes, steps)."""
 
     reward: Array
     latency: Array
@@ -58,12 +58,12 @@ def play(policy: Policy, requests: Requests) -> Played:
 
 
 def oracle(requests: Requests, view: View) -> np.ndarray:
-    """Choose what is worth most at the bandwidth that the request will find."""
+    """Choose the highest reward at the bandwidth that the request will find."""
     return requests.worth(view, view.bandwidth).argmax(1)
 
 
 def last(requests: Requests, view: View) -> np.ndarray:
-    """Choose what is worth most at the last bandwidth."""
+    """Choose the highest reward at the last bandwidth."""
     return requests.worth(view, view.history[:, -1]).argmax(1)
 
 

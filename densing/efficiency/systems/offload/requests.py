@@ -1,4 +1,4 @@
-"""Requests that come one after another, wait for the device, the link and the server, and are paid for what they get.
+"""Requests that queue for device, link and server, and their rewards.
 
 Source: for exits, cuts and bits chosen by discrete soft actor-critic, Niu, Teng, Han and Zou, arXiv 2201.02968 (its
 abstract; state, reward and network sizes are in no readable source: these are ours).
@@ -24,7 +24,7 @@ LONGEST = 10.0
 
 @dataclass(frozen=True)
 class Service:
-    """What is promised of a request, and what it is worth.
+    """Service level of a request, and its reward.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Service:
 
 
 class View(NamedTuple):
-    """What is known when a request comes: bandwidths and loads of (episodes,) requests.
+    """State known when a request arrives: bandwidths and loads of (episodes,) requests.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class View(NamedTuple):
 
 
 class Requests:
-    """Episodes of requests, side by side; a choice is felt by those that come after.
+    """Episodes of requests, side by side; a choice affects later requests.
 
     Device, link and server each serve one request at a time, in their order; a request goes through all three.
 

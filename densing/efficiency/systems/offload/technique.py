@@ -1,4 +1,4 @@
-"""SAC-d: a request is computed on a device up to a layer, handed over in few bits, and finished on a server."""
+"""SAC-d: a request is computed on a device up to a layer, sent on in few bits, and finished on a server."""
 
 from __future__ import annotations
 

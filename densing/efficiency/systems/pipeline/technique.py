@@ -1,4 +1,4 @@
-"""The plan of a pipeline, with whatever is sent between its stages."""
+"""The plan of a pipeline, with the compression between its stages."""
 
 from __future__ import annotations
 

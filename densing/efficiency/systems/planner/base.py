@@ -92,7 +92,7 @@ class Planned(BuiltIn):
         )
 
     def check(self, workload: Workload) -> None:
-        """Refuse a workload that it has nothing to do with."""
+        """Refuse a workload that the technique does not apply to."""
         if not isinstance(workload, Workload):
             kind = type(workload).__name__
             raise InputError(f"{self.name}: plans steps of a transformer, but the workload is {kind}; give a Workload")
@@ -117,15 +117,15 @@ class Planned(BuiltIn):
         return Blocking()
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
-        """Return how the replicas come to agree."""
+        """Return the exchange between replicas."""
         return partial(Buckets, bucket_mb=knobs["bucket_mb"]) if "bucket_mb" in knobs else Exchange
 
     def collectives(self, knobs: Mapping[str, Any]) -> Maker:
-        """Return who turns collectives into tasks."""
+        """Return the provider of collectives, which turns them into tasks."""
         return CostModel
 
     def edges(self, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> Sequence[Edge]:
-        """Return what becomes of activations and gradients between stages; they are sent as they are when empty."""
+        """Return the compression of activations and gradients between stages; none when empty."""
         return ()
 
     def window(self, knobs: Mapping[str, Any]) -> tuple[int, int]:
@@ -225,7 +225,7 @@ PIECE = Knob("bucket_mb", 25.0, "bucket size, MiB, where tensor-parallel groups 
 
 
 class Rounds(Exchange):
-    """Every ``tau`` steps the replicas agree.
+    """Replicas synchronise every ``tau`` steps.
 
     Parameters
     ----------
@@ -447,7 +447,7 @@ def merged(graph: Graph) -> Graph:
     """Return the graph with neighbouring computations of a rank joined, where no other task waits between them.
 
     When anything begins and ends stays as it was, contention included; a phase of a step keeps its name, its modules
-    lose theirs. A graph with rules for who comes late stays whole: half a computation may be given up.
+    lose theirs. A graph with rules for late tasks stays whole: half a computation may be given up.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Who turns a collective into tasks: the cost model, or a synthesiser of schedules."""
+"""Providers of collectives, which turn them into tasks: the cost model, or a synthesiser of schedules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Collectives(Protocol):
 
 
 class Use(NamedTuple):
-    """What a group communicates beside.
+    """Concurrent communication of a group.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ AT_ONCE = 2
 
 
 class CostModel:
-    """Collectives that take what :func:`densing.efficiency.simulation.costs.collective_seconds` says.
+    """Collectives with the seconds of :func:`densing.efficiency.simulation.costs.collective_seconds`.
 
     Where the cluster's collectives are ``pipelined``, that share of the latency is a task of its own, which holds up
     only the collective after the next: bytes follow one another on the wire, waiting for an answer does not occupy it.
@@ -112,7 +112,7 @@ class CostModel:
         return done
 
     def seconds(self, op: str, count: float, real: tuple[int, ...]) -> float:
-        """Return what a collective takes."""
+        """Return the seconds of a collective."""
         return self._cost(collective_seconds, op, count, real)
 
     def place(

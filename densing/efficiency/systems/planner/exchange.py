@@ -45,7 +45,7 @@ class Pass:
         self.modules = stage.modules if phase == "forward" else stage.modules[::-1]
 
     def seconds(self, module: Module, piece: Piece = WHOLE) -> float:
-        """Return what this pass takes over a module, or a piece of its tokens."""
+        """Return the seconds of this pass over a module, or over a piece of its tokens."""
         return module_seconds(self.stage.workload, self.stage.device, module, self.phase, piece)
 
     def compute(
@@ -77,7 +77,7 @@ class Pass:
         return done
 
     def _route(self, name: str, module: Module, after: Event) -> Event:
-        """Add what takes tokens to their experts, or back; what is recomputed goes there and back once more."""
+        """Add the all-to-all of tokens to their experts, or back; recomputation repeats both."""
         for _ in range(2 if self.recomputes(module) else 1):
             after = self.stage.collective(name, "all_to_all", module.routed, "ep", after)
         return after
@@ -187,7 +187,7 @@ class Exchange:
         """Take notice of a pass."""
 
     def before(self, run: Pass, module: Module) -> Event:
-        """Return what a module must wait for."""
+        """Return the events that a module waits for."""
         gate, self.gate = self.gate, NOTHING
         return gate
 

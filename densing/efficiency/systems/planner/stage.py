@@ -1,4 +1,4 @@
-"""A stage of a plan in the making: events, what a rank computes and for how long, and whom its ranks exchange with.
+"""A stage of a plan: events, the computation of a rank and its seconds, and the groups of its ranks.
 
 Ranks are numbered tensor-parallel first, then data-parallel, then by pipeline stage, so that the groups that exchange
 most are closest. Equal ranks are simulated as one per stage; where a cluster's ranks differ in speed, or are late, all
@@ -84,7 +84,7 @@ def tokens(workload: Workload) -> float:
 
 
 def module_seconds(workload: Workload, device: Device, module: Module, phase: str, piece: Piece = WHOLE) -> float:
-    """Return what a pass over a module takes on one rank.
+    """Return the seconds of a pass over a module on one rank.
 
     A piece of the tokens moves all weights, and of the scores of causal attention it computes the square's difference:
     later tokens attend to more. A backward pass computes once more what was not kept.
@@ -133,7 +133,7 @@ def product_share(workload: Workload, module: Module, phase: str) -> float:
 
 
 class Edge(NamedTuple):
-    """What becomes of activations and gradients between two neighbouring stages.
+    """Compression of activations and gradients between two neighbouring stages.
 
     Attributes
     ----------

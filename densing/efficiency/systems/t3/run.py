@@ -1,4 +1,4 @@
-"""T3's overlap in software: the sum of a tile is under way while the next tile is computed."""
+"""T3's overlap in software: the sum of a tile overlaps the computation of the next."""
 
 from __future__ import annotations
 
