@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from densing.core import Card, InputError, Note, Readable, formatting, once, plain
 from densing.efficiency.profile.causes import Cause, find_causes
 from densing.efficiency.profile.joint import JointProfile, join_ranks
+from densing.efficiency.profile.listing import ranks_listing
 from densing.efficiency.profile.rank import (
     WAIT_COLUMNS,
     Figures,
@@ -130,8 +131,13 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         facts = {label: f"{value:.3g} %" for label, value in known.items() if isinstance(value, float)}
         if self.causes:
             facts["worst cause"] = self.causes[0].code
-        columns = ["rank", "window_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "exposed_pct", "overlap_pct"]
-        return Card(f"Profile of {self.counted}, window {self.window}", facts, self.table()[columns], self.notes)
+        title = f"Profile of {self.counted}, window {self.window}"
+        return Card(title, facts, ranks_listing(self, len(self.ranks)), self.notes)
+
+    @property
+    def per(self) -> str:
+        """What times are given per: a step, or a rank's window where no step is marked."""
+        return "per step" if self.figures["steps"] else "per rank"
 
     @property
     def counted(self) -> str:

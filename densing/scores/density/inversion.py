@@ -29,6 +29,7 @@ from scipy.special import ndtr
 
 from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, formatting, named_stream
 from densing.scores.catalog import size_intervals
+from densing.scores.density.listing import density_listing
 from densing.scores.density.sentences import density_sentences
 from densing.scores.fit import GUARD, get_loss
 from densing.scores.references import Reference, family_names, get_family
@@ -183,7 +184,6 @@ class DensityResult(Readable):
 
     def card(self) -> Card:
         """Return what is shown: status counts and who measured, then the models."""
-        columns = ["model", "released", "n_params", "score", "n_eff", "density", "density_lo", "density_hi", "status"]
         reference = self.reference
         status = ", ".join(f"{count} {name}" for name, count in self.table["status"].value_counts().items())
         facts = {"status": status or "no model", "reference measured by": reference.evaluator}
@@ -191,7 +191,7 @@ class DensityResult(Readable):
         if interval:
             facts["interval"] = ", ".join(interval)
         title = f"Densities of {formatting.plural(len(self), 'model')} on {reference.name}, {reference.benchmark}"
-        return Card(title, facts, self.table[columns], self.notes)
+        return Card(title, facts, density_listing(self.table, title), self.notes)
 
 
 def estimate_density(

@@ -57,6 +57,11 @@ from .forecasts import score_forecast as score_forecast
 from .forecasts import when as when
 from .front import Front as Front
 from .front import fit_front as fit_front
+from .listing import FAMILIES as FAMILIES
+from .listing import MONTHS as MONTHS
+from .listing import MONTHS_INTERVAL as MONTHS_INTERVAL
+from .listing import YEAR as YEAR
+from .listing import YEAR_INTERVAL as YEAR_INTERVAL
 from .pace import PRIORS as PRIORS
 from .pace import PaceFit as PaceFit
 from .pace import fit_pace as fit_pace
