@@ -323,9 +323,10 @@ def numeric(
     hint: str = "",
     minor: bool = False,
     optional: bool = False,
+    short: str = "",
 ) -> Field:
     """Return a column that shows one figure of a row and sorts by it."""
-    return Field(title, column(key, show), key, hint=hint, minor=minor, optional=optional)
+    return Field(title, column(key, show), key, hint=hint, minor=minor, optional=optional, short=short)
 
 
 def times(title: str, key: str, hint: str = "", minor: bool = False) -> Field:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from densing.efficiency.systems import COMPARED
 from tests.support.command import densing
 
 WORTH = ("worth", "co2:tau=8,zero1", "--model", "llama-8b", "--cluster", "a100x8-tcp", "--tokens", "2e10")
+SHORT = {field.short: field.title for field in COMPARED if field.short}
 CASES = {
     "density": (("density", "-b", "mmlu", "--scores", "mine.csv"), ["models-table"]),
     "trend": (("trend", "-b", "mmlu", "--permutations", "19", "--bootstrap", "50"), ["estimates-table"]),
@@ -47,7 +49,7 @@ def of_page(source: str, name: str) -> dict[str, dict[str, str]]:
 def of_terminal(output: str, titles: set[str]) -> dict[str, dict[str, str]]:
     """Return the cells of the table on a terminal whose headers are all among those of a page."""
     tables = [
-        [re.split(r" {2,}", line.strip()) for line in block.splitlines()] for block in re.split(r"\n\n", output.strip())
+        [[SHORT.get(word, word) for word in re.split(r" {2,}", line.strip())] for line in block.splitlines()] for block in re.split(r"\n\n", output.strip())
     ]
     [table] = [lines for lines in tables if len(lines) > 1 and len(lines[0]) > 2 and set(lines[0]) <= titles]
     heads, *rows = table

@@ -146,14 +146,14 @@ def loss_words(row: Mapping[str, Any]) -> str:
 
 COMPARED = (
     Field("Technique", column("technique")),
-    Field("In memory", lambda row: in_memory(str(row.get("status")), row.get("room_bytes"))),
+    Field("In memory", lambda row: in_memory(str(row.get("status")), row.get("room_bytes")), short="Fits"),
     seconds("Step", "step_s"),
     Field("4 of 5 in", range_words, hint="Held four of five published runs that the fit had not seen", optional=True),
-    seconds("Exposed per step", "exposed_comm_s"),
+    numeric("Exposed per step", "exposed_comm_s", formatting.seconds, short="Exposed"),
     numeric("Hidden", "overlap_ratio", formatting.share),
-    numeric("Bytes per step", "bytes", formatting.volume, hint="Put into communication per rank"),
     numeric("Speed-up", "speedup", formatting.factor),
     Field("Loss", loss_words, hint="Whether a step learns what one of plain synchronous training does"),
+    numeric("Bytes per step", "bytes", formatting.volume, "Put into communication per rank", short="Bytes"),
     numeric("Memory", "memory_bytes", formatting.volume, hint="Per rank"),
     Field("Remark", lambda row: formatting.clean(row.get("reason") or "", 300), optional=True),
 )

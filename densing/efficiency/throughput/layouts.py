@@ -133,10 +133,11 @@ class LayoutPlan(Readable, Record, frozen=True):
 
     def listing(self) -> Listing:
         """Return the layouts as people read them, the best first."""
-        degrees = {"tp": "tp", "cp": "cp", "pp": "pp", "virtual": "Stages each", "dp": "dp", "zero": "ZeRO",
-                   "micro_batch": "Micro-batch"}  # fmt: skip
+        degrees = {"tp": "tp", "cp": "cp", "pp": "pp", "virtual": "Stages", "dp": "dp", "zero": "ZeRO",
+                   "micro_batch": "Micro"}  # fmt: skip
+        hints = {"virtual": "Stages on a device", "micro_batch": "Sequences of a micro-batch"}
         fields = (
-            *(numeric(title, name, formatting.count) for name, title in degrees.items()),
+            *(numeric(title, name, formatting.count, hints.get(name, "")) for name, title in degrees.items()),
             Field("Recompute", column("recompute")),
             seconds("Step", "step_s"),
             Field(

@@ -178,8 +178,8 @@ class DensityResult(Readable):
         scatter, reference, ability = (formatting.percentage(shares[name]) for name in ("scatter", "ruler", "ability"))
         return (
             f"Of the variance of a recipe's density, {scatter} is model-to-model scatter, {reference} the reference "
-            f"and {ability} the model's own ability (mean over the models inside the reference's range); density_lo "
-            "and density_hi cover the last two."
+            f"and {ability} the model's own ability (mean over the models inside the reference's range); "
+            "intervals of the measurement cover the last two."
         )
 
     def card(self) -> Card:
