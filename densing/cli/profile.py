@@ -641,14 +641,12 @@ def _table(listing: Listing, width: int | None, most: int | None = None) -> list
     """Return a table as lines, and what a narrow terminal leaves out of it."""
     hidden = ", ".join(listing.hidden(width))
     left_out = [f"no room for {hidden}: widen the terminal, or use --json"] if hidden else []
-    return [*listing.lines(width, most), *left_out]
+    return [*listing.lines(width, most), *_folded(left_out, width)]
 
 
 def _ranks(run: RunProfile, width: int | None) -> list[str]:
     """Return the partition of each rank, the most exposed ones where there are many."""
-    from densing.efficiency.profile import ranks_listing
-
-    lines = _table(ranks_listing(run, SHOWN_RANKS), width)
+    lines = _table(run.ranks_listing(SHOWN_RANKS), width)
     if len(run.ranks) > SHOWN_RANKS:
         lines.append(f"... the {SHOWN_RANKS} most exposed of {len(run.ranks)} ranks; all of them: --json or --html")
     return lines
@@ -657,9 +655,9 @@ def _ranks(run: RunProfile, width: int | None) -> list[str]:
 def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
     if not run.collectives:
         return
-    from densing.efficiency.profile import collectives_listing, per_step
+    from densing.efficiency.profile import per_step
 
-    yield from _table(collectives_listing(run), width, SHOWN_COLLECTIVES)
+    yield from _table(run.collectives_listing(), width, SHOWN_COLLECTIVES)
     steps = per_step(run.ranks)
     if len(run.collectives) > SHOWN_COLLECTIVES:
         yield f"... and {len(run.collectives) - SHOWN_COLLECTIVES} more kinds"

@@ -387,9 +387,9 @@ def compare(
             }
         )
     else:
-        typer.echo(_head(workload, machine))
+        typer.echo(visible(comparison.title))
         # Why one does not fit stands below, why one does not apply among the notes.
-        emit_table(comparison.listing().without("Remark"))
+        emit_table(comparison.listing().without("Remark"), _head(workload, machine))
         typer.echo("\n".join([*_legend(workload, machine, comparison), *(map_lines(grid) if grid else ())]))
     show_notes(notes)
     finish(notes)

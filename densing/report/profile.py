@@ -15,12 +15,8 @@ from densing.core import Field, as_row, column, doubts, formatting, numeric, sha
 from densing.efficiency.profile import (
     SHOWN,
     all_step_times,
-    causes_listing,
-    collectives_listing,
-    names_listing,
     per_step,
     pooled,
-    ranks_listing,
 )
 from densing.efficiency.timeline import NO_DEVICE_WORK, OPS, Partition
 from densing.plots import (
@@ -75,7 +71,7 @@ if TYPE_CHECKING:
 
 
 MOST_SOURCES = 200
-MOST_ROWS, MOST_RANKS, MOST_STEPS = 40, 256, 400
+MOST_ROWS, MOST_STEPS = 40, 400
 DRAWN = 16
 """Ranks in the figure of one step."""
 Captioned = tuple[go.Figure, str]
@@ -134,15 +130,15 @@ def profile_page(
     shown = figures(run)
     told = [] if utilisation is None else utilisation_words(utilisation)
     head = replace(headline(run), figure=shown["partition"], opening=prose(*told))
-    collectives = present(page_table("collectives-table", collectives_listing(run), sortable=True))
+    collectives = present(page_table("collectives-table", run.collectives_listing(), sortable=True))
     copies = present(copies_table(run)) or prose("No copies were recorded in the window.")
-    unknown = present(page_table("unrecognised-table", names_listing(run, "unrecognised", UNRECOGNISED), sortable=True))
-    names, clocks = names_listing(run, "names", "What took longest, by name, over all ranks."), clock_words(run)
+    unknown = present(page_table("unrecognised-table", run.names_listing("unrecognised", UNRECOGNISED), sortable=True))
+    names, clocks = run.names_listing("names", "What took longest, by name, over all ranks."), clock_words(run)
     rank_strip = (Heading("In order of rank"), shown["rank-strip"]) if "rank-strip" in shown else ()
     sections = (
         _causes(run),
         Section("partition", "Rank by rank", (
-            *rank_strip, page_table("ranks-table", ranks_listing(run, MOST_RANKS), sortable=True),
+            *rank_strip, page_table("ranks-table", run.ranks_listing(), sortable=True),
             Heading("What took longest, by name"), page_table("names-table", names, sortable=True),
         ), short="Ranks", folded=True),
         Section("timeline", "One step on one axis", (shown["timeline"], *prose(clocks)),
@@ -182,7 +178,7 @@ CEILINGS = (
 
 
 def _causes(run: RunProfile) -> Section:
-    table, points = page_table("causes-table", causes_listing(run), sortable=True), worst(run)
+    table, points = page_table("causes-table", run.causes_listing(), sortable=True), worst(run)
     blocks: tuple[Block, ...] = (
         Prose("No cause of lost time can be named: nothing that was recorded was exposed, copied or idle."),
     )

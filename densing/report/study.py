@@ -64,7 +64,7 @@ from densing.scores.density import (
 )
 from densing.scores.references import JOINT, JointReference
 from densing.scores.study import PAPER_MONTHS, early, sensitivity_listing, vintage_sentence, vintages_listing
-from densing.scores.trend import MONTHS, MONTHS_INTERVAL, PRIORS, held_truth
+from densing.scores.trend import MONTHS, MONTHS_INTERVAL, PRIORS, estimates_listing, held_truth
 from densing.scores.trend import sentences as trend_sentences
 from densing.tradeoff import study_frontier
 
@@ -599,7 +599,7 @@ def estimates_table(trend: TrendResult) -> ShownTable:
         "% interval held the window's mean pace in simulated worlds, from the worst kind of world to the best. The "
         "paper's own two stand beside its replication."
     )
-    return page_table("estimates-table", trend.listing, caption)
+    return page_table("estimates-table", estimates_listing(trend.estimates, caption))
 
 
 def priors_table(trend: TrendResult) -> ShownTable | None:

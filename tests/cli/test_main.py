@@ -107,7 +107,9 @@ def test_a_table_says_what_it_replaces_which_evaluator_it_leaves_out_and_which_v
     [row] = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("GPT-2-124M")]
     [plain] = [one for one in answer("density", "--reference", "qwen1.5", "--benchmark", "mmlu", "--scores", str(table))
                if one["model"] == "GPT-2-124M"]  # fmt: skip
-    assert row[1:3] == ["≤", formatting.number(plain["density_hi"])], "a limit is printed as one: the end of its interval"
+    assert row[1:3] == ["≤", formatting.number(plain["density_hi"])], (
+        "a limit is printed as one: the end of its interval"
+    )
 
 
 def test_trend_contract(scores: Path) -> None:

@@ -107,5 +107,7 @@ def test_a_narrow_terminal_folds_text_keeps_figures_and_leaves_out_columns_from_
 
 def test_wide_and_combining_characters_take_their_columns() -> None:
     rows = [{"name": "模型"}, {"name": "e\u0301"}, {"name": "abcd"}]
-    lines = Listing("Names.", [{**row, "n": 1} for row in rows], (Field("A", column("name")), numeric("N", "n"))).lines()
+    lines = Listing(
+        "Names.", [{**row, "n": 1} for row in rows], (Field("A", column("name")), numeric("N", "n"))
+    ).lines()
     assert lines[1:] == ["模型  1.0", "e\u0301     1.0", "abcd  1.0"]

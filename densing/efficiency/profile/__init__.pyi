@@ -14,10 +14,6 @@ from .efficiency import parse_spec as parse_spec
 from .efficiency import run_utilisation as run_utilisation
 from .efficiency import scaling_notes as scaling_notes
 from .efficiency import scaling_of as scaling_of
-from .listing import causes_listing as causes_listing
-from .listing import collectives_listing as collectives_listing
-from .listing import names_listing as names_listing
-from .listing import ranks_listing as ranks_listing
 from .observations import recorded as recorded
 from .own_steps import OwnSteps as OwnSteps
 from .own_steps import largest_run as largest_run

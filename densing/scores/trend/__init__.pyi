@@ -62,6 +62,7 @@ from .listing import MONTHS as MONTHS
 from .listing import MONTHS_INTERVAL as MONTHS_INTERVAL
 from .listing import YEAR as YEAR
 from .listing import YEAR_INTERVAL as YEAR_INTERVAL
+from .listing import estimates_listing as estimates_listing
 from .pace import PRIORS as PRIORS
 from .pace import PaceFit as PaceFit
 from .pace import fit_pace as fit_pace

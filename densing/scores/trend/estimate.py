@@ -16,9 +16,9 @@ from densing.scores.catalog import family_groups
 from densing.scores.trend import sentences
 from densing.scores.trend.checks import FEW_FAMILIES, Checks, check_headline
 from densing.scores.trend.data import EPOCH, DensityLike, Slope, TrendData
-from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, LINE, PAPERS_OWN, estimates_table, record, why
+from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, LINE, estimates_table, record, why
 from densing.scores.trend.front import Front, fit_front
-from densing.scores.trend.listing import ESTIMATES
+from densing.scores.trend.listing import estimates_listing
 from densing.scores.trend.pace import PRIORS, PaceFit, fit_pace
 from densing.scores.trend.tobit import Headline, fit_headline
 
@@ -238,7 +238,7 @@ class TrendResult(Readable):
     @property
     def listing(self) -> Listing:
         """The estimators side by side, the headline marked; without the paper's own, which stand by themselves."""
-        return Listing(self.title, self.estimates[~self.estimates["method"].isin(PAPERS_OWN)], ESTIMATES, "headline")
+        return estimates_listing(self.estimates, self.title)
 
     def card(self) -> Card:
         """Return the card: the headline, the models behind it, every estimator."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from densing.core import Field, column, flag, formatting, numeric, ranged
+import pandas as pd
+
+from densing.core import Field, Listing, column, flag, formatting, numeric, ranged
 from densing.scores.density import RELEASED, limited
-from densing.scores.trend.estimators import held_truth
+from densing.scores.trend.estimators import PAPERS_OWN, held_truth
 
 MONTHS = numeric("Doubling, months", "doubling_months", formatting.months)
 MONTHS_INTERVAL = Field("95 % interval", lambda row: formatting.short_interval(row.get("lo"), row.get("hi")), "lo")
@@ -55,3 +57,8 @@ GROUPS = (
     Field("Status", column("status"), optional=True),
 )
 """Of :data:`densing.scores.trend.answers.ROW_COLUMNS`."""
+
+
+def estimates_listing(estimates: pd.DataFrame, title: str) -> Listing:
+    """Return the estimators side by side, the headline marked; the paper's own stand by themselves."""
+    return Listing(title, estimates[~estimates["method"].isin(PAPERS_OWN)], ESTIMATES, "headline")
