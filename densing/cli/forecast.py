@@ -109,7 +109,7 @@ def backtest(
     Example: densing forecast backtest --freeze 2025-11-14 --json
     """
     from densing.scores.catalog import load_catalog
-    from densing.scores.trend import ORIGINS, TARGETS, backtest_forecasts, best_forecaster
+    from densing.scores.trend import ORIGINS, TARGETS, backtest_forecasts, best_forecaster, scores_listing
 
     if freeze and origins:
         raise typer.BadParameter("give --freeze or --origins, not both", param_hint="--freeze")
@@ -130,7 +130,7 @@ def backtest(
             rows = result.table[result.table["origin"].eq(origin)]
             where = "All dates" if origin == "all" else f"Frozen at {origin}"
             title = f"{where}: forecasts of {months:g} months and outcomes"
-            emit_table(result.listing(rows, title).without("Frozen at"))
+            emit_table(scores_listing(rows, title).without("Frozen at"))
         if len(result.cases) and (cases or len(dates) == 1):
             emit_table(result.models_listing(choices["density"].forecaster))
         for row in result.origins.itertuples():

@@ -69,7 +69,7 @@ def show_ref(
     """
     import pandas as pd
 
-    from densing.scores.references import get_family, ladder_misses, load_reference
+    from densing.scores.references import get_family, ladder_misses, load_reference, points_listing
 
     ref = load_reference(reference, benchmark)
     # Only the OLMo ladder holds models out whose authors predicted them.
@@ -97,7 +97,7 @@ def show_ref(
     protocols = [{"benchmark": name, **ref.protocol(name).to_dict()} for name in ref.benchmarks]
     emit_table(listing_of("How the family was measured", pd.DataFrame(protocols)))
     emit_table(ref.fit.listing())
-    emit_table(ref.listing)
+    emit_table(points_listing(ref), "Points")
     if misses is not None:
         emit_table(listing_of("Held-out models: our prediction and the authors'", misses, params=formatting.size))
     for title, table in extra.items():

@@ -62,9 +62,17 @@ from densing.scores.density import (
     STATUS,
     density_listing,
 )
-from densing.scores.references import JOINT, JointReference
+from densing.scores.references import JOINT, JointReference, points_listing
 from densing.scores.study import PAPER_MONTHS, early, sensitivity_listing, vintage_sentence, vintages_listing
-from densing.scores.trend import MONTHS, MONTHS_INTERVAL, PRIORS, estimates_listing, held_truth
+from densing.scores.trend import (
+    MONTHS,
+    MONTHS_INTERVAL,
+    PRIORS,
+    answers_listing,
+    estimates_listing,
+    held_truth,
+    scores_listing,
+)
 from densing.scores.trend import sentences as trend_sentences
 from densing.tradeoff import study_frontier
 
@@ -143,7 +151,7 @@ def study_page(
     """Return the page: the headline, then what follows from it, each part folded that is not for every reader."""
     shown = figures(study)
     head = replace(headline(study), figure=shown["density"])
-    models = models_table(study)
+    models, points = models_table(study), page_table("reference-table", points_listing(study.reference))
     found = Finder(models.name, "models", f"{len(models.rows)} models, ranked")
     head = replace(head, opening=(*_those(shown, "pace", "sensitivity"), found))
     sections = (
@@ -161,7 +169,7 @@ def study_page(
         ), short="Estimators", folded=True),
         Section("reference-curve", "The reference", (
             shown["reference"],
-            Fold("Points of the reference", (page_table("reference-table", study.reference.listing),), printed=False),
+            Fold("Points of the reference", (points,), printed=False),
         ), short="Reference", folded=True),
         _multiverse(study, shown),
         _checks(study, shown),
@@ -727,7 +735,7 @@ def answers_table(answers: Any) -> ShownTable | None:
     table = None if answers is None else answers.table
     if table is None or table.empty:
         return None
-    return page_table("answers-table", answers.listing)
+    return page_table("answers-table", answers_listing(table))
 
 
 def answer_words(answers: Any) -> list[tuple[str, str]]:
@@ -756,7 +764,9 @@ def winning_forecast(study: Study) -> tuple[str, ShownTable] | None:
         "How each way of forecasting density fared: everything fitted on what was known at the date, and set beside "
         "the models that came. More dates, scores and abilities: densing forecast backtest."
     )
-    return formatting.clean(tested.sentence, 1000), page_table("tested-table", tested.listing, caption)
+    return formatting.clean(tested.sentence, 1000), page_table(
+        "tested-table", scores_listing(tested.table.assign(unit="ln units"), caption)
+    )
 
 
 def yours_table(placed: Placed) -> ShownTable:

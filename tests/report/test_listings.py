@@ -50,7 +50,7 @@ def of_terminal(output: str, titles: set[str]) -> dict[str, dict[str, str]]:
     """Return the cells of the table on a terminal whose headers are all among those of a page."""
     tables = [
         [[SHORT.get(word, word) for word in re.split(r" {2,}", line.strip())] for line in block.splitlines()]
-        for block in re.split(r"\n\n", output.strip())
+        for block in output.strip().split("\n\n")
     ]
     [table] = [lines for lines in tables if len(lines) > 1 and len(lines[0]) > 2 and set(lines[0]) <= titles]
     heads, *rows = table

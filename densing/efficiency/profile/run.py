@@ -217,9 +217,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             Field("Group", column("who")),
             numeric("Ranks", "size", formatting.count, hint="Size of the process group"),
             numeric("Calls", "count", formatting.count),
-            times(
-                f"Exposed {unit}", "exposed_each", "Of the union of the calls: what runs at the same time counts once"
-            ),
+            times(f"Exposed {unit}", "exposed_each", "Of the union of the calls: simultaneous ones count once"),
             times(f"Sum {unit}", "sum_each", hint="Durations of the calls added up, hidden or not", minor=True),
             shares("Hidden", "hidden_pct", hint="Share behind compute"),
             shares("Waiting", "waiting", hint="Share of the time spent waiting for other ranks"),

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 import densing
-from densing.core import Card, DensingError, FitError, Listing, Note, Readable, TableLike, cached, formatting, once
+from densing.core import Card, DensingError, FitError, Note, Readable, TableLike, cached, formatting, once
 from densing.scores.catalog import Catalog, Selection, load_catalog, load_recall, training_compute
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
 from densing.scores.references import JOINT, JointReference, Reference, available_benchmarks, load_reference
@@ -184,11 +184,6 @@ class WinningForecast:
         if "crps" not in table:
             return pd.DataFrame(columns=TESTED_COLUMNS)
         return table.loc[table["target"].eq("density"), TESTED_COLUMNS].reset_index(drop=True)
-
-    @property
-    def listing(self) -> Listing:
-        """The same as people read it."""
-        return self.backtest.listing(self.table.assign(unit="ln units"), "How each way of forecasting density fared.")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 from . import sentences as sentences
 from .answers import Answer as Answer
 from .answers import Answers as Answers
+from .answers import answers_listing as answers_listing
 from .backtests import ORIGINS as ORIGINS
 from .backtests import TARGETS as TARGETS
 from .backtests import Choice as Choice
@@ -11,6 +12,7 @@ from .backtests import best_forecaster as best_forecaster
 from .backtests import crps as crps
 from .backtests import forecast_now as forecast_now
 from .backtests import freeze as freeze
+from .backtests import scores_listing as scores_listing
 from .checks import ByOrganisation as ByOrganisation
 from .checks import Checks as Checks
 from .checks import ClusterCounts as ClusterCounts

@@ -151,31 +151,6 @@ class Answers(Readable):
         """Notes of all answers, each once."""
         return tuple({(note.code, note.message): note for answer in self.answers for note in answer.notes}.values())
 
-    @property
-    def listing(self) -> Listing:
-        """A row per question, with its answer, interval and test."""
-
-        def estimate(row: Mapping[str, Any]) -> str:
-            if formatting.is_missing(row.get("estimate")):
-                return formatting.MISSING
-            unit = "" if formatting.is_missing(row.get("unit")) else f" {formatting.clean(row['unit'])}"
-            return f"{formatting.number(row['estimate'])}{unit}"
-
-        def ends(row: Mapping[str, Any]) -> str:
-            lo_hi = (row.get("lo"), row.get("hi"))
-            missing = any(map(formatting.is_missing, lo_hi))
-            return formatting.MISSING if missing else " to ".join(map(formatting.number, lo_hi))
-
-        fields = (
-            Field("Question", column("question")),
-            Field("Answer", column("answer", lambda value: formatting.clean(value, 1000))),
-            Field("Estimate", estimate),
-            Field("95 % interval", ends),
-            numeric("p", "p", hint="Of the test in the next column"),
-            Field("Test", column("test", lambda value: formatting.clean(value, 1000)), minor=True),
-        )
-        return Listing("What the same scale says of the usual questions.", self.table, fields)
-
     def card(self) -> Card:
         """Return what is shown: a sentence per question."""
         facts = {answer.key: answer.answer for answer in self.answers}
@@ -260,3 +235,28 @@ def _extent(data: TrendData) -> dict[str, Any]:
     # A stacked comparison holds a model once for every outcome.
     models, families = (len(set(names.tolist())) for names in (data.model, data.family))
     return {"models": models, "families": families, "first": first, "last": last}
+
+
+def answers_listing(table: pd.DataFrame) -> Listing:
+    """Return a row per question, of :attr:`Answers.table`, with its answer, interval and test."""
+
+    def estimate(row: Mapping[str, Any]) -> str:
+        if formatting.is_missing(row.get("estimate")):
+            return formatting.MISSING
+        unit = "" if formatting.is_missing(row.get("unit")) else f" {formatting.clean(row['unit'])}"
+        return f"{formatting.number(row['estimate'])}{unit}"
+
+    def ends(row: Mapping[str, Any]) -> str:
+        lo_hi = (row.get("lo"), row.get("hi"))
+        missing = any(map(formatting.is_missing, lo_hi))
+        return formatting.MISSING if missing else " to ".join(map(formatting.number, lo_hi))
+
+    fields = (
+        Field("Question", column("question")),
+        Field("Answer", column("answer", lambda value: formatting.clean(value, 1000))),
+        Field("Estimate", estimate),
+        Field("95 % interval", ends),
+        numeric("p", "p", hint="Of the test in the next column"),
+        Field("Test", column("test", lambda value: formatting.clean(value, 1000)), minor=True),
+    )
+    return Listing("What the same scale says of the usual questions.", table, fields)

@@ -320,27 +320,7 @@ class ForecastBacktest(Readable):
         )
         facts = {formatting.day(row.origin): str(row.sentence) for row in self.origins.itertuples()}
         table = self.table.drop_duplicates(["target", "forecaster"], keep="last")
-        return Card(title, facts, self.listing(table, title), self.notes)
-
-    def listing(self, rows: pd.DataFrame, title: str) -> Listing:
-        """Return rows of the table as people read them."""
-        units = set(rows["unit"]) if len(rows) else set()
-        unit = f", {units.pop()}" if len(units) == 1 else ""
-        signed = formatting.signed
-        fields = (
-            Field("Frozen at", column("origin")),
-            *([] if unit else [Field("Of", column("target")), Field("Unit", column("unit"))]),
-            Field("Forecast", column("forecaster"), hint="Simplest first"),
-            numeric("Models", "models", formatting.count, hint="Released in the twelve months after"),
-            numeric("Families", "families", formatting.count),
-            numeric(f"CRPS{unit}", "crps", hint="Distance from what came; 0 is best"),
-            numeric(f"Bias{unit}", "bias", signed, hint="What came less the middle of the forecast"),
-            numeric("In 50 %", "cover50", formatting.percentage, hint="Of what came, in the 50 % interval"),
-            numeric("In 90 %", "cover90", formatting.percentage),
-            Field("Skill against standing still", ranged("vs_still", signed), "vs_still", hint="1 is perfect; 90 %"),
-            Field("Against the nearest", ranged("vs_nearest", signed), "vs_nearest", minor=True, optional=True),
-        )
-        return Listing(title, rows, fields)
+        return Card(title, facts, scores_listing(table, title), self.notes)
 
     def models_listing(self, forecaster: str) -> Listing:
         """Return every later model, and what a forecaster said of it."""
@@ -995,3 +975,24 @@ def _table(cases: pd.DataFrame, names: Sequence[str], seed: int) -> pd.DataFrame
                     row[f"{short}_lo"], row[f"{short}_hi"] = np.quantile(skill, [tail, 1 - tail])
                 rows.append(row)
     return pd.DataFrame(rows)
+
+
+def scores_listing(rows: pd.DataFrame, title: str) -> Listing:
+    """Return rows of :attr:`ForecastBacktest.table` as people read them."""
+    units = set(rows["unit"]) if len(rows) else set()
+    unit = f", {units.pop()}" if len(units) == 1 else ""
+    signed = formatting.signed
+    fields = (
+        Field("Frozen at", column("origin")),
+        *([] if unit else [Field("Of", column("target")), Field("Unit", column("unit"))]),
+        Field("Forecast", column("forecaster"), hint="Simplest first"),
+        numeric("Models", "models", formatting.count, hint="Released in the twelve months after"),
+        numeric("Families", "families", formatting.count),
+        numeric(f"CRPS{unit}", "crps", hint="Distance from what came; 0 is best"),
+        numeric(f"Bias{unit}", "bias", signed, hint="What came less the middle of the forecast"),
+        numeric("In 50 %", "cover50", formatting.percentage, hint="Of what came, in the 50 % interval"),
+        numeric("In 90 %", "cover90", formatting.percentage),
+        Field("Skill against standing still", ranged("vs_still", signed), "vs_still", hint="1 is perfect; 90 %"),
+        Field("Against the nearest", ranged("vs_nearest", signed), "vs_nearest", minor=True, optional=True),
+    )
+    return Listing(title, rows, fields)
