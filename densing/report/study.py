@@ -764,9 +764,8 @@ def winning_forecast(study: Study) -> tuple[str, ShownTable] | None:
         "How each way of forecasting density fared: everything fitted on what was known at the date, and set beside "
         "the models that came. More dates, scores and abilities: densing forecast backtest."
     )
-    return formatting.clean(tested.sentence, 1000), page_table(
-        "tested-table", scores_listing(tested.table.assign(unit="ln units"), caption)
-    )
+    listing = scores_listing(tested.table.assign(unit="ln units"), caption)
+    return formatting.clean(tested.sentence, 1000), page_table("tested-table", listing)
 
 
 def yours_table(placed: Placed) -> ShownTable:
