@@ -117,7 +117,7 @@ def test_names_stay_text_on_the_terminal_and_whole_in_json(densing: Call) -> Non
     assert {row["model"] for row in printed(out)} == set(NAMES)
 
 
-@pytest.mark.parametrize("width", [40, 60, 100])
+@pytest.mark.parametrize("width", [40, 60, 80])
 def test_narrow_tables_keep_whole_figures_and_name_what_is_hidden(
     densing: Call, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:

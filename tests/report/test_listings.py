@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -12,7 +14,7 @@ from densing.efficiency.systems import COMPARED
 from tests.support.command import densing
 
 WORTH = ("worth", "co2:tau=8,zero1", "--model", "llama-8b", "--cluster", "a100x8-tcp", "--tokens", "2e10")
-SHORT = {field.short: field.title for field in COMPARED if field.short}
+SHORT = {"compare": {field.short: field.title for field in COMPARED if field.short}}
 CASES = {
     "density": (("density", "-b", "mmlu", "--scores", "mine.csv"), ["models-table"]),
     "trend": (("trend", "-b", "mmlu", "--permutations", "19", "--bootstrap", "50"), ["estimates-table"]),
@@ -46,10 +48,12 @@ def of_page(source: str, name: str) -> dict[str, dict[str, str]]:
     return rows
 
 
-def of_terminal(output: str, titles: set[str]) -> dict[str, dict[str, str]]:
+def of_terminal(
+    output: str, titles: set[str], short: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, dict[str, str]]:
     """Return the cells of the table on a terminal whose headers are all among those of a page."""
     tables = [
-        [[SHORT.get(word, word) for word in re.split(r" {2,}", line.strip())] for line in block.splitlines()]
+        [[short.get(word, word) for word in re.split(r" {2,}", line.strip())] for line in block.splitlines()]
         for block in output.strip().split("\n\n")
     ]
     [table] = [lines for lines in tables if len(lines) > 1 and len(lines[0]) > 2 and set(lines[0]) <= titles]
@@ -66,7 +70,7 @@ def test_cells_of_a_terminal_are_those_of_the_page(name: str, mine: Path, tmp_pa
     assert done.returncode in (0, 3), done.stderr
     for table in tables:
         shown = of_page(page.read_text(encoding="utf-8"), table)
-        printed = of_terminal(done.stdout, set(next(iter(shown.values()))))
+        printed = of_terminal(done.stdout, set(next(iter(shown.values()))), SHORT.get(name, {}))
         assert printed and len(next(iter(printed.values()))) > 3
         for row, cells in printed.items():
             assert cells == {title: shown[row][title] for title in cells}, row
