@@ -12,9 +12,9 @@ import typer
 
 from densing.cli.grouped import grouped
 from densing.cli.options import JsonFlag
-from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
+from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar
 from densing.cli.train import ShapeOptions
-from densing.core import InputError, Note, UnknownNameError, doubts, formatting, write_text
+from densing.core import InputError, Note, UnknownNameError, aligned, doubts, formatting, write_text
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunSpec
@@ -258,7 +258,7 @@ def _lines(fit: Calibration, about: Mapping[str, Any]) -> list[str]:
         ("kappa", *_shown(fit.kappa, 1.0), "slowdown of compute beside communication"),
         ("kappa_comm", *_shown(fit.kappa_comm, 1.0), "slowdown of communication beside compute"),
     ]
-    lines = columns(("figure", "value", "95 % interval", "unit"), rows)
+    lines = aligned(("figure", "value", "95 % interval", "unit"), rows)
     residual = "–" if fit.residual is None else f"{100 * fit.residual:.1f} %"
     lines.append("")
     lines.append(
@@ -287,7 +287,7 @@ def _delay_lines(fit: DelayFit) -> list[str]:
         for model in fit.models
     ]
     header = ("delays", "work s", "mu /s", "scale s", "shape", "log-likelihood", "criterion +", "KS", "p")
-    return [*(columns(header, rows) if rows else ()), f"delays: {fit.sentence}"]
+    return [*(aligned(header, rows) if rows else ()), f"delays: {fit.sentence}"]
 
 
 def _shown(estimate: Estimate | None, scale: float) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, save, say, show_notes
-from densing.core import UnknownNameError, cell_text, worst
+from densing.core import UnknownNameError, cell_text, listing_of, worst
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -68,7 +68,8 @@ def list_models(
     if json:
         emit_json(table, merged.notes)
     else:
-        emit_table(table[MODEL_COLUMNS] if what == "models" else table, f"{len(table)} {what}")
+        shown = table[MODEL_COLUMNS] if what == "models" else table
+        emit_table(listing_of(f"{len(table)} {what}", shown))
         show_notes(merged.notes)
 
 
@@ -100,8 +101,9 @@ def show_model(
     import pandas as pd
 
     filled = {key: value for key, value in facts.items() if not (value is None or pd.isna(value))}
-    emit_table(pd.DataFrame({"field": list(filled), "value": list(map(cell_text, filled.values()))}), model)
-    emit_table(scores[SCORE_COLUMNS], f"{len(scores)} scores")
+    facts = pd.DataFrame({"field": list(filled), "value": list(map(cell_text, filled.values()))})
+    emit_table(listing_of(model, facts))
+    emit_table(listing_of(f"{len(scores)} scores", scores[SCORE_COLUMNS]))
 
 
 @app.command("sources")
@@ -123,10 +125,9 @@ def sources(
         emit_json(table, merged.notes)
         return
     shown = table[SOURCE_COLUMNS].assign(languages=[_languages(cell) for cell in table["languages"]])
-    emit_table(shown, f"{len(table)} evaluators")
-    emit_table(
-        table[["evaluator", "who", "own", "licence"]], "Who they are; own: figures of the organisation's own models"
-    )
+    emit_table(listing_of(f"{len(table)} evaluators", shown))
+    title = "Who they are; own: figures of the organisation's own models"
+    emit_table(listing_of(title, table[["evaluator", "who", "own", "licence"]]))
     show_notes(merged.notes)
 
 
@@ -169,8 +170,8 @@ def erratic(
     if json:
         emit_json(payload, merged.notes)
         return
-    emit_table(models, f"{len(models)} models on one evaluator")
-    emit_table(cells, f"{len(cells)} single scores")
+    emit_table(listing_of(f"{len(models)} models on one evaluator", models))
+    emit_table(listing_of(f"{len(cells)} single scores", cells))
     if changed is not None:
         say(f"{apply}: {changed} rows changed")
     show_notes(merged.notes)

@@ -13,21 +13,13 @@ from densing.cli import calls
 from densing.cli import options as o
 from densing.cli.figures import Pictures
 from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes, timed_bar
-from densing.core import Note, formatting, once
+from densing.core import Note, listing_of, once
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from densing.core import Hit
 
-# The interval before the rest: a narrow terminal leaves out columns from the end.
-SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released",
-         "stratum", "known_as", "family", "params_basis", "interval", "density_lo_recipe",
-         "density_hi_recipe"]  # fmt: skip
-
-SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status",
-                 "score", "n_eff", "n_params", "size_from", "known_as", "interval", "density_lo_recipe",
-                 "density_hi_recipe"]  # fmt: skip
 TO_QUOTE = "To quote:"
 
 
@@ -196,6 +188,7 @@ def density(
         catalog_densities,
         check_densities,
         densities_by_step,
+        density_listing,
         density_sentences,
         reference_by_families,
         skill_results,
@@ -238,7 +231,7 @@ def density(
         by_skill = skill_results(load_catalog(*(catalog or [])), reference, selection=selection, **shared)
         table = skill_table(by_skill)
         notes = tuple(once(note for result in by_skill.values() for note in result.notes))
-        columns, title, spread = list(table.columns), "per skill", ""
+        title, spread = "per skill", ""
     else:
         merged = load_catalog(*(catalog or []))
         if scores is not None:
@@ -251,7 +244,6 @@ def density(
                     merged, (reference, benchmark), combine=combine, pool=pool, selection=selection, **options
                 )
         table, notes, spread = by_step_order(result.table), result.notes, result.spread
-        columns = [name for name in SHOWN if name in table and (name != "known_as" or table[name].notna().any())]
         title = o.curve_name(benchmark, combine)
     hits = check_densities(table, fail_if) if fail_if else {}
     steps = densities_by_step(table) if by_step else None
@@ -280,12 +272,12 @@ def density(
     elif steps is not None:
         _show_steps(steps, reference)
     else:
-        emit_table(_limited(table)[columns], f"Density against {reference}, {title}", table["bound"])
+        emit_table(density_listing(table), f"Density against {reference}, {title}")
         told = [TO_QUOTE, *density_sentences(table, level)] if scores is not None else []
         say("\n".join(filter(None, [HOW_TO_READ.format(reference=reference), spread, *told])))
         if calls.current().verbose and reference == JOINT and scores is None and not skills:
             title = "The reference's part of the variance of densities, by how many families the reference is made from"
-            emit_table(reference_by_families(merged, result), title)
+            emit_table(listing_of(title, reference_by_families(merged, result)))
     finish(notes, chain.from_iterable(hits.values()))
 
 
@@ -300,10 +292,9 @@ def _draw_steps(pictures: Pictures, steps: pd.DataFrame, notes: Iterable[Note]) 
 
 
 def _show_steps(steps: pd.DataFrame, reference: str) -> None:
-    shown = steps.drop(columns=["model", "bound"])
-    emit_table(_limited(steps)[shown.columns.tolist()], f"Density by step against {reference}", steps["bound"])
-    from densing.scores.density import HOW_TO_READ
+    from densing.scores.density import HOW_TO_READ, density_listing
 
+    emit_table(density_listing(steps, f"Density by step against {reference}"))
     say(HOW_TO_READ.format(reference=reference))
 
 
@@ -347,33 +338,9 @@ def _on_references(references: str, benchmark: str, options: dict[str, Any], out
     if json:
         emit_json(payload)
     else:
-
-        def cell(row: dict[str, Any]) -> str:
-            """Return a density with its rank, a limit without one, and whether it was measured differently."""
-            limit, otherwise = formatting.sign(row["bound"]), " differs" if row["protocol"] == "differs" else ""
-            rank = "" if limit else f" ({row['rank']:.0f}/{row['ranked']})"
-            return f"{limit}{row['density']:.3g}{rank}{otherwise}"
-
-        cells = comparison.table.assign(value=[cell(row) for row in _limited(comparison.table).to_dict("records")])
-        wide = cells.pivot_table(index="model", columns="reference", values="value", aggfunc="first", sort=False)
-        wide = wide.reindex(index=order, columns=list(comparison.results))
-        emit_table(
-            wide.reset_index(), f"Density on each reference, {benchmark} (rank among the models with a value on it)"
-        )
-        emit_table(comparison.correlation, "Agreement of references: Spearman's rank correlation and spread of values")
+        emit_table(comparison.listing(benchmark))
+        emit_table(comparison.correlation_listing())
     finish(comparison.notes)
-
-
-def _limited(table: pd.DataFrame) -> pd.DataFrame:
-    """Put the interval's end where a value is only a limit: the point beside it is where the reference was left."""
-    limited = table.copy()
-    for name in ("density", "n_eff"):
-        ends = limited.get(f"{name}_hi"), limited.get(f"{name}_lo")
-        for end, side in zip(ends, ("upper", "lower"), strict=True):
-            if end is not None:
-                known = limited["bound"].eq(side) & end.gt(0) & end.lt(float("inf"))
-                limited[name] = limited[name].where(~known, end)
-    return limited
 
 
 def _with_sentences(table: pd.DataFrame, level: float) -> pd.DataFrame:
@@ -404,6 +371,7 @@ def _of_runs(
         HOW_TO_READ,
         check_densities,
         densities_by_step,
+        density_listing,
         notes_on,
         run_densities,
     )
@@ -426,7 +394,6 @@ def _of_runs(
     elif steps is not None:
         _show_steps(steps, reference)
     else:
-        columns = [column for column in SHOWN_OF_RUNS if column in result.table]
-        emit_table(_limited(result.table)[columns], f"Density against {reference}, measured", result.table["bound"])
+        emit_table(density_listing(result.table, f"Density against {reference}, measured"))
         say("\n".join([HOW_TO_READ.format(reference=reference), TO_QUOTE, *result.sentences()]))
     finish((*notes, *(notes_on(result, fail_if) if fail_if else result.notes)), chain.from_iterable(hits.values()))

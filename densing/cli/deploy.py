@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from densing.efficiency.simulation import Served
     from densing.tradeoff import Deployment
 
-SHOWN = ["choice", "bits_per_byte", "density", "median_ms", "p95_ms", "front", "share"]
-
 
 def deploy(
     store: Annotated[
@@ -160,14 +158,11 @@ def deploy(
 
 
 def _show(result: Deployment) -> None:
-    emit_table(result.choices[[name for name in SHOWN if name in result.choices]], "Ways to serve, fastest first")
-    emit_table(
-        result.policies.drop(columns="what"),
-        "Policies on the same requests; gain: reward of sac-d minus that of the policy",
-    )
-    emit_table(result.table, f"What {result.recommended} takes while all is free")
+    emit_table(result.choices_listing(), "Ways to serve, fastest first")
+    emit_table(result.policies_listing())
+    emit_table(result.decisions_listing())
     if result.tried is not None:
-        emit_table(result.tried, "Measured while serving, one request at a time")
+        emit_table(result.tried_listing())
     say(result.sentence)
     show_notes(result.notes)
 

@@ -108,10 +108,8 @@ def distil(
     if json:
         emit_json(result.to_dict())
     else:
-        columns = [f"{ratio}_{end}" for ratio in ("density", "token") for end in ("ratio", "lo", "hi")]
-        columns = ["arm", *columns, "flops_ratio", "verdict", "status", "pairs"]
-        emit_table(result.frame()[columns], f"Distilled from {teacher}, compared with training from scratch")
-        emit_table(result.claims, "Talking Models: published and measured")
-        say(f"the law of losses: {reference or out}; flops_ratio: FLOPs of a run over those of scratch")
+        emit_table(result.listing(), f"Distilled from {teacher}, compared with training from scratch")
+        emit_table(result.claims_listing())
+        say(f"the law of losses: {reference or out}; phi: FLOPs of a run over those of scratch")
         show_notes(result.notes)
     finish(result.notes)

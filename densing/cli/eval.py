@@ -14,7 +14,7 @@ import typer
 from densing.cli import options as o
 from densing.cli.grouped import grouped
 from densing.cli.output import emit_json, emit_table, say, show_notes, timed_bar, visible
-from densing.core import InputError, StoppedError, parse_json, parse_pairs, read_text
+from densing.core import InputError, StoppedError, listing_of, parse_json, parse_pairs, read_text
 
 if TYPE_CHECKING:
     from densing.scores.evals import ModelSpec, Plan, Progress, RunSummary, Stopped
@@ -282,7 +282,8 @@ def eval_(
         if json:
             emit_json({"run": str(out), "units": rows})
         else:
-            emit_table(pd.DataFrame(rows), f"{out}: {sum(row['state'] != 'done' for row in rows)} units to do")
+            title = f"{out}: {sum(row['state'] != 'done' for row in rows)} units to do"
+            emit_table(listing_of(title, pd.DataFrame(rows)))
         return
     if stopping.until_ci is not None and executor is not None:
         raise InputError("--until_ci runs in this process; drop --executor")
@@ -349,7 +350,7 @@ def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str],
         if table is not None and len(table):
             unfiltered = table["filter"].isin(["none", ""])
             metrics = table["metric"].where(unfiltered, table["metric"] + " (" + table["filter"] + ")")
-            emit_table(table.assign(metric=metrics)[SHOWN], f"{summary.folder}")
+            emit_table(listing_of(f"{summary.folder}", table.assign(metric=metrics)[SHOWN]))
         show_notes(summary.notes)
         say("\n".join(_sentences(summary)))
     if summary.failed:

@@ -12,6 +12,7 @@ from densing.cli.eval import ModelOptions, numbers
 from densing.cli.grouped import grouped
 from densing.cli.ladder import Device
 from densing.cli.output import emit_json, emit_table, say, timed_bar
+from densing.core import listing_of
 
 
 @grouped()
@@ -66,7 +67,8 @@ def exits(
         return
     rows = [{"exit": int(name), **about} for name, about in fitted.manifest["exits"].items()]
     about = fitted.manifest["text"]
-    emit_table(pd.DataFrame(rows), f"Exits of {spec.name}, {fitted.manifest['layers']} layers")
+    title = f"Exits of {spec.name}, {fitted.manifest['layers']} layers"
+    emit_table(listing_of(title, pd.DataFrame(rows)))
     say(
         f"error: of the last state, squared, as a share of its own square, on {about['held_out']} held-out tokens of "
         f"{about['tokens']} ({text}); stored in {out}"

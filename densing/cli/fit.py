@@ -10,7 +10,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, say, show_notes, timed_bar, visible
-from densing.core import InputError, write_text
+from densing.core import InputError, listing_of, write_text
 from densing.scores.laws import law_names
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def fit(
             }
         )
     else:
-        emit_table(intervals, f"{result.law.name}: {result.law.equation}; {100 * level:g} % intervals")
+        emit_table(result.listing(level))
         identity = result.options
         turn = "" if identity.get("delta") is None else f" with delta {identity['delta']:g}"
         say(
@@ -144,7 +144,7 @@ def fit(
         )
         for title, value in extra.items():
             if hasattr(value, "columns"):
-                emit_table(value, title)
+                emit_table(listing_of(title, value))
             else:
                 typer.echo(visible(f"{title}: {value}"))
         show_notes(result.notes)

@@ -17,10 +17,6 @@ app = typer.Typer(
     "Example: densing forecast show --months 6",
 )
 
-SKILL = ["origin", "target", "forecaster", "n", "families", "unit", "crps", "mae", "bias", "cover50", "cover90"]
-AGAINST = ["vs_still", "vs_still_lo", "vs_still_hi", "vs_nearest", "vs_nearest_lo", "vs_nearest_hi"]
-MODELS = ["model", "released", "params", "density", "forecast", "lo90", "hi90"]
-MODELS += ["scores", "points", "points_forecast", "inside90", "linked", "origin"]
 Months = Annotated[float, typer.Option("--months", min=0.5, max=120, help="Forecast horizon.")]
 Moe = Annotated[bool, typer.Option("--moe", help="Mixtures of experts (by total size) instead of dense models.")]
 
@@ -74,7 +70,7 @@ def show(
     if json:
         emit_json(payload)
     else:
-        emit_table(outlook.table, f"Density of models after {outlook.since.date()}, of one model each")
+        emit_table(outlook.listing)
         say(f"{outlook.sentence}.\n{outlook.choice.sentence}")
         show_notes(outlook.notes)
     finish(outlook.notes)
@@ -113,7 +109,7 @@ def backtest(
     Example: densing forecast backtest --freeze 2025-11-14 --json
     """
     from densing.scores.catalog import load_catalog
-    from densing.scores.trend import ORIGINS, TARGETS, backtest_forecasts, best_forecaster
+    from densing.scores.trend import ORIGINS, TARGETS, backtest_forecasts, best_forecaster, scores_listing
 
     if freeze and origins:
         raise typer.BadParameter("give --freeze or --origins, not both", param_hint="--freeze")
@@ -131,13 +127,12 @@ def backtest(
         emit_json(payload)
     else:
         for origin in dict.fromkeys(result.table["origin"]):
-            rows = result.table[result.table["origin"].eq(origin)].round(3)
+            rows = result.table[result.table["origin"].eq(origin)]
             where = "All dates" if origin == "all" else f"Frozen at {origin}"
-            emit_table(rows[SKILL[1:]], f"{where}: forecasts of {months:g} months and outcomes")
-            emit_table(rows[["target", "forecaster", *AGAINST]], f"{where}: CRPS skill")
+            title = f"{where}: forecasts of {months:g} months and outcomes"
+            emit_table(scores_listing(rows, title).without("Frozen at"))
         if len(result.cases) and (cases or len(dates) == 1):
-            winner = choices["density"].forecaster
-            emit_table(result.models(winner)[MODELS], f"Later models and their forecasts by {winner!r}")
+            emit_table(result.models_listing(choices["density"].forecaster))
         for row in result.origins.itertuples():
             say(f"{row.origin.date()}: {row.status}; {row.sentence}.")
         say("\n".join(result.sentences()))

@@ -67,9 +67,8 @@ def frontier(
     if json:
         emit_json(result.to_dict())
     else:
-        columns = ["name", "density", "density_lo", "density_hi", cost, "share", "source", "evidence"]
         for scale in result.scales:
-            emit_table(result.front(scale)[columns], f"Frontier on {scale}, cheapest first")
+            emit_table(result.listing(result.front(scale), f"Frontier on {scale}, cheapest first"))
             say(f"{scale}: {result.sentence(scale)}")
         show_notes(result.notes)
     finish(result.notes)

@@ -8,6 +8,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes
+from densing.core import listing_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,7 +163,7 @@ def links(
         )
     payload |= {"refits": result.table, "lost": result.lost, "notes": [*structure.notes, *result.notes]}
     if not json:
-        emit_table(structure.table, f"{len(structure.table)} evaluators")
+        emit_table(listing_of(f"{len(structure.table)} evaluators", structure.table))
     title = f"Abilities without one {refit}: moves in widths of 95 % intervals"
     _show(result.table, title, payload, (*structure.notes, *result.notes), out, json)
 
@@ -248,6 +249,6 @@ def _show(table: Any, title: str, payload: Any, notes: Any, out: Path | None, js
     if json:
         emit_json(payload, notes)
     else:
-        emit_table(table, title)
+        emit_table(listing_of(title, table))
         show_notes(notes)
     finish(notes)

@@ -11,7 +11,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, progress, say, show_notes, timed_bar
-from densing.core import InputError, UnavailableError, install_command
+from densing.core import InputError, UnavailableError, formatting, install_command, listing_of
 
 if TYPE_CHECKING:
     from densing.scores.ladder import Run
@@ -234,13 +234,15 @@ def fit(
         )
         return
     law_columns = ["task", "quantity", "law", "unit", "n", "runs", "r2", "rollout_mean", "rollout_worst", "status"]
-    emit_table(pd.DataFrame(laws)[law_columns], f"Laws of {folder}")
+    emit_table(listing_of(f"Laws of {folder}", pd.DataFrame(laws)[law_columns]))
     if len(result.targets):
         columns = ["task", "target", "size", "tokens", "runs", "loss", "loss_law_lo", "loss_law_hi", "density",
                    "density_lo", "density_hi", "density_law", "agrees"]  # fmt: skip
-        emit_table(result.targets[columns], "Targets: measured, and predicted by the loss law")
+        title = "Targets: measured, and predicted by the loss law"
+        emit_table(listing_of(title, result.targets[columns], tokens=formatting.size))
     if result.behaviour is not None:
-        emit_table(result.behaviour, "Behaviour: bits of the right answer, as effective parameters and density")
+        title = "Behaviour: bits of the right answer, as effective parameters and density"
+        emit_table(listing_of(title, result.behaviour))
     show_notes(result.notes)
     say(f"wrote {len(files)} fits below {Path(files[0]).parent}")
 
@@ -277,7 +279,7 @@ def gain(
 
     Example: densing ladder gain ladders/arms --html gain.html
     """
-    from densing.tradeoff import ladder_gain, null_test, write_record
+    from densing.tradeoff import ladder_gain, null_listing, null_test, write_record
 
     result = ladder_gain(folder, baseline=baseline, link=link, watts=watts, draws=bootstrap, level=level, seed=seed)
     write_record(result, folder)
@@ -292,13 +294,13 @@ def gain(
     if json:
         emit_json({**result.to_dict(), **({} if held is None else {"null": held})})
     else:
-        emit_table(result.frame(), f"Gains over {baseline} in {folder}")
-        trends = result.trends()
-        if trends["trend"].notna().any():
-            emit_table(trends, "Trend: d ln ratio / d ln tokens")
-        emit_table(result.resolution(), "Resolution: half-widths of ln ratios")
+        emit_table(result.listing())
+        emit_table(result.costs_listing())
+        if result.trends()["trend"].notna().any():
+            emit_table(result.trends_listing())
+        emit_table(result.resolution_listing())
         if held is not None:
-            emit_table(held, "Simulated ladders like this one: share of 95 % intervals that cover the injected value")
+            emit_table(null_listing(held))
         for name in ("seconds", "joules"):
             say(f"{name}: {result.evidence[name]}")
         show_notes(result.notes)

@@ -14,11 +14,11 @@ import typer
 
 from densing.cli.grouped import grouped
 from densing.cli.options import JsonFlag, Report
-from densing.cli.output import MOST_NOTES, columns, emit_plain, finish, say, show_notes, timed_bar, visible, width
+from densing.cli.output import MOST_NOTES, emit_plain, finish, say, show_notes, timed_bar, visible, width
 from densing.core import InputError, Note, StoppedError, UnknownNameError, doubts, formatting, of_part, severest_first
 
 if TYPE_CHECKING:
-    from densing.core import Hit
+    from densing.core import Hit, Listing
     from densing.efficiency.profile import (
         Comparison,
         ProfileOptions,
@@ -562,7 +562,7 @@ def screen(
     """
     from densing.efficiency.profile import SHOWN
 
-    lines = [*_folded(_headline(run), width), "", *_ranks(run), "", *_collectives(run, width)]
+    lines = [*_folded(_headline(run), width), "", *_ranks(run, width), "", *_collectives(run, width)]
     unit, causes = _unit(run), []
     for position, cause in enumerate(run.causes[:SHOWN], start=1):
         gain = cause.recoverable_ms_per_step
@@ -637,27 +637,17 @@ def _ms(value: object) -> str:
     return formatting.milliseconds_of(value if isinstance(value, int | float) else None)
 
 
-def _ranks(run: RunProfile) -> list[str]:
-    """Return the partition of each rank, the most exposed first where there are many."""
-    from densing.efficiency.profile import cut_short
+def _table(listing: Listing, width: int | None, most: int | None = None) -> list[str]:
+    """Return a table as lines, and what a narrow terminal leaves out of it."""
+    hidden = ", ".join(listing.hidden(width))
+    left_out = [f"no room for {hidden}: widen the terminal, or use --json"] if hidden else []
+    return [*listing.lines(width, most), *_folded(left_out, width)]
 
-    truncated = len(run.ranks) > SHOWN_RANKS
-    ranks = sorted(run.ranks, key=lambda rank: -rank.partition.exposed_comm_ns) if truncated else run.ranks
-    header = ("rank", "window ms", "compute %", "exposed comm %", "copy only %", "idle %", "hidden comm %")
-    rows = []
-    for rank in ranks[:SHOWN_RANKS]:
-        part = rank.partition
-        shares = (part.compute_ns, part.exposed_comm_ns, part.exposed_memcpy_ns, part.idle_ns)
-        rows.append(
-            (
-                str(rank.rank),
-                formatting.milliseconds_of(part.window_ns / 1e6),
-                *(formatting.fixed(100 * ns / part.window_ns if part.window_ns else None) for ns in shares),
-                formatting.fixed(None if cut_short([rank]) else part.overlap_pct),
-            )
-        )
-    lines = columns(header, rows)
-    if truncated:
+
+def _ranks(run: RunProfile, width: int | None) -> list[str]:
+    """Return the partition of each rank, the most exposed ones where there are many."""
+    lines = _table(run.ranks_listing(SHOWN_RANKS), width)
+    if len(run.ranks) > SHOWN_RANKS:
         lines.append(f"... the {SHOWN_RANKS} most exposed of {len(run.ranks)} ranks; all of them: --json or --html")
     return lines
 
@@ -667,35 +657,19 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
         return
     from densing.efficiency.profile import per_step
 
-    header = ("operation", "group", "ranks", "calls", "MB each", "bus GB/s", "hidden %", f"exposed ms/{_unit(run)}")
+    yield from _table(run.collectives_listing(), width, SHOWN_COLLECTIVES)
     steps = per_step(run.ranks)
-    # What the figures leave of a line goes to the group's name.
-    room = min(max((width or WIDE) - 72, 8), 24)
-    rows = [
-        (
-            row.op or "unknown",
-            formatting.cut(visible(row.group or row.group_label or "–"), room),
-            str(row.group_size) if row.group_size > 0 else "–",
-            str(row.count),
-            formatting.fixed(row.bytes / row.count_sized / 1e6 if row.count_sized else None, 2),
-            formatting.fixed(row.busbw_gbps, 2),
-            formatting.fixed(None if run.figures["overlap_pct"] is None else row.hidden_pct),
-            formatting.milliseconds_of(row.exposed_ns / steps / 1e6),
-        )
-        for row in run.collectives[:SHOWN_COLLECTIVES]
-    ]
-    yield from columns(header, rows, left=2)
     if len(run.collectives) > SHOWN_COLLECTIVES:
         yield f"... and {len(run.collectives) - SHOWN_COLLECTIVES} more kinds"
     for row in run.collectives[:SHOWN_COLLECTIVES]:
         if row.sum_ns > row.total_ns * (1 + AT_ONCE):
-            union, total = (_ms(ns / steps / 1e6) for ns in (row.total_ns, row.sum_ns))
+            union, total = (formatting.duration(ns / steps) for ns in (row.total_ns, row.sum_ns))
             name = row.op or "unknown"
-            yield f"{name}: {union} ms per {_unit(run)}; calls overlap, their sum is {total}"
+            yield f"{name}: {union} per {_unit(run)}; calls overlap, their sum is {total}"
     claimed = sum(row.exposed_ns for row in run.collectives) / steps / 1e6
     exposed = run.figures["exposed_ms_per_step"]
     if isinstance(exposed, float) and claimed > exposed * (1 + AT_ONCE):
-        yield f"Some overlap: all kinds together expose {_ms(exposed)} ms, less than their sum"
+        yield f"Some overlap: all kinds together expose {formatting.milliseconds(exposed)}, less than their sum"
     yield ""
 
 
@@ -761,19 +735,5 @@ def _unrecognised(run: RunProfile) -> Iterator[str]:
 
 def _comparison(comparison: Comparison, width: int | None) -> list[str]:
     """Return what changed per step against the baseline, a line per figure, and the verdict."""
-    rows = [
-        (
-            change.metric.removesuffix("_ns").replace("_", " "),
-            *(_ns(value) for value in (change.base, change.other, change.difference)),
-            "–" if change.low is None else f"{_ns(change.low)} to {_ns(change.high)}",
-            change.verdict,
-        )
-        for change in comparison.changes
-    ]
-    header = ("per step, ms", "baseline", "this run", "change", f"{100 * comparison.level:g} % interval", "verdict")
     notes = [f"{note.severity}: {note.message}" for note in severest_first(comparison.notes)]
-    return [*columns(header, rows), *_folded(notes, width)]
-
-
-def _ns(ns: float | None) -> str:
-    return formatting.milliseconds_of(None if ns is None else ns / 1e6)
+    return [*_table(comparison.listing, width), *_folded(notes, width)]

@@ -9,7 +9,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, progress, save, say, show_notes
-from densing.core import DensingError
+from densing.core import DensingError, formatting, listing_of
 
 if TYPE_CHECKING:
     from densing.scores.references import Reference
@@ -51,7 +51,7 @@ def list_refs(json: o.JsonFlag = False, out: o.Out = None) -> None:
     if json:
         emit_json(table)
     else:
-        emit_table(flat[["reference", "kind", "title", "benchmarks"]], "Reference families")
+        emit_table(listing_of("Reference families", flat[["reference", "kind", "title", "benchmarks"]]))
 
 
 @app.command("show")
@@ -69,7 +69,7 @@ def show_ref(
     """
     import pandas as pd
 
-    from densing.scores.references import get_family, ladder_misses, load_reference
+    from densing.scores.references import get_family, ladder_misses, load_reference, points_listing
 
     ref = load_reference(reference, benchmark)
     # Only the OLMo ladder holds models out whose authors predicted them.
@@ -95,13 +95,13 @@ def show_ref(
     say(f"{ref.title}\n{payload['about']}")
     say(f"{ref.fit.law.equation}\nmeasured by {ref.evaluator or 'the family itself'}: {', '.join(ref.benchmarks)}")
     protocols = [{"benchmark": name, **ref.protocol(name).to_dict()} for name in ref.benchmarks]
-    emit_table(pd.DataFrame(protocols), "How the family was measured")
-    emit_table(ref.fit.intervals(), "Parameters, 95 % intervals")
-    emit_table(ref.points, "Points")
+    emit_table(listing_of("How the family was measured", pd.DataFrame(protocols)))
+    emit_table(ref.fit.listing())
+    emit_table(points_listing(ref), "Points")
     if misses is not None:
-        emit_table(misses, "Held-out models: our prediction and the authors'")
+        emit_table(listing_of("Held-out models: our prediction and the authors'", misses, params=formatting.size))
     for title, table in extra.items():
-        emit_table(table, title)
+        emit_table(listing_of(title, table))
     show_notes(ref.notes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -9,7 +10,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes
-from densing.core import InputError
+from densing.core import InputError, listing_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,8 +30,6 @@ ITEM_COLUMNS = [
     "n_bytes",
     "n_tokens",
 ]
-SLICE_COLUMNS = ["slice", "model", "benchmark", "quantity", "score", "n_items", "density", "density_lo", "density_hi",
-                 "status"]  # fmt: skip
 Run = Annotated[
     Path,
     typer.Argument(help="A run's folder, a results file of lm-eval, lighteval, inspect or OpenCompass, or a tree."),
@@ -61,7 +60,7 @@ def list_runs(
         emit_json(rows)
     elif rows:
         counts = [{**row, "models": len(row["models"]), "tasks": len(row["tasks"])} for row in rows]
-        emit_table(pd.DataFrame(counts), f"{len(rows)} runs in {folder}")
+        emit_table(listing_of(f"{len(rows)} runs in {folder}", pd.DataFrame(counts)))
     else:
         say(f"no runs in {folder}; densing eval --out {folder}/NAME makes one")
 
@@ -87,7 +86,8 @@ def show(
         emit_json(payload)
     else:
         columns = [name for name in (ITEM_COLUMNS if items else COLUMNS) if name in table.columns]
-        emit_table(table[columns], f"{len(table)} {'documents' if items else 'measurements'} of {run}")
+        title = f"{len(table)} {'documents' if items else 'measurements'} of {run}"
+        emit_table(listing_of(title, table[columns]))
         show_notes(results.notes, brief=True)
     finish(results.notes)
 
@@ -201,12 +201,12 @@ def explain(
     if json:
         emit_json(result.to_dict())
     else:
-        emit_table(result.weights, f"{model} fails more often where the weight is above 0")
+        emit_table(result.weights_listing(), f"{model} fails more often where the weight is above 0")
         if len(slices := result.slices):
             # All benchmarks together where there are several; the others are in the JSON and on the page.
             several = slices["benchmark"].eq("combined")
-            slices = (slices[several] if several.any() else slices).reset_index(drop=True)
-            emit_table(slices[SLICE_COLUMNS], "Densities on held-out items, by that score", slices["bound"])
+            shown = result.slices_listing()
+            emit_table(dataclasses.replace(shown, rows=slices[several] if several.any() else slices))
         say(result.sentence)
         say(result.moved)
         show_notes(result.notes)

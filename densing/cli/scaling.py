@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from densing.cli.options import FORMS, Html, JsonFlag, Level, Page, Seed
-from densing.cli.output import MOST_NOTES, columns, emit_plain, finish, say, show_notes, timed_bar, visible
+from densing.cli.output import MOST_NOTES, emit_plain, finish, say, show_notes, timed_bar, visible
 from densing.cli.profile import Detail, Window
 from densing.cli.techniques import ClusterName, Framework
-from densing.core import InputError, Note, UnknownNameError, doubts, formatting, of_part
+from densing.core import InputError, Note, UnknownNameError, aligned, doubts, formatting, of_part
 
 if TYPE_CHECKING:
-    from densing.efficiency.throughput import Span
     from densing.scores.fit import LawFit
     from densing.tradeoff import TrainingPlan
 
@@ -88,7 +86,7 @@ def scaling(
             )
             for row in efficiency.rows
         ]
-        typer.echo("\n".join(columns(header, rows)))
+        typer.echo("\n".join(aligned(header, rows)))
         show_notes(notes, most=MOST_NOTES)
     finish(notes)
 
@@ -205,41 +203,19 @@ def _fitted(path: Path, bootstrap: int, seed: int, quiet: bool) -> tuple[LawFit,
 
 def _plan_lines(found: TrainingPlan) -> list[str]:
     """Return the plan, the smaller model and the layout, line by line."""
-    small, layout, shape = found.overtrained, found.layout, found.shape
-    size, digits, level = formatting.size, formatting.digits, f"{100 * found.level:g} %"
-
-    def ranged(span: Span | None, form: Callable[[float], str]) -> tuple[str, str]:
-        return ("no layout", "") if span is None else (form(span.value), f"{form(span.low)} to {form(span.high)}")
-
-    def loss(value: float) -> str:
-        return f"{value:.3f}"
-
-    rows = [
-        ("parameters N", *ranged(found.params, size), *ranged(small.params, size)),
-        ("tokens D", *ranged(found.tokens, size), *ranged(small.tokens, size)),
-        ("loss", *ranged(found.loss, loss), loss(found.loss.value), "the same"),
-        ("density", *ranged(found.density, digits), *ranged(small.density, digits)),
-        ("D / N", digits(found.tokens_per_param), "", digits(small.times * found.tokens_per_param), ""),
-        ("6 N D", formatting.power(found.flops, 3), "", formatting.power(small.compute.value * found.flops, 3), ""),
-        ("over the plan's", "1", "", *ranged(small.compute, digits)),
-        ("GPU hours", f"{found.gpu_hours:,.10g}", "", *ranged(small.gpu_hours, formatting.thousands)),
-        ("MFU", formatting.percentage(layout.mfu), "", formatting.percentage(small.layout and small.layout.mfu), ""),
-    ]
+    layout, shape, size = found.layout, found.shape, formatting.size
     parts = {"tp": layout.tp, "cp": layout.cp, "pp": layout.pp, "dp": layout.dp, "ZeRO": layout.zero,
              "micro-batch": layout.micro_batch, "stages each": layout.virtual}  # fmt: skip
     return [
         visible(found.sentence),
         f"law: {visible(found.law)}, {visible(found.source)}",
         "",
-        *columns(("", "plan", level, f"{small.times:g} x tokens per N", level), rows),
+        *found.listing().lines(),
         "",
         f"shape: {shape.layers} layers of {shape.hidden:,}, {shape.heads} heads, MLP {shape.ffn:,}, vocabulary "
         f"{shape.vocabulary:,}; {found.steps:,.0f} steps of {found.batch:,} sequences of {found.sequence:,} tokens",
         f"layout: {', '.join(f'{name} {value}' for name, value in parts.items())}, recompute {layout.recompute}; "
         f"{layout.tokens_per_s:,.0f} tokens/s, {layout.memory_bytes / 1e9:.0f} GB per device",
         f"closed form: {size(found.closed_form)} parameters for the plan's 6 N D, if MFU did not depend on the size",
-        f"the smaller model saves {formatting.percentage(small.saved.value)} of each served token's 2 N operations, "
-        f"and makes up for its training with {size(small.served.value)} served tokens ({size(small.served.low)} to "
-        f"{size(small.served.high)})",
         found.density_note,
     ]

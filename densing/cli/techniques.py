@@ -14,13 +14,13 @@ import typer
 
 from densing.cli.grouped import given, grouped
 from densing.cli.options import FORMS, JsonFlag, Report
-from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar, visible, width
-from densing.core import InputError, Note, formatting, parse_pairs
+from densing.cli.output import emit_plain, emit_table, finish, say, show_notes, timed_bar, visible, width
+from densing.core import InputError, Note, aligned, formatting, parse_pairs
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Cluster, Workload
     from densing.efficiency.systems import Cell, Comparison, Finding, RegimeMap, Step, Technique, Validation
-    from densing.efficiency.throughput import Budget, LayoutPlan, Span, Terms
+    from densing.efficiency.throughput import Budget, Span, Terms
 
 Number = TypeVar("Number", int, float)
 
@@ -61,7 +61,7 @@ def list_(json: JsonFlag = False) -> None:
         emit_plain([_brief(technique) for technique in loaded], notes)
     else:
         rows = [(each.name, each.role, _runs(each).partition(":")[0], each.summary, each.paper) for each in loaded]
-        lines = columns(("technique", "role", "runs", "summary", "paper"), rows, left=5)
+        lines = aligned(("technique", "role", "runs", "summary", "paper"), rows, [False] * 5)
         wide = width(sys.maxsize)
         typer.echo("\n".join(formatting.cut(line, wide) if wide else line for line in lines))
     show_notes(notes)
@@ -100,18 +100,18 @@ def show(
             claim.id,
             formatting.cut(claim.what, 48),
             formatting.cut(claim.setup, 40),
-            f"{figure(claim.published)} {claim.unit}".strip(),
+            formatting.figure(claim.published, claim.unit),
             claim.evidence,
             claim.grade,
         )
         for claim in claims
     ]
-    for title, header, rows, left in (
-        ("knobs", ("knob", "default", "meaning"), knob_rows, 3),
-        ("claims", ("claim", "what", "set-up", "published", "evidence", "grade"), claim_rows, 6),
+    for title, header, rows in (
+        ("knobs", ("knob", "default", "meaning"), knob_rows),
+        ("claims", ("claim", "what", "set-up", "published", "evidence", "grade"), claim_rows),
     ):
         typer.echo(f"\n{title}:" + ("" if rows else " none"))
-        for line in columns(header, rows, left=left) if rows else ():
+        for line in aligned(header, rows, [False] * len(header)) if rows else ():
             typer.echo("  " + line)
     if missing:
         typer.echo("\nnot available (in no readable source): " + "; ".join(map(visible, missing)))
@@ -391,7 +391,10 @@ def compare(
             }
         )
     else:
-        typer.echo("\n".join([*_comparison_lines(workload, machine, comparison), *(map_lines(grid) if grid else ())]))
+        typer.echo(visible(comparison.title))
+        # Why one does not fit stands below, why one does not apply among the notes.
+        emit_table(comparison.listing().without("Remark"), _head(workload, machine))
+        typer.echo("\n".join([*_legend(workload, machine, comparison), *(map_lines(grid) if grid else ())]))
     show_notes(notes)
     finish(notes)
 
@@ -519,38 +522,12 @@ def plan(
     if json:
         emit_plain(found.to_dict() | ({"budget": whole.to_dict()} if whole else {}))
     else:
-        typer.echo("\n".join([*_plan_lines(found), *(_budget_lines(whole) if whole else [])]))
+        emit_table(found.listing())
+        parts = ", ".join(f"{purpose} {count / 1e9:.1f} GB" for purpose, count in found.layouts[0].memory.items())
+        lines = [f"memory of the first: {parts}", f"next split: {found.why}"]
+        typer.echo("\n".join([*lines, *(_budget_lines(whole) if whole else [])]))
     show_notes(found.notes)
     finish(found.notes)
-
-
-def _plan_lines(found: LayoutPlan) -> list[str]:
-    """Return the layouts, and where the first one's memory goes, line by line."""
-    header = ("tp", "cp", "pp", "stages each", "dp", "ZeRO", "micro-batch", "recompute", "step", "4 of 5 in",
-              "tokens/s", "MFU", "memory")  # fmt: skip
-    rows = [
-        (
-            *map(str, (each.tp, each.cp, each.pp, each.virtual, each.dp, each.zero, each.micro_batch)),
-            each.recompute,
-            formatting.duration(1e9 * each.step_s),
-            f"{formatting.duration(1e9 * each.low_s)} to {formatting.duration(1e9 * each.high_s)}",
-            f"{each.tokens_per_s:,.0f}",
-            formatting.percent(100 * each.mfu),
-            f"{each.memory_bytes / 1e9:.0f} GB",
-        )
-        for each in found.layouts
-    ]
-    parts = ", ".join(f"{purpose} {count / 1e9:.1f} GB" for purpose, count in found.layouts[0].memory.items())
-    return [
-        f"{visible(found.model)} on {found.devices:,} devices of {visible(found.cluster)}: {found.batch:,} "
-        f"sequences of {found.sequence:,} tokens a step, by {found.framework}; {found.fitting:,} of {found.tried:,} "
-        "layouts fit",
-        "",
-        *columns(header, rows, left=0),
-        "",
-        f"memory of the first: {parts}",
-        f"next split: {found.why}",
-    ]
 
 
 def _budget_lines(whole: Budget) -> list[str]:
@@ -660,7 +637,7 @@ def validate(
     if json:
         emit_plain([finding.to_dict() for finding in validation.findings], validation.notes)
     else:
-        typer.echo("\n".join(_validation_lines(validation)))
+        _show_validation(validation)
     show_notes(validation.notes)
     finish(validation.notes)
 
@@ -681,34 +658,15 @@ def _validate_throughput(table: Path | None, html: Path | None, json: bool) -> N
     if json:
         emit_plain(found.to_dict())
     else:
-        header = ("source", "rows", "compared", "median", "90 %", "unseen", "constant MFU", "nearest", "rank")
-        rows = [
-            (
-                source.source,
-                f"{source.rows:,}",
-                f"{source.n:,}",
-                *(_share(value) for value in (source.median_error, source.p90_error, source.unseen_median,
-                                                source.constant_mfu_median, source.nearest_median)),
-                formatting.number(source.rank_correlation),
-            )
-            for source in found.sources
-        ]  # fmt: skip
+        emit_table(found.listing())
         memory = found.memory
-        typer.echo("\n".join([
-            *columns(header, rows),
-            "",
-            "errors of predicted tokens per second; unseen: constants fitted without the source; constant MFU, "
-            "nearest: baselines from the source's own rows",
-            f"memory: AUC {formatting.number(memory.auc)}; of {memory.ran:,} that ran {_share(memory.ran_refused)} "
-            f"are predicted not to fit, of {memory.failed:,} that failed {_share(memory.failed_passed)} are predicted "
-            "to fit",
-        ]))  # fmt: skip
+        typer.echo(
+            f"memory: AUC {formatting.number(memory.auc)}; of {memory.ran:,} that ran "
+            f"{formatting.share(memory.ran_refused)} are predicted not to fit, of {memory.failed:,} that failed "
+            f"{formatting.share(memory.failed_passed)} are predicted to fit"
+        )
     show_notes(found.notes)
     finish(found.notes)
-
-
-def _share(value: float | None) -> str:
-    return formatting.MISSING if value is None else formatting.percent(100 * value)
 
 
 def _brief(technique: Technique) -> dict[str, Any]:
@@ -804,35 +762,14 @@ def _head(workload: Step, cluster: Cluster) -> str:
     )
 
 
-def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) -> list[str]:
-    """Return what is shown of a comparison on a screen, line by line."""
+def _legend(workload: Step, cluster: Cluster, comparison: Comparison) -> list[str]:
+    """Return what stands below a comparison on a screen, line by line."""
     from densing.efficiency.simulation import Workload
-    from densing.efficiency.systems import in_memory
 
-    ranged = any(row.low_s for row in comparison.rows)
-    header = ("technique", "memory", "step ms", *(["4 of 5 in"] if ranged else []), "exposed ms", "hidden %", "MB sent",
-              "GB memory", "speed-up", "loss")  # fmt: skip
-    rows = [
-        (
-            row.technique,
-            in_memory(row.status, row.room_bytes),
-            _scaled(row.step_s, 1e3, 2),
-            *([f"{_scaled(row.low_s, 1e3, 0)} to {_scaled(row.high_s, 1e3, 0)}"] if ranged else []),
-            _scaled(row.exposed_comm_s, 1e3, 2),
-            _scaled(row.overlap_ratio, 100, 1),
-            _scaled(row.bytes, 1e-6, 1),
-            _scaled(row.memory_bytes, 1e-9, 2),
-            _scaled(row.speedup, 1, 3),
-            "not said" if row.changes_loss is None else "changes" if row.changes_loss else "same",
-        )
-        for row in comparison.rows
-    ]
     errors = ", ".join(
-        f"{row.technique} {_scaled(row.step_se_s, 1e3, 2)}" for row in comparison.rows if row.step_se_s is not None
+        f"{row.technique} {formatting.seconds(row.step_se_s)}" for row in comparison.rows if row.step_se_s is not None
     )
-    late = (
-        [] if cluster.delay is None else [f"delays are drawn ({cluster.delay}); standard errors, ms: {errors or '–'}"]
-    )
+    late = [] if cluster.delay is None else [f"delays are drawn ({cluster.delay}); standard errors: {errors or '–'}"]
     figures = []
     if not isinstance(workload, Workload) and workload.source:
         figures = [f"figures of {visible(workload.name)} ({visible(workload.evidence)}): {visible(workload.source)}"]
@@ -841,7 +778,8 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
         for row in comparison.rows
         if row.parameters is not None and row.parameters_on_device is not None
     ]
-    legend = [
+    ranged = any(row.low_s for row in comparison.rows)
+    return [
         f"simulated; per rank and step; speed-up over {comparison.baseline}",
         *late,
         *(["4 of 5 in: held four of five published runs that the fit had not seen"] if ranged else []),
@@ -850,18 +788,6 @@ def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) 
         *(f"does not fit: {row.technique} {row.reason}" for row in comparison.rows if row.status == "does not fit"),
         *figures,
     ]
-    return [
-        visible(comparison.title),
-        _head(workload, cluster),
-        "",
-        *columns(header, rows, left=2),
-        "",
-        *legend,
-    ]
-
-
-def _scaled(value: float | None, factor: float, digits: int) -> str:
-    return formatting.fixed(None if value is None else value * factor, digits)
 
 
 def map_lines(grid: RegimeMap) -> list[str]:
@@ -876,7 +802,7 @@ def map_lines(grid: RegimeMap) -> list[str]:
         sizes = sorted({size for _, size in cells})
         rows = [(f"{bandwidth:g}", *(_mark(cells[bandwidth, size]) for size in sizes))
                 for bandwidth in sorted({bandwidth for bandwidth, _ in cells})]  # fmt: skip
-        lines += ["", f"{name}:", *columns(("Gbit/s", *(f"{across} {size}" for size in sizes)), rows)]
+        lines += ["", f"{name}:", *aligned(("Gbit/s", *(f"{across} {size}" for size in sizes)), rows)]
     return lines
 
 
@@ -884,29 +810,17 @@ def _mark(cell: Cell) -> str:
     return MARKS[cell.verdict] if cell.speedup is None else f"{cell.speedup:.2f} {MARKS[cell.verdict]}"
 
 
-def _validation_lines(validation: Validation) -> list[str]:
-    """Return the table of the findings and its sums, line by line."""
-    from densing.efficiency.systems import VERDICTS, counts_of
+def _show_validation(validation: Validation) -> None:
+    """Print the findings, how many there are of each grade, and what they are worth."""
+    from densing.efficiency.systems import grades_listing
 
-    header = ("claim", "technique", "what", "published", "known", "ours", "error", "null", "allowed", "grade",
-              "verdict", "noticed")  # fmt: skip
-    rows = [_finding_row(finding) for finding in validation.findings]
-    counts = counts_of([finding.to_dict() for finding in validation.findings])
-    verdicts = [verdict for verdict in VERDICTS if any(count[verdict] for count in counts.values())]
-    sums = [
-        (grade, str(count.total()), *(str(count[verdict]) if count[verdict] else "–" for verdict in verdicts))
-        for grade, count in counts.items()
-    ]
-    if not rows:
-        return ["no claims"]
-    return [
-        *columns(header, rows, left=3),
-        "",
-        *columns(("grade", "rows", *verdicts), sums, left=1),
-        "",
-        *_sentences(validation),
-        *_remarks(validation.findings),
-    ]
+    if not validation.findings:
+        typer.echo("no claims")
+        return
+    # Notes stand below, each once.
+    emit_table(validation.listing().without("Note"))
+    emit_table(grades_listing([finding.to_dict() for finding in validation.findings]))
+    typer.echo("\n".join([*_sentences(validation), *_remarks(validation.findings)]))
 
 
 def _sentences(validation: Validation) -> list[str]:
@@ -932,44 +846,10 @@ def _sentences(validation: Validation) -> list[str]:
     if tally.untested:
         sentences.append(f"no row that holds detects {', '.join(tally.untested)}: these figures do not test it")
     if tally.not_first_hand:
-        sentences.append(f"{tally.not_first_hand} of the published figures are not first-hand: see the column 'known'")
+        sentences.append(
+            f"{tally.not_first_hand} of the published figures are not first-hand: the column Published says so"
+        )
     return sentences
-
-
-def _finding_row(finding: Finding) -> tuple[str, ...]:
-    own = " (own)" if finding.grade == "own measurement" else ""
-    return (
-        finding.claim,
-        finding.technique,
-        formatting.cut(f"{finding.what} ({finding.setup})" if finding.setup else finding.what, 52),
-        f"{figure(finding.published)} {finding.unit}".strip() + own,
-        finding.evidence,
-        figure(finding.ours),
-        _percent(finding.error),
-        figure(finding.null) if isinstance(finding.null, str) else _percent(finding.null_error),
-        "–" if finding.tolerance is None else f"{100 * finding.tolerance:.0f} %",
-        finding.grade,
-        finding.verdict,
-        # "ring costs x 3" and "no overlap" in a word each.
-        " ".join(key.removeprefix("no ").split()[0] for key in finding.turned_by) or "–",
-    )
-
-
-def _percent(error: float | None) -> str:
-    return "–" if error is None else f"{100 * error:+.1f} %"
-
-
-def figure(value: float | str | None) -> str:
-    """Return a figure in few digits, a text as it is, a dash for none.
-
-    Examples
-    --------
-    >>> figure(304736.0), figure(0.35), figure("a > b"), figure(None)
-    ('304,736', '0.35', 'a > b', '–')
-    """
-    if value is None or isinstance(value, str):
-        return "–" if value is None else value
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
 def _remarks(findings: tuple[Finding, ...]) -> list[str]:

@@ -11,8 +11,8 @@ import typer
 
 from densing.cli.grouped import grouped
 from densing.cli.options import JsonFlag, Report
-from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
-from densing.core import DensingError, InputError, Note, UnavailableError, formatting, once
+from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar
+from densing.core import DensingError, InputError, Note, UnavailableError, aligned, formatting, once
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import LmShape, Run, RunSpec, SeedMean
@@ -292,7 +292,7 @@ def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
     return [
         head,
         "",
-        *columns(title, cells),
+        *aligned(title, cells),
         "",
         *_solutions(runs),
         "measured; waiting: time the training thread was blocked on communication or rows",
@@ -331,7 +331,7 @@ def _solutions(runs: Sequence[Run]) -> list[str]:
     ]
     heads = ("classifier", "objective", "weights", "accuracy", "moved", "start s")
     legend = "a step is an update, or the whole of an average; accuracy: held-out; start: each partition's own solution"
-    return [*columns(heads, rows), "", legend] if rows else []
+    return [*aligned(heads, rows), "", legend] if rows else []
 
 
 def _ms(seconds: float | None) -> str:

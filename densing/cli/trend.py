@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from densing.scores.trend import Answer, Arrival
 
-SHOWN = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
-
 
 def trend(
     reference: o.Reference = "qwen1.5",
@@ -143,6 +141,7 @@ def trend(
     choices = None
     if sensitivity:
         from densing.scores.study import sensitivity as other_choices
+        from densing.scores.study import sensitivity_listing
 
         choices = other_choices(merged, densities, window=(since, until), selection=selection, seed=seed)
     quoted = result.quoted(ref.name, o.curve_name(benchmark, combine))
@@ -174,7 +173,7 @@ def trend(
     else:
         title = f"{result.title}; {reference} on {o.curve_name(benchmark, combine)}, months"
         own = result.estimates["method"].isin(PAPERS_OWN)
-        emit_table(result.estimates.loc[~own, SHOWN], title)
+        emit_table(result.listing, title)
         say(
             "\n".join(
                 [
@@ -192,10 +191,9 @@ def trend(
         if front:
             say("Too few models to estimate the front." if told is None else told.sentence)
             if told is not None:
-                emit_table(told.records, "Records")
+                emit_table(told.listing)
         if choices is not None:
-            shown = choices.drop(columns=["group", "last", "headline"]).dropna(axis="columns", how="all")
-            emit_table(shown, "The headline under other choices, months")
+            emit_table(sensitivity_listing(choices), "The headline under other choices")
         for question in answers:
             say(_sentence(*question))
         show_notes(notes, brief=True)
@@ -215,7 +213,7 @@ def _vintages(
     """Print what the headline would have said at earlier dates."""
     from densing.core import plain
     from densing.scores.catalog import load_catalog, selection_of
-    from densing.scores.study import vintage_sentence, vintages
+    from densing.scores.study import vintage_sentence, vintages, vintages_listing
 
     with progress(quiet=json) as step:
         table = vintages(
@@ -231,8 +229,7 @@ def _vintages(
     if json:
         emit_json(payload)
         return
-    shown = table if table["reason"].ne("").any() else table.drop(columns="reason")
-    emit_table(shown, "What the headline would have said, months")
+    emit_table(vintages_listing(table))
     say(vintage_sentence(table))
 
 
@@ -256,8 +253,7 @@ def _answer(by: str, catalog: o.CatalogFiles, *, seed: int, out: o.Out, json: bo
 
 
 def _show(answer: Answer) -> None:
-    rows = answer.rows.drop(columns=["slope"]).dropna(axis="columns", how="all")
-    emit_table(rows, f"{answer.question} {answer.answer} (doubling times in months, estimates in {answer.unit})")
+    emit_table(answer.listing, f"{answer.question} {answer.answer} (estimates in {answer.unit})")
     say("\n".join([f"Test: {answer.test}.", *answer.caveats]))
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from densing.cli.options import JsonFlag
-from densing.cli.output import columns, emit_plain
-from densing.core import InputError, formatting
+from densing.cli.output import emit_plain
+from densing.core import InputError, aligned, formatting
 
 
 def what_if(
@@ -44,7 +44,7 @@ def what_if(
         for kind, part in parts
         for name, slow in list(part.items())[:5]
     ]
-    typer.echo("\n".join(columns(("only this slow", "slowdown"), rows)))
+    typer.echo("\n".join(aligned(("only this slow", "slowdown"), rows)))
     for workers, part in (("the slowest 3 % of workers", result.workers), ("the last stage", result.last_stage)):
         share = "–" if part.explained is None else f"{100 * part.explained:.1f} %"
         typer.echo(f"explained by {workers}: {share}")

@@ -9,12 +9,11 @@ import typer
 
 from densing.cli.grouped import grouped
 from densing.cli.options import Html, JsonFlag, Page
-from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar, visible
+from densing.cli.output import emit_plain, emit_table, finish, say, show_notes, timed_bar, visible
 from densing.cli.techniques import ClusterOptions, StepOptions
 from densing.core import InputError, formatting
 
 if TYPE_CHECKING:
-    from densing.efficiency.throughput import Span
     from densing.tradeoff import Worth
 
 
@@ -71,39 +70,15 @@ def worth(
     if json:
         emit_plain(found.to_dict() | {"sentences": list(found.sentences())}, found.notes)
     else:
-        typer.echo("\n".join(_lines(found)))
+        _show(found)
         show_notes(found.notes)
     finish(found.notes)
 
 
-def _lines(found: Worth) -> list[str]:
-    """Return sentences and figures, line by line."""
-
-    def shown(span: Span | None) -> str:
-        return "–" if span is None else span.words
-
-    header = ("technique", "pays", "step", "speed-up", "token ratio", "gain", "pays with", "days", "pays below Gbit/s")
-    rows = [
-        (
-            each.technique,
-            each.status,
-            "–" if each.step_s is None else formatting.duration(1e9 * each.step_s),
-            shown(each.speedup),
-            shown(each.token_ratio),
-            shown(each.gain),
-            "–" if each.probability is None else formatting.percent(100 * each.probability),
-            shown(each.days),
-            formatting.number(each.break_even_gbps),
-        )
-        for each in found.verdicts
-    ]
-    return [
-        visible(found.card().title),
-        "",
-        *(f"- {visible(sentence)}" for sentence in found.sentences()),
-        "",
-        *columns(header, rows, left=2),
-        "",
+def _show(found: Worth) -> None:
+    typer.echo("\n".join([*(f"- {visible(sentence)}" for sentence in found.sentences()), ""]))
+    emit_table(found.listing(), found.card().title)
+    typer.echo(
         f"plain ({found.baseline}): {formatting.duration(1e9 * found.plain_step_s)} a step, "
-        f"{found.plain_days.words} days; intervals of 95 %, of plain's days four of five runs",
-    ]
+        f"{found.plain_days.words} days; intervals of 95 %, of plain's days four of five runs"
+    )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from densing.core import formatting
+from densing.core.listings import Listing
 from densing.core.notes import Note, severest_first
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pandas.io.formats.style import Styler
 
 SHOWN_ROWS = 10
@@ -30,7 +28,7 @@ class Card:
         What it is: ``Densities of 65 models on qwen1.5, mmlu``.
     facts : mapping of str to str
         A few labelled figures, the headline among them.
-    table : pandas.DataFrame, optional
+    table : Listing, optional
         The columns that people read, not all that there are.
     notes : tuple of Note
         What to keep in mind; the severest are shown first.
@@ -38,7 +36,7 @@ class Card:
 
     title: str
     facts: Mapping[str, str] = field(default_factory=dict)
-    table: pd.DataFrame | None = None
+    table: Listing | None = None
     notes: tuple[Note, ...] = ()
 
 
@@ -92,11 +90,10 @@ class Readable:
         card = self.card()
         width = max(map(len, card.facts), default=0)
         lines = [card.title, *(f"  {label:{width}}  {value}" for label, value in card.facts.items())]
-        if card.table is not None and len(card.table):
-            head = card.table.head(SHOWN_ROWS)
-            lines += ["", *_written(head).to_string(index=False).splitlines()]
-            if len(card.table) > len(head):
-                lines.append(f"... {len(card.table) - len(head)} more rows")
+        if card.table is not None and card.table.records:
+            lines += ["", *card.table.lines(most=SHOWN_ROWS)]
+            if len(card.table.records) > SHOWN_ROWS:
+                lines.append(f"... {len(card.table.records) - SHOWN_ROWS} more rows")
         lines += [f"  {note.severity}: {note.message}" for note in severest_first(card.notes)]
         return "\n".join(lines)
 
@@ -107,11 +104,10 @@ class Readable:
             for label, value in card.facts.items()
         )
         parts = [f"<p><b>{html.escape(card.title)}</b></p>", f"<table>{facts}</table>" if facts else ""]
-        if card.table is not None and len(card.table):
-            head = card.table.head(3 * SHOWN_ROWS)
-            parts.append(_written(head).to_html(index=False, escape=True))
-            if len(card.table) > len(head):
-                parts.append(f"<p>... {len(card.table) - len(head)} more rows</p>")
+        if card.table is not None and card.table.records:
+            parts.append(card.table.texts(3 * SHOWN_ROWS).to_html(index=False, escape=True))
+            if len(card.table.records) > 3 * SHOWN_ROWS:
+                parts.append(f"<p>... {len(card.table.records) - 3 * SHOWN_ROWS} more rows</p>")
         parts += [f"<p>{html.escape(f'{note.severity}: {note.message}')}</p>" for note in severest_first(card.notes)]
         return "\n".join(filter(None, parts))
 
@@ -131,9 +127,7 @@ class Readable:
         card = self.card()
         if card.table is None:
             raise ValueError(f"{card.title}: there is no table to write")
-        table = _written(card.table)
-        table.columns = [_tex(str(column)) for column in table.columns]
-        table = table.map(lambda cell: _tex(str(cell)))
+        table = card.table.texts().map(_tex).rename(columns=_tex)
         return str(table.to_latex(index=False, escape=False, caption=caption or _tex(card.title), label=label))
 
     def style(self) -> Styler:
@@ -147,23 +141,7 @@ class Readable:
         card = self.card()
         if card.table is None:
             raise ValueError(f"{card.title}: there is no table to style")
-        return _written(card.table).style.hide(axis="index").format(escape="html").set_caption(html.escape(card.title))
-
-
-def _written(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of texts: three digits, dates as days, nothing where nothing is known."""
-
-    def cell(value: Any) -> str:
-        if formatting.is_missing(value):
-            return ""
-        if hasattr(value, "date") and hasattr(value, "hour"):
-            return str(value.date())
-        # By its name: numpy's own floats of other widths are not subclasses of float, and numpy may not be loaded.
-        if isinstance(value, float) or type(value).__name__.startswith("float"):
-            return formatting.fixed(value, 0) if 1000 <= abs(value) < math.inf else formatting.number(value, 3)
-        return str(value)
-
-    return table.apply(lambda column: column.map(cell)).astype(object)
+        return card.table.texts().style.hide(axis="index").format(escape="html").set_caption(html.escape(card.title))
 
 
 def _tex(text: str) -> str:

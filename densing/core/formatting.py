@@ -39,6 +39,32 @@ def is_missing(value: Any) -> bool:
         return False
 
 
+def known(value: Any) -> float | None:
+    """Return a finite number, or None; one that leaves an axis no room beside it, or its inverse none, counts as none.
+
+    Examples
+    --------
+    >>> [known(value) for value in (1, "2.5", 0, float("nan"), 1e308, 5e-324, None, "two")]
+    [1.0, 2.5, 0.0, None, None, None, None, None]
+    """
+    try:
+        real = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return real if real == 0 or 1e-300 < abs(real) < 1e300 else None
+
+
+def visible(text: str) -> str:
+    """Return text with what a terminal would obey (escapes, direction marks, line ends) written out.
+
+    Examples
+    --------
+    >>> print(visible("\\x1b[31mred"))
+    \\x1b[31mred
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def clean(value: Any, limit: int = 160) -> str:
     """Return one line of text: control and direction characters removed, cut to ``limit`` characters.
 
@@ -73,6 +99,28 @@ def number(value: Any, count: int = 2) -> str:
     if not 1e-4 <= abs(real) < 1e6:
         return f"{real:.{count - 1}e}".replace("-", "−")
     return digits(real, count)
+
+
+def three_digits(value: Any) -> str:
+    """Return a number with three significant digits.
+
+    Examples
+    --------
+    >>> three_digits(0.61234), three_digits(None)
+    ('0.612', '–')
+    """
+    return number(value, 3)
+
+
+def whole(value: Any) -> str:
+    """Return a whole number with commas between thousands.
+
+    Examples
+    --------
+    >>> whole(67542.3), whole(None)
+    ('67,542', '–')
+    """
+    return MISSING if is_missing(value) else f"{float(value):,.0f}"
 
 
 def digits(value: Any, count: int = 3) -> str:
@@ -243,6 +291,71 @@ def percent(value: Any) -> str:
     return "< 0.1 %" if 0 < real < 0.05 else f"{real:.1f} %".replace("-", "−")
 
 
+def share(value: Any) -> str:
+    """Return a share as a percentage with one decimal.
+
+    Examples
+    --------
+    >>> share(0.1234), share(None)
+    ('12.3 %', '–')
+    """
+    real = known(value)
+    return MISSING if real is None else percent(100 * real)
+
+
+def figure(value: Any, unit: Any = "") -> str:
+    """Return a number with three digits and its unit, words as they stand.
+
+    Examples
+    --------
+    >>> figure(304736.2, "tokens/s"), figure("4090 > A800"), figure(None), figure(0.5, "s")
+    ('304736 tokens/s', '4090 > A800', '–', '500 ms')
+    """
+    if isinstance(value, str):
+        return clean(value, 200)
+    real = known(value)
+    if real is None:
+        return MISSING
+    if unit == "s":
+        return seconds(real)
+    return f"{digits(real)} {'' if is_missing(unit) else clean(unit, 60)}".strip()
+
+
+def deviation(value: Any) -> str:
+    """Return a relative error as a percentage with its sign.
+
+    Examples
+    --------
+    >>> deviation(0.051), deviation(-0.25), deviation(None)
+    ('+5.1 %', '−25.0 %', '–')
+    """
+    real = known(value)
+    return MISSING if real is None else f"{'+' if real > 0 else ''}{percent(100 * real)}"
+
+
+def factor(value: Any) -> str:
+    """Return a ratio, such as a speed-up, as a factor.
+
+    Examples
+    --------
+    >>> factor(1.234), factor(None)
+    ('1.23×', '–')
+    """
+    real = known(value)
+    return MISSING if real is None else f"{digits(real)}×"
+
+
+def signed(value: Any) -> str:
+    """Return a difference with its sign and three decimals.
+
+    Examples
+    --------
+    >>> signed(0.0125), signed(-1.5), signed(None)
+    ('+0.013', '−1.500', '–')
+    """
+    return MISSING if is_missing(value) else f"{float(value):+.3f}".replace("-", "−")
+
+
 def p_value(value: Any) -> str:
     """Return a p-value with two or three decimals, never zero.
 
@@ -335,6 +448,31 @@ def duration(ns: Any) -> str:
         return "0 ms"
     size, sign = unit_of(float(f"{float(ns):.3g}"))
     return f"{digits(float(ns) / size)} {sign}"
+
+
+def seconds(value: Any) -> str:
+    """Return a time given in seconds, as :func:`duration` does.
+
+    Examples
+    --------
+    >>> seconds(0.0123), seconds(None)
+    ('12.3 ms', '–')
+    """
+    real = known(value)
+    return MISSING if real is None else duration(1e9 * real)
+
+
+def signed_duration(ns: Any) -> str:
+    """Return a difference of times with its sign.
+
+    Examples
+    --------
+    >>> signed_duration(12_345), signed_duration(-2e6), signed_duration(0), signed_duration(None)
+    ('+12.3 µs', '−2.00 ms', '0 ms', '–')
+    """
+    if is_missing(ns):
+        return MISSING
+    return f"{'+' if ns > 0 else '−' if ns < 0 else ''}{duration(abs(ns))}"
 
 
 def milliseconds(ms: Any) -> str:

@@ -41,13 +41,11 @@ from .partition import suffered as suffered
 from .style import DARK as DARK
 from .techniques import Row as Row
 from .techniques import contested as contested
-from .techniques import known as known
 from .techniques import plot_compare as plot_compare
 from .techniques import plot_exposed as plot_exposed
 from .techniques import plot_regime as plot_regime
 from .techniques import plot_throughput as plot_throughput
 from .techniques import rows_of as rows_of
-from .techniques import times as times
 from .timeline import BINS as BINS
 from .timeline import MOST_RANKS as MOST_RANKS
 from .timeline import Drawing as Drawing

@@ -23,6 +23,9 @@ COVERED = COMPUTE._replace(key="covered", label="the rest of the step")
 Row = dict[str, Any]
 
 
+known = formatting.known
+
+
 def rows_of(table: Any, needed: Sequence[str], name: str) -> list[Row]:
     """Return a table's rows as plain mappings.
 
@@ -51,33 +54,6 @@ def rows_of(table: Any, needed: Sequence[str], name: str) -> list[Row]:
         if lacks:
             raise InputError(f"{name}, row {number + 1}: has no column {lacks[0]!r}; it needs {', '.join(needed)}")
     return rows
-
-
-def known(value: Any) -> float | None:
-    """Return a finite number, or None; one that leaves an axis no room beside it, or its inverse none, counts as none.
-
-    Examples
-    --------
-    >>> [known(value) for value in (1, "2.5", 0, float("nan"), 1e308, 5e-324, None, "two")]
-    [1.0, 2.5, 0.0, None, None, None, None, None]
-    """
-    try:
-        real = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return real if real == 0 or 1e-300 < abs(real) < 1e300 else None
-
-
-def times(speedup: Any) -> str:
-    """Return a speed-up as a factor.
-
-    Examples
-    --------
-    >>> times(1.234), times(None)
-    ('1.23×', '–')
-    """
-    value = known(speedup)
-    return formatting.MISSING if value is None else f"{formatting.digits(value)}×"
 
 
 def plot_compare(table: Any) -> go.Figure:
@@ -148,7 +124,7 @@ def _end(row: Mapping[str, Any]) -> str:
         return "does not fit"
     if not known(row.get("speedup")):
         return ""
-    return times(row["speedup"]) + (", loss changes" if row.get("changes_loss") else "")
+    return formatting.factor(row["speedup"]) + (", loss changes" if row.get("changes_loss") else "")
 
 
 def plot_exposed(table: Any) -> go.Figure:
@@ -259,7 +235,7 @@ def plot_regime(table: Any) -> go.Figure:
     # The ticks of the scale are factors again.
     ends = [-strongest, -strongest / 2, 0.0, strongest / 2, strongest]
     scale = style.bar_of_shades("speed-up")
-    scale |= {"tickmode": "array", "tickvals": ends, "ticktext": [times(2**value) for value in ends]}
+    scale |= {"tickmode": "array", "tickvals": ends, "ticktext": [formatting.factor(2**value) for value in ends]}
     del scale["nticks"]
     fig.add_heatmap(
         z=shades, x=list(range(len(bandwidths))), y=list(range(len(lines))), text=signs, texttemplate="%{text}",
@@ -307,7 +283,7 @@ def _cell_hover(cell: Row | None) -> str:
     among = f", {replicas:g} replicas" if replicas and replicas > 1 else ""
     return style.hover(
         style.figure_text(cell["technique"], 60),
-        f"{style.figure_text(cell['verdict'], 40)}: {times(cell['speedup'])}{took}",
+        f"{style.figure_text(cell['verdict'], 40)}: {formatting.factor(cell['speedup'])}{took}",
         f"at {known(cell['bandwidth_gbps']) or 0:g} Gbit/s, batch {known(cell['batch']) or 0:g}{among}",
     )
 
@@ -334,7 +310,10 @@ def plot_throughput(table: Any) -> go.Figure:
     needed = ("row_id", "source", "measured_tokens_per_s", "predicted_tokens_per_s")
     sources: dict[str, list[tuple[float, float, str]]] = {}
     for row in rows_of(table, needed, "throughput"):
-        measured, predicted = known(row["measured_tokens_per_s"]), known(row["predicted_tokens_per_s"])
+        measured, predicted = (
+            known(row["measured_tokens_per_s"]),
+            known(row["predicted_tokens_per_s"]),
+        )
         if measured and predicted and min(measured, predicted) > 0:
             sources.setdefault(str(row["source"]), []).append((measured, predicted, str(row["row_id"])))
     if not sources:

@@ -21,9 +21,9 @@ from densing.report.document import (
     versions_section,
 )
 from densing.report.page import shown_figure, write
-from densing.report.study import DENSITY, METHOD, PACE_WORDS, STATUS, density_words, estimates_table, level, window
-from densing.report.tables import Field, ShownTable, column, numeric, ranged, shown_table
-from densing.scores.density import HOW_TO_READ
+from densing.report.study import METHOD, PACE_WORDS, density_words, estimates_table, level, window
+from densing.report.tables import ShownTable, page_table
+from densing.scores.density import HOW_TO_READ, density_listing
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -160,16 +160,8 @@ def build_checkpoints(steps: pd.DataFrame, path: Path | str, *, notes: Iterable[
         "Density ρ against training step with the intervals of the measurement. Neighbours are measured with the same "
         "questions and the same reference, so that their difference is known better than their intervals look."
     )
-    fields = (
-        Field("Run", column("run")),
-        numeric("Step", "step", formatting.count),
-        DENSITY,
-        Field("Interval", ranged("density", formatting.number), "density_lo", hint="Measured"),
-        STATUS,
-        Field("Read on", column("benchmark")),
-        Field("Model", column("model"), minor=True),
-    )
-    table = shown_table("steps-table", "Every checkpoint, by run and step.", steps, fields, sortable=True)
+    listing = density_listing(steps, "Every checkpoint, by run and step.")
+    table = page_table("steps-table", listing, sortable=True)
     told = tuple(notes)
     facts = (("Runs", f"{steps['run'].nunique():,}"), ("Checkpoints", f"{steps['model'].nunique():,}"))
     head = Headline(f"Density of checkpoints: {runs}", caption, facts, doubtful(told),
@@ -185,20 +177,7 @@ def _models_table(densities: DensityResult, name: str) -> ShownTable:
     """Return a row per model, densest first."""
     height = pd.to_numeric(densities.table["density"], errors="coerce")
     rows = densities.table.loc[height.sort_values(ascending=False, na_position="last", kind="stable").index]
-    fields = (
-        Field("Model", column("model")),
-        DENSITY,
-        Field("Interval", ranged("density", formatting.number), "density_lo", hint="Measured"),
-        STATUS,
-        numeric("Size", "n_params", formatting.size),
-        numeric("Effective size", "n_eff", formatting.size),
-        Field("Score", lambda row: formatting.with_error(row.get("score"), row.get("score_se")), "score"),
-        numeric("Released", "released", formatting.day),
-        Field("Protocol", column("protocol"), hint="Whether it was measured as the reference was"),
-        Field("Group", column("stratum"), minor=True),
-        Field("Source", column("source"), minor=True),
-    )
-    return shown_table(name, "Every model, densest first.", rows, fields, sortable=True)
+    return page_table(name, density_listing(rows, "Every model, densest first."), sortable=True)
 
 
 def _page(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from densing.core import formatting
-from densing.report import markdown
 from densing.report.document import Headline, Page, Section, doubtful, notes_section, versions_section
-from densing.report.gain import parts_table, ratio, resolution, thousands, three
+from densing.report.gain import parts_table, resolution
 from densing.report.page import write
-from densing.report.tables import Field, ShownTable, column, numeric, shown_table
+from densing.report.tables import page_table
 
 if TYPE_CHECKING:
     from densing.tradeoff import Distilled
@@ -53,15 +52,17 @@ def distil_page(result: Distilled) -> Page:
     spec = result.gains.spec
     facts = (
         ("Students", f"preset {spec['preset']}: sizes {', '.join(spec['sizes'])}; "
-                     f"{', '.join(map(thousands, spec['tokens']))} tokens; "
+                     f"{', '.join(map(formatting.whole, spec['tokens']))} tokens; "
                      f"{formatting.plural(len(spec['seeds']), 'seed')}"),
         ("Teacher", formatting.clean(result.teacher, 400)),
         ("Law of losses", formatting.clean(spec["law_of"] or "the runs from scratch", 400)),
         ("Record", result.gains.digest[:12]),
     )  # fmt: skip
     sections = (
-        Section("bought", "What each way of learning bought", (arms_table(result),), short="Bought"),
-        Section("claims", "Talking Models", (claims_table(result),)),
+        Section(
+            "bought", "What each way of learning bought", (page_table("arms-table", result.listing()),), short="Bought"
+        ),
+        Section("claims", "Talking Models", (page_table("claims-table", result.claims_listing()),)),
         Section("parts", "By budget and size", (parts_table(result.gains),)),
         Section("resolution", "Resolution", (resolution(result.gains)[0],)),
         notes_section(result.notes),
@@ -69,30 +70,3 @@ def distil_page(result: Distilled) -> Page:
     )
     head = Headline("What a teacher buys a small model", HOW, facts, doubtful(result.notes))
     return Page("densing distil", head, sections, "--teacher MODEL --out DIR --page FILE")
-
-
-def arms_table(result: Distilled) -> ShownTable:
-    """Return both ratios of every way of learning, and the FLOPs that it takes."""
-    fields = (
-        Field("Arm", column("arm")),
-        Field("Density ratio", ratio("density"), "density_ratio"),
-        Field("Token ratio", ratio("token"), "token_ratio"),
-        numeric("FLOPs of a run", "flops", three),
-        numeric("Of these the teacher's", "teacher_flops", three),
-        numeric("phi", "flops_ratio", three, hint="FLOPs over those of scratch"),
-        Field("Compared with more tokens", column("verdict")),
-        Field("Status", column("status")),
-        numeric("Pairs", "pairs", formatting.count),
-    )
-    return shown_table("arms-table", "Every way of learning beside training from scratch.", result.frame(), fields)
-
-
-def claims_table(result: Distilled) -> ShownTable:
-    """Return what the paper says, and what was found here."""
-    names = {"claim": "Claim", "says": "Says", "evidence": "Evidence", "found": "Found here", "verdict": "Verdict"}
-    fields = tuple(Field(title, column(name, _long)) for name, title in names.items())
-    return shown_table("claims-table", "Published, and found here.", result.claims, fields)
-
-
-def _long(value: Any) -> str:
-    return formatting.clean(value, markdown.LONGEST)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from densing.core import formatting
 from densing.report import markdown
 from densing.report.document import Headline, Page, Prose, Section, doubtful, notes_section, versions_section
 from densing.report.page import write
-from densing.report.tables import Field, ShownTable, column, numeric, ranged, shown_table
-from densing.tradeoff import AMONG
+from densing.report.tables import page_table
 
 if TYPE_CHECKING:
     from densing.tradeoff import Explained
@@ -55,10 +53,12 @@ def explained_page(result: Explained) -> Page:
     """Return the page."""
     title = formatting.clean(f"Where {result.a} fails and {result.b} does not", 120)
     lead = formatting.clean(result.sentence, markdown.LONGEST)
-    slices = slice_table(result)
+    slices = page_table("slices-table", result.slices_listing(), SLICES, sortable=True)
     shown = Section("slices", "Densities on either side of the score", (slices,), short="Densities")
     sections = (
-        Section("weights", "Weights", (Prose(HOW), weight_table(result))),
+        Section(
+            "weights", "Weights", (Prose(HOW), page_table("weights-table", result.weights_listing(), sortable=True))
+        ),
         *([shown] if slices.rows else []),
         notes_section(result.notes),
         versions_section(),
@@ -69,39 +69,6 @@ def explained_page(result: Explained) -> Page:
         sections,
         "STORE --model A --against B --page FILE",
     )
-
-
-def weight_table(result: Explained) -> ShownTable:
-    """Return the weights, the largest first; stable ones are emphasised."""
-    fields = (
-        Field("Feature", column("feature", lambda value: formatting.clean(value, 120))),
-        numeric("Weight", "weight", hint="Above 0: A fails more often"),
-        numeric("Stability", "stability", formatting.percentage, hint="Draws in which it keeps its sign"),
-        numeric("Items", "items", formatting.count, hint="That hold the feature"),
-        numeric("A fails on", "fails", formatting.percentage, hint="Of those items"),
-    )
-    caption = f"Told apart: {AMONG[result.among]}. Stable weights are emphasised."
-    return shown_table("weights-table", caption, result.weights, fields, mark="stable", sortable=True)
-
-
-def slice_table(result: Explained) -> ShownTable:
-    """Return the densities on either side of the score."""
-
-    def density(row: Mapping[str, Any]) -> str:
-        return formatting.bounded(row["density"], row["bound"])
-
-    fields = (
-        Field("Items", column("slice")),
-        Field("Model", column("model")),
-        Field("Benchmark", column("benchmark")),
-        Field("By", column("quantity")),
-        numeric("Value", "score", hint="Share solved, or bits per byte"),
-        numeric("Number", "n_items", formatting.count),
-        Field("Density", density, "density"),
-        Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured"),
-        Field("Status", lambda row: formatting.short_status(row["status"], row["bound"])),
-    )
-    return shown_table("slices-table", SLICES, result.slices, fields, sortable=True)
 
 
 def _facts(result: Explained) -> tuple[tuple[str, str], ...]:

@@ -22,7 +22,7 @@ from densing.report.document import (
     versions_section,
 )
 from densing.report.page import shown_figure, write
-from densing.report.tables import Field, ShownTable, column, numeric, ranged, shown_table
+from densing.report.tables import ShownTable, page_table
 from densing.tradeoff import COSTS
 
 if TYPE_CHECKING:
@@ -88,22 +88,11 @@ def scale_figure(result: Frontier, scale: str, name: str) -> Figure:
 
 def frontier_table(result: Frontier, scale: str, name: str) -> ShownTable:
     """Return the rows of a scale that take part, by cost; those on the frontier are marked."""
-    cost = COSTS[result.cost]
     table = result.table
     rows = table[table["scale"].eq(scale) & table["status"].eq("ok")]
     rows = rows.sort_values([result.cost, "density"], kind="stable")
-    kind = "Ratio" if rows["source"].eq("arm").all() else "Density"
-    fields = (
-        Field("Name", column("name")),
-        numeric(kind, "density"),
-        Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured"),
-        numeric(cost.label[0].upper() + cost.label[1:], result.cost, cost.show),
-        Field("On the frontier", lambda row: "yes" if row["on_frontier"] else ""),
-        numeric("In draws", "share", formatting.percentage, hint="Share of joint draws in which it is on it"),
-        Field("Cost rests on", column("evidence"), minor=True),
-    )
     caption = "Everything with a density and a known cost, cheapest first; the frontier is emphasised."
-    return shown_table(name, caption, rows, fields, mark="on_frontier", sortable=True)
+    return page_table(name, result.listing(rows, caption), sortable=True)
 
 
 def _lead(result: Frontier) -> str:

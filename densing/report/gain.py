@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from densing.core import formatting
+from densing.core import Field, Listing, column, formatting, numeric
 from densing.plots import plot_gain
 from densing.report import markdown
 from densing.report.document import (
@@ -22,8 +22,8 @@ from densing.report.document import (
     notes_section,
 )
 from densing.report.page import shown_figure, write
-from densing.report.tables import Field, ShownTable, column, numeric, pairs, ranged, shown_table
-from densing.tradeoff import arm_figures, gain_record, gain_table
+from densing.report.tables import ShownTable, page_table, pairs, shown_table
+from densing.tradeoff import ARMS, arm_figures, gain_record, gain_table, null_listing, ratio
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,43 +99,33 @@ def gain_page(gains: Gains, null: pd.DataFrame | None = None) -> Page:
     )
     sections = (
         Section("gains", "Gains", shown.blocks),
-        Section("costs", "Costs of a run", (costs_table(gains),), folded=True),
-        Section("trends", "Trend with tokens", (trends_table(gains),), short="Trend", folded=True),
+        Section("costs", "Costs of a run", (page_table("costs-table", gains.costs_listing()),), folded=True),
+        Section(
+            "trends",
+            "Trend with tokens",
+            (page_table("trends-table", gains.trends_listing()),),
+            short="Trend",
+            folded=True,
+        ),
         Section("parts", "By budget, size and set of questions", (parts_table(gains),), short="Parts", folded=True),
         Section("resolution", "Resolution", resolution(gains), folded=True),
-        *([] if null is None else [Section("null", "Do the intervals hold?", (null_table(null),), short="Null")]),
+        *(
+            []
+            if null is None
+            else [
+                Section(
+                    "null",
+                    "Do the intervals hold?",
+                    (page_table("null-table", null_listing(null), null_words(null)),),
+                    short="Null",
+                )
+            ]
+        ),
         notes_section(gains.notes),
         Section("versions", "Versions", (Pairs("Versions", pairs(gains.record().versions)),), folded=True),
     )
     head = Headline(TITLE, HOW, facts, doubtful(gains.notes), shown.figure)
     return Page("densing ladder gain", head, sections, f"DIR --page FILE{options}", {"record": gains.digest})
-
-
-def costs_table(gains: Gains) -> ShownTable:
-    """Return what a run of every arm takes, and what ln density a gigabyte saved costs."""
-    fields = (
-        Field("Arm", column("arm")),
-        numeric("Bytes sent by a rank", "bytes", formatting.volume),
-        numeric("Share of plain", "bytes_share", formatting.percentage),
-        numeric("Seconds", "seconds", three),
-        numeric("Joules", "joules", three),
-        numeric("Tokens a core second", "tokens_per_core_second", thousands),
-        numeric("Kept parameters", "kept_parameters", thousands),
-        numeric("ln density per GB saved", "ln_density_per_gigabyte_saved"),
-    )
-    frame = gains.frame().merge(gains.prices(), on="arm")
-    return shown_table("costs-table", "A run of the largest size, and what each gigabyte saved bought.", frame, fields)
-
-
-def trends_table(gains: Gains) -> ShownTable:
-    """Return d ln ratio / d ln tokens of every arm."""
-    fields = (
-        Field("Arm", column("arm")),
-        Field("Ratio", column("ratio")),
-        numeric("d ln ratio / d ln D", "trend"),
-        Field("Interval", ranged("trend", formatting.number), "trend_lo"),
-    )
-    return shown_table("trends-table", "Above 0, an arm gains as training goes on.", gains.trends(), fields)
 
 
 def parts_table(gains: Gains) -> ShownTable:
@@ -153,18 +143,8 @@ def parts_table(gains: Gains) -> ShownTable:
 
 def resolution(gains: Gains) -> tuple[Block, ...]:
     """Return how finely the ladder resolves, and what unpaired arms would see."""
-    fields = (
-        Field("Arm", column("arm")),
-        numeric("Core seconds spent", "core_seconds", thousands),
-        numeric("ln density", "half_width"),
-        numeric("In an hour", "half_width_hour"),
-        numeric("ln tokens", "token_half_width"),
-        numeric("Tokens in an hour", "token_half_width_hour"),
-    )
-    level = formatting.percentage(gains.spec["level"])
-    caption = f"Half-widths of {level} intervals of ln ratios, here and for an hour of two cores."
     blocks: list[Block] = [
-        shown_table("resolution-table", caption, gains.resolution(), fields),
+        page_table("resolution-table", gains.resolution_listing()),
         shown_table("unpaired-table", UNPAIRED, gains.unpaired, UNPAIRED_FIELDS),
     ]
     if gains.unpaired_questions is not None:
@@ -179,22 +159,6 @@ QUESTIONS = (
 )
 
 
-def three(value: Any) -> str:
-    """Return a number of three digits."""
-    return formatting.number(value, 3)
-
-
-def thousands(value: Any) -> str:
-    """Return a whole number with commas.
-
-    Examples
-    --------
-    >>> thousands(67542.3), thousands(None)
-    ('67,542', '–')
-    """
-    return formatting.MISSING if formatting.is_missing(value) else f"{value:,.0f}"
-
-
 def shown_gains(gains: Iterable[Gains | GainRecord | Path | str]) -> list[ShownGain]:
     """Return ladders ready for a page, each once."""
     records: list[GainRecord] = []
@@ -207,36 +171,13 @@ def shown_gains(gains: Iterable[Gains | GainRecord | Path | str]) -> list[ShownG
 
 def shown_gain(record: GainRecord, name: str) -> ShownGain:
     """Return figure, table and sentences of a ladder."""
-    fields = (
-        Field("Arm", column("arm")),
-        Field("Density ratio", ratio("density"), "density_ratio"),
-        Field("Token ratio", ratio("token"), "token_ratio"),
-        Field("No loss", column("no_loss"), hint="Whether the whole interval of the token ratio reaches 0.97"),
-        numeric("Bytes", "bytes_share", formatting.percentage, hint="Of the baseline's"),
-        numeric("Trend of tokens", "trend"),
-        Field("Interval of the trend", ranged("trend", formatting.number), "trend_lo", minor=True),
-        numeric("Pairs", "pairs", formatting.count, minor=True),
-        Field("Status", column("status"), hint="Of the density ratio"),
-    )
     title = about(record)
-    arms = shown_table(f"{name}-table", TABLE, gain_table(record), fields, sortable=True)
+    arms = page_table(f"{name}-table", Listing(TABLE, gain_table(record), ARMS), sortable=True)
     evidence = tuple(
         formatting.sentence(f"{key.replace('_', ' ').capitalize()}: {text}") for key, text in record.evidence.items()
     )
     figure = shown_figure(name, plot_gain(record), f"{title}. {CAPTION}")
     return ShownGain(title, figure, (arms, *Points.of(evidence)))
-
-
-def null_table(null: pd.DataFrame) -> ShownTable:
-    """Return how often intervals of simulated ladders hold what was injected."""
-    fields = (
-        Field("Injected density ratio", column("density_ratio")),
-        Field("Injected token ratio", column("token_ratio")),
-        numeric("Density intervals that hold it", "density_held", formatting.percentage),
-        numeric("Token intervals that hold it", "token_held", formatting.percentage),
-        numeric("Half-width of ln density", "half_width"),
-    )
-    return shown_table("null-table", null_words(null), null, fields)
 
 
 def about(record: GainRecord) -> str:
@@ -267,21 +208,3 @@ def null_words(null: pd.DataFrame) -> str:
         f"which a share in {ladders} ladders has a standard error of "
         f"{formatting.number(100 * (0.95 * 0.05 / ladders) ** 0.5, 2)} points."
     )
-
-
-def ratio(name: str) -> Any:
-    def written(row: Mapping[str, Any]) -> str:
-        low, high = row[f"{name}_lo"], row[f"{name}_hi"]
-        value = "unknown" if formatting.is_missing(row[f"{name}_ratio"]) else formatting.number(row[f"{name}_ratio"], 3)
-        if formatting.is_missing(low) and formatting.is_missing(high):
-            return value
-        if formatting.is_missing(low) or formatting.is_missing(high):
-            bound = (
-                f"at most {formatting.number(high)}"
-                if formatting.is_missing(low)
-                else f"at least {formatting.number(low)}"
-            )
-            return f"{value} ({bound})"
-        return f"{value} ({formatting.number(low, 3)} to {formatting.number(high, 3)})"
-
-    return written

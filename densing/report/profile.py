@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
-from densing.core import doubts, formatting
-from densing.efficiency.profile import SHOWN, all_step_times, cut_short, per_step, pooled
+from densing.core import Field, as_row, column, doubts, formatting, numeric, shares, times
+from densing.efficiency.profile import (
+    SHOWN,
+    all_step_times,
+    per_step,
+    pooled,
+)
 from densing.efficiency.timeline import NO_DEVICE_WORK, OPS, Partition
 from densing.plots import (
     BARS,
@@ -53,11 +58,10 @@ from densing.report.document import (
     versions_section,
 )
 from densing.report.page import shown_figure, write
-from densing.report.tables import Field, ShownTable, column, numeric, pairs, record, shares, shown_table, times
+from densing.report.tables import ShownTable, page_table, pairs, shown_table
 
 if TYPE_CHECKING:
     from densing.efficiency.profile import (
-        Change,
         Comparison,
         RankProfile,
         RunProfile,
@@ -67,7 +71,7 @@ if TYPE_CHECKING:
 
 
 MOST_SOURCES = 200
-MOST_ROWS, MOST_RANKS, MOST_STEPS = 40, 256, 400
+MOST_ROWS, MOST_STEPS = 40, 400
 DRAWN = 16
 """Ranks in the figure of one step."""
 Captioned = tuple[go.Figure, str]
@@ -126,16 +130,16 @@ def profile_page(
     shown = figures(run)
     told = [] if utilisation is None else utilisation_words(utilisation)
     head = replace(headline(run), figure=shown["partition"], opening=prose(*told))
-    collectives = present(collectives_table(run))
+    collectives = present(page_table("collectives-table", run.collectives_listing(), sortable=True))
     copies = present(copies_table(run)) or prose("No copies were recorded in the window.")
-    unknown = present(names_table(run, "unrecognised", UNRECOGNISED))
-    clocks = clock_words(run)
+    unknown = present(page_table("unrecognised-table", run.names_listing("unrecognised", UNRECOGNISED), sortable=True))
+    names, clocks = run.names_listing("names", "What took longest, by name, over all ranks."), clock_words(run)
     rank_strip = (Heading("In order of rank"), shown["rank-strip"]) if "rank-strip" in shown else ()
     sections = (
         _causes(run),
         Section("partition", "Rank by rank", (
-            *rank_strip, ranks_table(run), Heading("What took longest, by name"),
-            names_table(run, "names", "What took longest, by name, over all ranks."),
+            *rank_strip, page_table("ranks-table", run.ranks_listing(), sortable=True),
+            Heading("What took longest, by name"), page_table("names-table", names, sortable=True),
         ), short="Ranks", folded=True),
         Section("timeline", "One step on one axis", (shown["timeline"], *prose(clocks)),
                 short="Timeline"),
@@ -174,7 +178,7 @@ CEILINGS = (
 
 
 def _causes(run: RunProfile) -> Section:
-    table, points = causes_table(run), worst(run)
+    table, points = page_table("causes-table", run.causes_listing(), sortable=True), worst(run)
     blocks: tuple[Block, ...] = (
         Prose("No cause of lost time can be named: nothing that was recorded was exposed, copied or idle."),
     )
@@ -229,7 +233,7 @@ def worst(run: RunProfile) -> tuple[Point, ...]:
     return tuple(
         Point(
             f"– {formatting.clean(cause.message, 600)}.",
-            f"{formatting.milliseconds(cause.ms_per_step)} {per(run)} ({formatting.percent(cause.share_pct)})",
+            f"{formatting.milliseconds(cause.ms_per_step)} {run.per} ({formatting.percent(cause.share_pct)})",
             f"What usually helps: {formatting.clean(cause.remedy, 600)}.",
         )
         for cause in run.causes[:SHOWN]
@@ -262,11 +266,6 @@ def headline(run: RunProfile) -> Headline:
     return Headline(title(run, total), lead(run, total), facts(run), caveats(run, total))
 
 
-def per(run: RunProfile) -> str:
-    """Return what times are given per: a step, or a rank's window where no step is marked."""
-    return "per step" if run.figures["steps"] else "per rank"
-
-
 def device(run: RunProfile) -> str:
     """Return what did the work."""
     return "processors" if all(rank.on_host for rank in run.ranks) else "devices"
@@ -290,8 +289,7 @@ def title(run: RunProfile, total: Partition) -> str:
     if run.causes:
         first = run.causes[0]
         cost = (
-            f"{formatting.percent(first.share_pct)} of the time, {formatting.milliseconds(first.ms_per_step)} "
-            f"{per(run)}"
+            f"{formatting.percent(first.share_pct)} of the time, {formatting.milliseconds(first.ms_per_step)} {run.per}"
         )
         return formatting.clean(f"{cost}, is lost: {first.title}", 200)
     without = "" if total.comm_ns else " and no communication was recorded"
@@ -323,7 +321,7 @@ def lead(run: RunProfile, total: Partition) -> str:
             prose += " What share of the communication was hidden is not told, most of it lies beyond the window;"
         else:
             prose += f" {formatting.percent(hidden)} of the communication was hidden;"
-        prose += f" {formatting.milliseconds(run.figures['exposed_ms_per_step'])} {per(run)} were exposed."
+        prose += f" {formatting.milliseconds(run.figures['exposed_ms_per_step'])} {run.per} were exposed."
     ceiling = total.achievable_pct
     if ceiling is not None and ceiling < 100:
         prose += " There is too little compute to hide all of the communication: "
@@ -338,7 +336,7 @@ def facts(run: RunProfile) -> tuple[tuple[str, str], ...]:
     if not figures["step_ms"]:
         return (("Window", run.window), ("Ranks", ranks), ("Hardware", _hardware(run)))
     exposed, idle = (
-        f"{formatting.milliseconds(figures[f'{key}_ms_per_step'])} {per(run)} "
+        f"{formatting.milliseconds(figures[f'{key}_ms_per_step'])} {run.per} "
         f"({formatting.percent(figures[f'{key}_pct'])})"
         for key in ("exposed", "idle")
     )
@@ -624,92 +622,12 @@ CAUSES = {look.key: look.label for look in IDLE_LOOKS}
 LEVELS = {"range": "range or operator", "call": "runtime call"}
 
 
-def causes_table(run: RunProfile) -> ShownTable:
-    """Return every cause of lost time, that of which most can be won first."""
-    fields = (
-        Field("Cause", column("message", _long)),
-        numeric("Cost per step" if run.figures["steps"] else "Cost", "ms_per_step", formatting.milliseconds),
-        shares("Share of the time", "share_pct"),
-        numeric(
-            "Recoverable",
-            "recoverable_ms_per_step",
-            formatting.milliseconds,
-            hint="What of it lies on the critical path; of waiting, what even ranks would gain. A ceiling",
-        ),
-        Field(
-            "Most on",
-            lambda row: formatting.MISSING if formatting.is_missing(row["rank"]) else f"rank {row['rank']}",
-            "rank",
-        ),
-        Field("What usually helps", column("remedy", _long)),
-        Field("Code", column("code"), minor=True),
-    )
-    rows = (record(cause) for cause in run.causes[:MOST_ROWS])
-    return shown_table(
-        "causes-table",
-        "Every cause that was found; first that of which most can be won.",
-        rows,
-        fields,
-        sortable=True,
-    )
-
-
-def _long(value: Any) -> str:
-    return formatting.clean(value, 400)
-
-
-def collectives_table(run: RunProfile) -> ShownTable:
-    """Return the communications by operation and process group, most exposed first."""
-    steps = per_step(run.ranks)
-    waits = {} if run.together is None else run.together.waits
-    rows = [
-        {
-            **row.to_dict(),
-            "hidden_pct": None if run.figures["overlap_pct"] is None else row.hidden_pct,
-            "name": row.op or "not named",
-            # A group is often called twice by one name.
-            "who": formatting.clean(
-                " · ".join(dict.fromkeys(filter(None, (row.group, row.group_label)))) or "not named", 60
-            ),
-            "size": row.group_size if row.group_size > 0 else None,
-            "exposed_each": row.exposed_ns / steps,
-            "sum_each": row.sum_ns / steps,
-            # Calls without a size do not count as empty ones.
-            "each": row.bytes / row.count_sized if row.count_sized else None,
-            "waiting": None if (row.op, row.group) not in waits else 100 * waits[row.op, row.group],
-        }
-        for row in run.collectives
-    ]
-    unit = per(run)
-    fields = (
-        Field("Operation", column("name")),
-        Field("Group", column("who")),
-        numeric("Ranks", "size", formatting.count, hint="Size of the process group"),
-        numeric("Calls", "count", formatting.count),
-        times(
-            f"Exposed {unit}", "exposed_each", hint="Of the union of the calls: what runs at the same time counts once"
-        ),
-        times(f"Sum {unit}", "sum_each", hint="Durations of the calls added up, hidden or not", minor=True),
-        shares("Hidden", "hidden_pct", hint="Share behind compute"),
-        shares("Waiting", "waiting", hint="Share of the time spent waiting for other ranks"),
-        numeric("Size, mean", "each", formatting.volume, hint="Output bytes for all-gather, input bytes otherwise"),
-        numeric("algbw GB/s", "algbw_gbps", formatting.digits, hint="Bytes over time, waiting included"),
-        numeric("busbw GB/s", "busbw_gbps", formatting.digits, hint="algbw × factor of nccl-tests (recalled)"),
-    )
-    caption = (
-        "Over all ranks; most exposed first. Rates are lower bounds, since the time holds the wait for other ranks; "
-        "factors of busbw are recalled from nccl-tests. Hidden and exposed are of unions, as in the partition; kinds "
-        "of communication at the same time count each, so the rows may add up to more than the run's."
-    )
-    return shown_table("collectives-table", caption, rows[:MOST_ROWS], fields, sortable=True)
-
-
 def waits_table(run: RunProfile) -> ShownTable:
     """Return the ranks that the others wait for, worst first."""
     ranks = () if run.together is None else run.together.stragglers.ranks[:MOST_ROWS]
     rows = [
         {
-            **record(row),
+            **as_row(row),
             "name": f"rank {row.rank}",
             "own": row.suffered_ns if row.suffered_by_start_ns is None else row.suffered_by_start_ns,
         }
@@ -739,12 +657,12 @@ def late_table(run: RunProfile, count: int = 12) -> ShownTable:
     """Return the communications in which most waiting was caused."""
     late = () if run.together is None else run.together.stragglers.late
     rows = [
-        {**record(row), "name": row.op or "communication", "at": None if row.step < 0 else row.step}
+        {**as_row(row), "name": row.op or "communication", "at": None if row.step < 0 else row.step}
         for row in sorted(late, key=lambda row: -row.waited_ns)[:count]
     ]
     fields = (
         Field("Communication", column("name")),
-        Field("Group", column("group", named)),
+        Field("Group", column("group", lambda value: formatting.clean(value, 60) if value else "not named")),
         numeric("Step", "at", formatting.count),
         numeric("Number", "order", lambda value: formatting.count(int(value) + 1)),
         Field("Last to arrive", lambda row: f"rank {row['rank']}" if row["clear"] else "within clock error"),
@@ -753,37 +671,6 @@ def late_table(run: RunProfile, count: int = 12) -> ShownTable:
     )
     caption = "The communications in which ranks waited most."
     return shown_table("late-table", caption, (row for row in rows if row["waited_ns"]), fields)
-
-
-def named(value: Any) -> str:
-    """Return a name, or that there is none."""
-    return formatting.clean(value, 60) if value else "not named"
-
-
-def names_table(run: RunProfile, attribute: str, caption: str) -> ShownTable:
-    """Return what took longest by name, summed over the ranks.
-
-    Parameters
-    ----------
-    run : RunProfile
-    attribute : {"names", "unrecognised"}
-    caption : str
-    """
-    total: dict[tuple[str, str], list[int]] = {}
-    for rank in run.ranks:
-        for row in getattr(rank, attribute):
-            entry = total.setdefault((row.name, row.kind), [0, 0])
-            entry[0] += row.count
-            entry[1] += row.total_ns
-    best = sorted(total.items(), key=lambda item: -item[1][1])[:MOST_ROWS]
-    rows = [{"name": name, "kind": kind, "count": count, "ns": ns} for (name, kind), (count, ns) in best]
-    fields = (
-        Field("Name", column("name", lambda value: formatting.clean(value, 200))),
-        Field("Counts as", column("kind")),
-        numeric("Times", "count", formatting.count),
-        times("Time in all", "ns", hint="Sum of durations over all ranks, not of their union"),
-    )
-    return shown_table(f"{attribute}-table", caption, rows, fields, sortable=True)
 
 
 def path_table(run: RunProfile) -> ShownTable:
@@ -798,7 +685,7 @@ def path_table(run: RunProfile) -> ShownTable:
     fields = (
         Field("Name", column("name", lambda value: formatting.clean(value, 200))),
         Field("Kind", column("kind")),
-        times(per(run).capitalize(), "ns"),
+        times(run.per.capitalize(), "ns"),
     )
     caption = "What the ranks' own critical paths lead through, the longest first."
     return shown_table("path-table", caption, rows, fields)
@@ -815,7 +702,7 @@ def turns_table(run: RunProfile, count: int = 12) -> ShownTable:
         if matched is not None and 0 <= turn.key < len(matched):
             step = int(matched.step[turn.key])
             name = f"{OPS[int(matched.op[turn.key])] or name}{f', step {step}' if step >= 0 else ''}"
-        rows.append({**record(turn), "name": name})
+        rows.append({**as_row(turn), "name": name})
     fields = (
         Field("Communication", column("name")),
         Field("Waiting", lambda row: f"rank {row['rank']}"),
@@ -840,7 +727,7 @@ def idle_table(run: RunProfile) -> ShownTable:
     ]
     fields = (
         Field("Cause", column("cause")),
-        times(per(run).capitalize(), "ns"),
+        times(run.per.capitalize(), "ns"),
         shares("Of idle time", "share"),
     )
     return shown_table("idle-table", "Idle time by cause, over all ranks.", rows, fields)
@@ -886,7 +773,7 @@ def meanwhile_table(run: RunProfile, count: int = 15) -> ShownTable:
     fields = (
         Field("Name", column("name", lambda value: formatting.clean(value, 160))),
         Field("What it is", column("level")),
-        times(per(run).capitalize(), "ns"),
+        times(run.per.capitalize(), "ns"),
     )
     caption = (
         "What the launching threads did while devices waited for them. The same time counts once among ranges and "
@@ -944,7 +831,7 @@ def copies_table(run: RunProfile) -> ShownTable:
         numeric("Volume", "moved", formatting.volume),
         numeric("GB/s", "rate", formatting.digits, hint="Bytes over the copies' own durations"),
         shares("Hidden", "hidden", hint="Share behind compute"),
-        times(f"Exposed {per(run)}", "exposed"),
+        times(f"Exposed {run.per}", "exposed"),
         shares("Pageable", "pageable_pct", hint="Copies from or to memory that is not pinned"),
     )
     rows.sort(key=lambda row: -row["exposed"])
@@ -963,53 +850,9 @@ def loading_words(run: RunProfile) -> str:
     total, idle = sum(row.total_ns for row in loading), sum(row.idle_ns for row in loading)
     share = formatting.percent(100 * idle / total if total else 0.0)
     return (
-        f"Hosts spent {formatting.duration(total / steps)} {per(run)} fetching the next batch; during "
+        f"Hosts spent {formatting.duration(total / steps)} {run.per} fetching the next batch; during "
         f"{formatting.duration(idle / steps)} of it ({share}) the device stood idle."
     )
-
-
-def ranks_table(run: RunProfile) -> ShownTable:
-    """Return the ranks with their shares; of very many, those with most exposed communication."""
-    # Those with most exposed communication are kept, and stand in order of rank.
-    chosen = sorted(run.ranks, key=lambda rank: -(rank.partition.exposed_pct or 0))[:MOST_RANKS]
-    rows = []
-    for rank in sorted(chosen, key=lambda rank: rank.rank):
-        part = rank.partition
-        parts = {
-            "compute": part.compute_ns,
-            "exposed": part.exposed_comm_ns,
-            "copies": part.exposed_memcpy_ns,
-            "idle": part.idle_ns,
-        }
-        rows.append(
-            {
-                "name": f"rank {rank.rank}",
-                **{name: 100 * ns / part.window_ns if part.window_ns else None for name, ns in parts.items()},
-                "hidden": None if cut_short([rank]) else part.overlap_pct,
-                "window_ns": part.window_ns,
-                "bound": rank.path.bound_by or formatting.MISSING,
-                "skipped": rank.skipped,
-                "host": rank.host,
-                "source": rank.source,
-            }
-        )
-    fields = (
-        Field("Rank", column("name")),
-        shares("Compute", "compute"),
-        shares("Exposed", "exposed", hint="Exposed communication, share of the window"),
-        shares("Copies", "copies", hint="Exposed copies"),
-        shares("Idle", "idle"),
-        shares("Hidden", "hidden", hint="Share of the communication behind compute"),
-        times("Window", "window_ns"),
-        Field("Bound by", column("bound")),
-        numeric("Skipped", "skipped", formatting.count, hint="Damaged events left out", minor=True),
-        Field("Host", column("host", named), minor=True),
-        Field("Trace", column("source", lambda value: formatting.clean(value, 120)), minor=True),
-    )
-    left_out = f" {len(run.ranks) - len(rows)} ranks with less exposed communication are left out." * (
-        len(run.ranks) > len(rows)
-    )
-    return shown_table("ranks-table", f"Rank by rank.{left_out}", rows, fields, sortable=True)
 
 
 def steps_table(run: RunProfile) -> ShownTable:
@@ -1035,7 +878,7 @@ def steps_table(run: RunProfile) -> ShownTable:
 def spread_table(run: RunProfile, count: int = 10) -> ShownTable:
     """Return the steps in which the ranks' times differ most."""
     widest = sorted((row for row in run.spread if row.spread), key=lambda row: -(row.spread or 0))[:count]
-    rows = [{**record(row), "over": 100 * (row.spread or 0), "name": f"step {row.number}"} for row in widest]
+    rows = [{**as_row(row), "over": 100 * (row.spread or 0), "name": f"step {row.number}"} for row in widest]
     fields = (
         Field("Step", column("name")),
         times("Median rank", "median_ns"),
@@ -1051,39 +894,10 @@ def spread_table(run: RunProfile, count: int = 10) -> ShownTable:
     return shown_table("spread-table", caption, rows, fields)
 
 
-_NAMES = {
-    "step_ns": "step time",
-    "compute_ns": "compute",
-    "comm_ns": "communication",
-    "overlap_ns": "hidden communication",
-    "exposed_comm_ns": "exposed communication",
-    "memcpy_ns": "copies",
-    "exposed_memcpy_ns": "exposed copies",
-    "idle_ns": "idle",
-}
-
-
 def changes_section(baseline: Comparison) -> Section:
     """Return what changed: sentences, and the table."""
     notes = tuple(formatting.sentence(note.message) for note in baseline.notes)
-    rows = [
-        {**record(change), "name": _NAMES.get(change.metric, change.metric), "interval": _interval(change)}
-        for change in baseline.changes
-    ]
-    fields = (
-        Field("Per step", column("name")),
-        times("Baseline", "base"),
-        times("This run", "other"),
-        numeric("Change", "difference", _signed),
-        Field("Interval", column("interval")),
-        numeric("Ratio", "ratio", lambda value: formatting.MISSING if formatting.is_missing(value) else f"{value:.3f}"),
-        Field("Verdict", column("verdict")),
-    )
-    caption = (
-        "Means over steps, each first averaged over the ranks, with bootstrap intervals over steps. How much a second "
-        "start of the same job differs is not in the noise."
-    )
-    table = shown_table("changes-table", caption, rows, fields)
+    table = page_table("changes-table", baseline.listing)
     return Section("changes", "What changed", (*prose(verdict(baseline), *notes), table), short="Changes")
 
 
@@ -1103,23 +917,11 @@ def verdict(baseline: Comparison) -> str:
     counted = f"{baseline.steps[1]} steps against {baseline.steps[0]}"
     if step.verdict == "too few steps":
         return f"Too few steps to tell a change from noise ({counted})."
-    difference = (
-        f"{_signed(step.difference)} ({_interval(step)}, {formatting.percentage(baseline.level)} interval; {counted})."
-    )
+    level, change = formatting.percentage(baseline.level), formatting.signed_duration(step.difference)
+    difference = f"{change} ({step.interval}, {level} interval; {counted})."
     if step.verdict == "no change beyond noise":
         return f"The step time has not changed beyond noise: {difference}"
     return f"A step is {step.verdict} than in the baseline: {difference}"
-
-
-def _signed(value: Any) -> str:
-    if formatting.is_missing(value):
-        return formatting.MISSING
-    sign = "+" if value > 0 else "−" if value < 0 else ""
-    return f"{sign}{formatting.duration(abs(value))}"
-
-
-def _interval(change: Change) -> str:
-    return formatting.MISSING if change.low is None else f"{_signed(change.low)} to {_signed(change.high)}"
 
 
 def utilisation_words(utilisation: RunUtilisation) -> list[str]:

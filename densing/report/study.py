@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.core import Note, formatting, severest_first
+from densing.core import Field, Note, column, flag, formatting, numeric, ranged, severest_first
 from densing.plots import (
     CHOICES,
     JOURNAL_MONTHS,
@@ -51,10 +51,28 @@ from densing.report.document import (
 from densing.report.frontier import FLOPS, SCALES, WHAT, frontier_table, scale_figure
 from densing.report.gain import HOW, shown_gains
 from densing.report.page import shown_figure, write
-from densing.report.tables import Field, ShownTable, column, flag, numeric, pairs, ranged, shown_table, site
-from densing.scores.references import JOINT, JointReference
-from densing.scores.study import PAPER_MONTHS, early, vintage_sentence
-from densing.scores.trend import PAPERS_OWN, PRIORS, held_truth
+from densing.report.tables import ShownTable, page_table, pairs, shown_table, site
+from densing.scores.density import (
+    DENSITY,
+    EFFECTIVE,
+    INTERVAL,
+    RECIPE,
+    RELEASED,
+    SIZE,
+    STATUS,
+    density_listing,
+)
+from densing.scores.references import JOINT, JointReference, points_listing
+from densing.scores.study import PAPER_MONTHS, early, sensitivity_listing, vintage_sentence, vintages_listing
+from densing.scores.trend import (
+    MONTHS,
+    MONTHS_INTERVAL,
+    PRIORS,
+    answers_listing,
+    estimates_listing,
+    held_truth,
+    scores_listing,
+)
 from densing.scores.trend import sentences as trend_sentences
 from densing.tradeoff import study_frontier
 
@@ -133,7 +151,7 @@ def study_page(
     """Return the page: the headline, then what follows from it, each part folded that is not for every reader."""
     shown = figures(study)
     head = replace(headline(study), figure=shown["density"])
-    models = models_table(study)
+    models, points = models_table(study), page_table("reference-table", points_listing(study.reference))
     found = Finder(models.name, "models", f"{len(models.rows)} models, ranked")
     head = replace(head, opening=(*_those(shown, "pace", "sensitivity"), found))
     sections = (
@@ -151,7 +169,7 @@ def study_page(
         ), short="Estimators", folded=True),
         Section("reference-curve", "The reference", (
             shown["reference"],
-            Fold("Points of the reference", (reference_table(study.reference),), printed=False),
+            Fold("Points of the reference", (points,), printed=False),
         ), short="Reference", folded=True),
         _multiverse(study, shown),
         _checks(study, shown),
@@ -582,34 +600,14 @@ def multiverse_words(multiverse: pd.DataFrame) -> str:
     return caption + (f" {formatting.plural(failed, 'specification')} could not be estimated." if failed else "")
 
 
-DENSITY = Field("Density", lambda row: formatting.bounded(row.get("density"), row.get("bound")), "density")
-STATUS = Field("Status", lambda row: formatting.short_status(row.get("status"), row.get("bound")))
-
-
 def estimates_table(trend: TrendResult) -> ShownTable:
     """Return the estimators side by side, the headline marked."""
-    fields = (
-        Field("Estimator", lambda row: formatting.clean(row.get("label", row.get("method")))),
-        numeric("Doubling, months", "doubling_months", formatting.months),
-        Field("95 % interval", _months_interval, "lo"),
-        Field(
-            "Held the truth",
-            lambda row: held_truth(str(row.get("method"))) or formatting.MISSING,
-            hint="Share of simulated worlds whose truth its 95 % interval held",
-        ),
-        numeric("Slope per day", "slope_per_day"),
-        numeric("Rows", "n", formatting.count),
-        numeric("Families", "clusters", formatting.count),
-        numeric("Dropped", "dropped", formatting.count, hint="Censored rows the estimator cannot use"),
-        Field("Standard error", column("se_type")),
-    )
     caption = (
         "All estimators on the same rows; the marked one is the headline. Held the truth: how often the estimator's 95 "
         "% interval held the window's mean pace in simulated worlds, from the worst kind of world to the best. The "
         "paper's own two stand beside its replication."
     )
-    rows = trend.estimates[~trend.estimates["method"].isin(PAPERS_OWN)]
-    return shown_table("estimates-table", caption, rows, fields, mark="headline")
+    return page_table("estimates-table", estimates_listing(trend.estimates, caption))
 
 
 def priors_table(trend: TrendResult) -> ShownTable | None:
@@ -619,8 +617,8 @@ def priors_table(trend: TrendResult) -> ShownTable | None:
     fields = (
         Field("Prior", column("prior")),
         Field("Mean over", column("part")),
-        numeric("Doubling, months", "doubling_months", formatting.months),
-        Field("95 % interval", _months_interval, "lo"),
+        MONTHS,
+        MONTHS_INTERVAL,
         Field(
             "Grew", column("growing", formatting.percentage), hint="Probability that density grew over the last year"
         ),
@@ -637,80 +635,27 @@ def front_table(front: Front | None) -> ShownTable | None:
     """Return who set records, and how surely; None where the front could not be told."""
     if front is None:
         return None
-    fields = (
-        Field("Model", column("model")),
-        numeric("Released", "released", formatting.day),
-        DENSITY,
-        Field("Interval", ranged("density", formatting.number), "lo", hint="95 %, as measured"),
-        Field("Record", lambda row: "yes" if flag(row["record"]) else "perhaps", hint="By its middle value"),
-        numeric("Probability", "probability", formatting.percentage,
-            hint="Share of joint draws of all densities in which it was a record when it came"),
-    )  # fmt: skip
     caption = (
         "Models that set a record of density when they came, or may have. The 95 % interval of the densest tenth's "
         f"pace held that of the window in {held_truth('front')} of simulated worlds, from the worst kind to the best."
     )
-    rows = front.records.rename(columns={"lo": "density_lo", "hi": "density_hi"})
-    return shown_table("front-table", caption, rows, fields, mark="record")
+    return page_table("front-table", front.listing, caption)
 
 
 def vintages_table(table: pd.DataFrame) -> ShownTable | None:
     """Return what the headline would have said at earlier dates; None where nothing was asked."""
     if table.empty:
         return None
-    fields = (
-        numeric("As of", "vintage", formatting.day),
-        numeric("Doubling, months", "doubling_months", formatting.months),
-        Field("95 % interval", _months_interval, "lo"),
-        numeric("Last twelve months", "year_months", formatting.months),
-        Field("Its interval", lambda row: formatting.short_interval(row.get("year_lo"), row.get("year_hi")), "year_lo"),
-        numeric("Grew", "growing", formatting.percentage, hint="Probability, over these twelve months"),
-        numeric("Models", "n", formatting.count),
-        numeric("Families", "families", formatting.count),
-        Field("Why not", column("reason"), minor=True),
-    )
     caption = "Scale, reference and pace refitted on what was known at each date; nothing comes from later."
-    return shown_table("vintages-table", caption, table, fields)
-
-
-def _months_interval(row: Any) -> str:
-    return formatting.short_interval(row.get("lo"), row.get("hi"))
-
-
-def reference_table(reference: Reference) -> ShownTable:
-    """Return the points of the reference family with the miss of the curve at each."""
-    points = reference.points.copy()
-    x = {"params": points["params"].to_numpy(float)}
-    x |= {name: np.full(len(points), value) for name, value in reference.given.items()}
-    points["fitted"] = np.asarray(reference.fit.predict(x), dtype=float) if len(points) else np.nan
-    points["miss"] = points["score"] - points["fitted"]
-    fields = (
-        Field("Model", column("model")),
-        numeric("Size", "params", formatting.size),
-        numeric("Score", "score", _three_digits),
-        numeric("Curve", "fitted", _three_digits),
-        numeric("Miss", "miss", _signed, hint="Score less curve"),
-        Field("Used", lambda row: "held out" if row.get("held_out") is True else "fitted"),
-    )
-    return shown_table(
-        "reference-table", "Points of the reference, and by how much the curve misses each.", points, fields
-    )
-
-
-def _three_digits(value: Any) -> str:
-    return formatting.number(value, 3)
-
-
-def _signed(value: Any) -> str:
-    return formatting.MISSING if formatting.is_missing(value) else f"{float(value):+.3f}".replace("-", "−")
+    return page_table("vintages-table", vintages_listing(table), caption)
 
 
 def multiverse_table(multiverse: pd.DataFrame) -> ShownTable:
     """Return every specification as a sortable table."""
     fields = (
         *(Field(name.capitalize(), column(name)) for name in CHOICES),
-        numeric("Doubling, months", "doubling_months", formatting.months),
-        Field("95 % interval", _months_interval, "lo"),
+        MONTHS,
+        MONTHS_INTERVAL,
         numeric("Rows", "n", formatting.count),
         *shuffle_fields(),
     )
@@ -740,8 +685,8 @@ def replication_table(replication: pd.DataFrame) -> ShownTable:
         Field("Reference", column("reference")),
         Field("Benchmark", column("benchmark")),
         Field("Window", column("window")),
-        numeric("Doubling, months", "doubling_months", formatting.months),
-        Field("95 % interval", _months_interval, "lo"),
+        MONTHS,
+        MONTHS_INTERVAL,
         numeric("Rows", "n", formatting.count),
         Field(f"Covers {PAPER_MONTHS}", lambda row: "yes" if flag(row.get("covers_paper")) else "no"),
         *shuffle_fields(),
@@ -774,33 +719,15 @@ def corollaries_table(corollaries: pd.DataFrame) -> ShownTable:
 def skills_table(skills: pd.DataFrame) -> ShownTable:
     """Return the densities per skill."""
     # On the joint scale a skill is one ability, and its benchmarks are its own name again.
-    several = skills["benchmarks"].astype(str).ne(skills["skill"].astype(str)).any()
-    fields = (
-        Field("Model", column("model")),
-        Field("Skill", column("skill")),
-        DENSITY,
-        Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured"),
-        numeric("Effective size", "n_eff", formatting.size),
-        STATUS,
-        *([Field("Benchmarks", column("benchmarks"))] if several else []),
-    )
-    return shown_table("skills-table", "Density of every model for each skill.", skills, fields, sortable=True)
+    if skills["benchmarks"].astype(str).eq(skills["skill"].astype(str)).all():
+        skills = skills.drop(columns="benchmarks")
+    listing = density_listing(skills, "Density of every model for each skill.")
+    return page_table("skills-table", listing, sortable=True)
 
 
 def sensitivity_table(sensitivity: pd.DataFrame) -> ShownTable:
     """Return the headline with other models of the same scale."""
-    fields = (
-        Field("Choice", column("choice")),
-        numeric("Doubling, months", "doubling_months", formatting.months),
-        Field("95 % interval", _months_interval, "lo"),
-        numeric("Last twelve months", "year_months", formatting.months),
-        Field("Its interval", lambda row: formatting.short_interval(row.get("year_lo"), row.get("year_hi")), "year_lo"),
-        numeric("Count", "n", formatting.count),
-        numeric("Families", "families", formatting.count),
-        numeric("Last release", "last", formatting.day),
-    )
-    caption = "The same scale and estimator, one choice another; the marked row is the headline."
-    return shown_table("sensitivity-table", caption, sensitivity, fields, mark="headline")
+    return page_table("sensitivity-table", sensitivity_listing(sensitivity))
 
 
 def answers_table(answers: Any) -> ShownTable | None:
@@ -808,15 +735,7 @@ def answers_table(answers: Any) -> ShownTable | None:
     table = None if answers is None else answers.table
     if table is None or table.empty:
         return None
-    fields = (
-        Field("Question", column("question")),
-        Field("Answer", column("answer", _whole)),
-        Field("Estimate", _estimate),
-        Field("95 % interval", _ends),
-        numeric("p", "p", hint="Of the test in the next column"),
-        Field("Test", column("test", _whole), minor=True),
-    )
-    return shown_table("answers-table", "What the same scale says of the usual questions.", table, fields)
+    return page_table("answers-table", answers_listing(table))
 
 
 def answer_words(answers: Any) -> list[tuple[str, str]]:
@@ -836,39 +755,17 @@ def _whole(value: Any) -> str:
     return formatting.clean(value, 1000)
 
 
-def _estimate(row: Mapping[str, Any]) -> str:
-    if formatting.is_missing(row.get("estimate")):
-        return formatting.MISSING
-    unit = "" if formatting.is_missing(row.get("unit")) else f" {formatting.clean(row['unit'])}"
-    return f"{formatting.number(row['estimate'])}{unit}"
-
-
-def _ends(row: Mapping[str, Any]) -> str:
-    ends = (row.get("lo"), row.get("hi"))
-    return formatting.MISSING if any(map(formatting.is_missing, ends)) else " to ".join(map(formatting.number, ends))
-
-
 def winning_forecast(study: Study) -> tuple[str, ShownTable] | None:
     """Return the forecast that won its test as a sentence and a table; None where none was tested."""
     tested = study.tested
     if tested is None:
         return None
-    fields = (
-        Field("Frozen at", column("origin")),
-        Field("Forecast", column("forecaster"), hint="Simplest first"),
-        numeric("Models", "models", formatting.count, hint="Released in the twelve months after"),
-        numeric("Families", "families", formatting.count),
-        numeric("CRPS, ln units", "crps", hint="Distance from what came; 0 is best"),
-        numeric("Bias, ln units", "bias", _signed, hint="What came less the middle of the forecast"),
-        numeric("In 50 %", "cover50", formatting.percentage, hint="Of what came, in the 50 % interval"),
-        numeric("In 90 %", "cover90", formatting.percentage),
-        Field("Skill against standing still", ranged("vs_still", _signed), "vs_still", hint="1 is perfect; 90 %"),
-    )
     caption = (
         "How each way of forecasting density fared: everything fitted on what was known at the date, and set beside "
         "the models that came. More dates, scores and abilities: densing forecast backtest."
     )
-    return formatting.clean(tested.sentence, 1000), shown_table("tested-table", caption, tested.table, fields)
+    listing = scores_listing(tested.table.assign(unit="ln units"), caption)
+    return formatting.clean(tested.sentence, 1000), page_table("tested-table", listing)
 
 
 def yours_table(placed: Placed) -> ShownTable:
@@ -880,14 +777,9 @@ def yours_table(placed: Placed) -> ShownTable:
     fields = (
         Field("Model", column("model")),
         DENSITY,
-        Field(
-            "Interval",
-            ranged("density", formatting.number),
-            "density_lo",
-            hint="95 %, measured: the model's ability and the reference",
-        ),
-        numeric("Size", "n_params", formatting.size),
-        numeric("Released", "released", formatting.day),
+        INTERVAL,
+        SIZE,
+        RELEASED,
         Field("Rank among all", place(""), "rank", hint="1 is the densest; itself included"),
         Field("Of its size", place("size_"), "size_rank", hint="Up to twice as small or large"),
         Field("Of its year", place("year_"), "year_rank", hint="Released in the same calendar year"),
@@ -1318,35 +1210,26 @@ FIELDS = (
         "rank",
         hint="By density among the headline's models; 1 is the densest",
     ),
-    replace(DENSITY, hint="Effective over actual parameters"),
-    Field(
-        "Interval",
-        ranged("density", formatting.number),
-        "density_lo",
-        hint="95 %, measured: the model's ability and the reference",
-    ),
-    Field(
-        "Recipe",
-        ranged("density", formatting.number, "recipe"),
-        "density_lo_recipe",
-        hint="95 %, where another model of the same recipe may lie: with model-to-model scatter",
-        minor=True,
-    ),
-    numeric("Released", "released", formatting.day),
+    DENSITY,
+    INTERVAL,
+    RECIPE,
+    RELEASED,
     Field("Group", column("stratum"), hint="Headline, or why the model is shown apart"),
     STATUS,
-    numeric("Size", "n_params", formatting.size, hint="Parameters that divide"),
+    SIZE,
     Field("Size from", column("params_basis"), hint="A count, the label in the name, or recalled", minor=True),
     Field(
         "Its rounding", ranged("params", formatting.size), "params_lo", hint="Sizes that print as this one", minor=True
     ),
     Field("Counted", column("denominator"), hint="Which parameters count", minor=True),
-    numeric("Effective size", "n_eff", formatting.size),
+    EFFECTIVE,
     Field("Its interval", ranged("n_eff", formatting.size), "n_eff_lo", minor=True),
-    numeric("Score", "score", _three_digits),
+    numeric("Score", "score", formatting.three_digits),
     numeric("± s.e.", "score_se", hint="Standard error of the score", minor=True),
-    numeric("Scores", "cells", formatting.count, hint="Scores behind it, on the joint scale"),
-    numeric("Skills", "traits", formatting.count, hint="Of the four, how many were measured", minor=True),
+    numeric("Scores", "cells", formatting.count, hint="Scores behind it, on the joint scale", optional=True),
+    numeric(
+        "Skills", "traits", formatting.count, hint="Of the four, how many were measured", minor=True, optional=True
+    ),
     Field("Benchmark", column("benchmark"), minor=True),
     Field("Family", column("family")),
     Field("Organisation", column("organisation"), minor=True),
@@ -1356,17 +1239,15 @@ FIELDS = (
 
 def models_table(study: Study) -> ShownTable:
     """Return every row of the study, densest first, limits of unknown height last."""
-    frame = gathered(study)
-    # What some references lack, such as the columns of the joint scale, stays away.
-    optional = ("cells", "traits", "density_lo_recipe")
-    fields = [field for field in FIELDS if field.key not in optional or field.key in frame]
     caption = (
         "Every model measured, densest first; a click on a column's head sorts by it. Group says whether it is in the "
         "headline figures or why it is shown apart. Where a score cannot be read off the reference, the density is a "
         "limit: ≤ true value at or below, ≥ at or above. Intervals are those of this model; the recipe's, "
         "among all columns, add model-to-model scatter."
     )
-    return shown_table("models-table", caption, frame, fields, filters=("Group", "Status", "Family"), sortable=True)
+    return shown_table(
+        "models-table", caption, gathered(study), FIELDS, filters=("Group", "Status", "Family"), sortable=True
+    )
 
 
 def gathered(study: Study) -> pd.DataFrame:
@@ -1384,32 +1265,13 @@ def gathered(study: Study) -> pd.DataFrame:
 
 def measured_table(measured: LocalEvaluation) -> ShownTable:
     """Return a row per model, task and quantity with its density."""
-    fields = (
-        Field("Model", column("model")),
-        Field("Task", column("benchmark")),
-        Field("Read by", _quantity),
-        Field(
-            "Value",
-            lambda row: formatting.with_error(row.get("score"), row.get("score_se")),
-            "score",
-            hint="Loss in bits per byte, or share correct",
-        ),
-        DENSITY,
-        Field(
-            "Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured: items and reference"
-        ),
-        numeric("Effective size", "n_eff", formatting.size),
-        numeric("Items", "n_items", formatting.count),
-        STATUS,
-        numeric("Size", "n_params", formatting.size, minor=True),
-        Field("Counted", column("denominator"), minor=True),
-    )
     table = None if measured.densities is None else measured.densities.table
     caption = (
         "Effective size and density by the loss of the correct answer (bits per byte) and by accuracy, task by task "
         "and on the mean of the tasks. Where a value lies off the reference, the density is a limit."
     )
-    return shown_table("measured-table", caption, table, fields, sortable=True)
+    listing = density_listing(pd.DataFrame(columns=["quantity"]) if table is None else table, caption)
+    return page_table("measured-table", listing, sortable=True)
 
 
 def _quantity(row: Any) -> str:

@@ -1,17 +1,17 @@
-"""Tables of a page: columns declared once, with title, form and sort key; each cell as words, safe links apart."""
+"""Tables of a page: a listing's cells with their sort keys, safe links apart, and what narrows them."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pandas as pd
 
-from densing.core import formatting
+from densing.core import Field, Listing, flag, formatting
 from densing.report import markdown
 
 # A number as report.js reads it from a cell: "1.5", "≤ 0.23", "258 M to 8.88 B", "0.43 ± 0.05".
@@ -26,45 +26,6 @@ class Cell:
     shown: str
     key: str = ""
     url: str = ""
-
-
-@dataclass(frozen=True)
-class Field:
-    """One column of a shown table.
-
-    Parameters
-    ----------
-    title : str
-        Header.
-    show : callable
-        Row (a mapping) to the words of the cell.
-    key : str
-        Column to sort by as a number; empty for text order.
-    link : str
-        Column that holds a web address.
-    hint : str
-        Tooltip of the header.
-    minor : bool
-        Shown only where every column is asked for.
-    """
-
-    title: str
-    show: Callable[[Mapping[str, Any]], str]
-    key: str = ""
-    link: str = ""
-    hint: str = ""
-    minor: bool = False
-
-    @property
-    def numeric(self) -> bool:
-        """Whether the column sorts, and is set, as numbers."""
-        return bool(self.key)
-
-    def cell(self, row: Mapping[str, Any]) -> Cell:
-        """Return the column's cell of a row; text, and a number that can be read, sort by what they show."""
-        shown = self.show(row)
-        key = sort_key(row.get(self.key)) if self.key else ""
-        return Cell(shown, "" if _reads(shown, key) else key, safe_url(row.get(self.link)) if self.link else "")
 
 
 @dataclass(frozen=True)
@@ -111,35 +72,46 @@ class ShownTable:
         return "\n\n".join(filter(None, (markdown.literal(self.caption), lines or "There are no rows.")))
 
 
-def column(name: str, show: Callable[[Any], str] = formatting.clean) -> Callable[[Mapping[str, Any]], str]:
-    """Return a function that shows one column of a row.
+def page_table(
+    name: str,
+    listing: Listing,
+    caption: str = "",
+    filters: Sequence[str] = (),
+    sortable: bool = False,
+    called: tuple[str, str] = (Filters.rows, Filters.hint),
+) -> ShownTable:
+    """Turn a result's table into one of a page.
+
+    Parameters
+    ----------
+    name : str
+        Id of the table on the page.
+    listing : Listing
+    caption : str
+        One sentence; the listing's title when empty.
+    filters : sequence of str
+        Titles of the columns that get a drop-down filter.
+    sortable : bool
+        Whether headers become sort buttons.
+    called : (str, str)
+        As in :class:`Filters`: what the rows are called, and the hint of the search field.
 
     Examples
     --------
-    >>> column("n_params", formatting.size)({"n_params": 7e9})
-    '7 B'
+    >>> from densing.core import numeric
+    >>> page_table("t", Listing("Toy.", pd.DataFrame({"a": [1.5]}), [numeric("A", "a")])).rows
+    ((Cell(shown='1.5', key='', url=''),),)
     """
-    return lambda row: show(row.get(name))
-
-
-def ranged(name: str, show: Callable[[Any], str], of: str = "") -> Callable[[Mapping[str, Any]], str]:
-    """Return a function that shows ``name_lo`` to ``name_hi``, or ``name_lo_OF`` to ``name_hi_OF``.
-
-    Examples
-    --------
-    >>> ranged("density", formatting.number)({"density_lo": 0.5, "density_hi": 2.0})
-    '0.50 to 2.0'
-    """
-
-    def show_ends(row: Mapping[str, Any]) -> str:
-        lo, hi = (row.get("_".join(filter(None, (name, end, of)))) for end in ("lo", "hi"))
-        return (
-            formatting.MISSING
-            if formatting.is_missing(lo) and formatting.is_missing(hi)
-            else f"{show(lo)} to {show(hi)}"
-        )
-
-    return show_ends
+    cells = tuple(tuple(_cell(field, row) for field in listing.fields) for row in listing.records)
+    titles = [field.title for field in listing.fields]
+    choices = tuple(
+        (title, titles.index(title), tuple(sorted({row[titles.index(title)].shown for row in cells})))
+        for title in filters
+    )
+    mark = listing.mark
+    marked = frozenset(number for number, row in enumerate(listing.records) if mark and flag(row.get(mark)))
+    narrowed = Filters(choices, *called) if filters else None
+    return ShownTable(name, caption or listing.title, listing.fields, cells, sortable, narrowed, marked)
 
 
 def shown_table(
@@ -152,42 +124,15 @@ def shown_table(
     sortable: bool = False,
     called: tuple[str, str] = (Filters.rows, Filters.hint),
 ) -> ShownTable:
-    """Turn rows into words.
+    """Return a table that only a page has; parameters as those of :class:`Listing` and :func:`page_table`."""
+    return page_table(name, Listing(caption, rows, fields, mark), "", filters, sortable, called)
 
-    Parameters
-    ----------
-    name : str
-        Id of the table on the page.
-    caption : str
-        One sentence.
-    rows : pandas.DataFrame, iterable of mappings, or None
-        None counts as empty.
-    fields : sequence of Field
-    filters : sequence of str
-        Titles of the columns that get a drop-down filter.
-    mark : str
-        Flag column; its true rows are emphasised.
-    sortable : bool
-        Whether headers become sort buttons.
-    called : (str, str)
-        As in :class:`Filters`: what the rows are called, and the hint of the search field.
 
-    Examples
-    --------
-    >>> shown_table("t", "Toy.", pd.DataFrame({"a": [1.5]}), [numeric("A", "a")]).rows
-    ((Cell(shown='1.5', key='', url=''),),)
-    """
-    # Records rather than cells of a frame: a row's function may need several of its columns.
-    records = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows or ())
-    cells = tuple(tuple(field.cell(row) for field in fields) for row in records)
-    titles = [field.title for field in fields]
-    choices = tuple(
-        (title, titles.index(title), tuple(sorted({row[titles.index(title)].shown for row in cells})))
-        for title in filters
-    )
-    marked = frozenset(number for number, row in enumerate(records) if mark and flag(row.get(mark)))
-    narrowed = Filters(choices, *called) if filters else None
-    return ShownTable(name, caption, tuple(fields), cells, sortable, narrowed, marked)
+def _cell(field: Field, row: Mapping[str, Any]) -> Cell:
+    """Return a column's cell of a row; text, and a number that can be read, sort by what they show."""
+    shown = field.show(row)
+    key = sort_key(row.get(field.key)) if field.key else ""
+    return Cell(shown, "" if _reads(shown, key) else key, safe_url(row.get(field.link)) if field.link else "")
 
 
 def sort_key(value: Any) -> str:
@@ -221,40 +166,6 @@ def _reads(shown: str, key: str) -> bool:
     scale = _UNITS[unit]
     half = 0.51 * scale * 10.0 ** -len(decimals or "")
     return abs(float(number.replace("−", "-")) * scale - float(key)) <= half
-
-
-def flag(value: Any) -> bool:
-    """Return whether a cell says yes; a missing one does not.
-
-    Examples
-    --------
-    >>> flag(1), flag("False"), flag(float("nan"))
-    (True, False, False)
-    """
-    return not formatting.is_missing(value) and value not in ("False", "false") and bool(value)
-
-
-def numeric(
-    title: str, key: str, show: Callable[[Any], str] = formatting.number, hint: str = "", minor: bool = False
-) -> Field:
-    """Return a column that shows one figure of a row and sorts by it."""
-    return Field(title, column(key, show), key, hint=hint, minor=minor)
-
-
-def times(title: str, key: str, hint: str = "", minor: bool = False) -> Field:
-    """Return a column of nanoseconds, shown in the unit that suits each."""
-    return numeric(title, key, formatting.duration, hint, minor)
-
-
-def shares(title: str, key: str, hint: str = "", minor: bool = False) -> Field:
-    """Return a column of percentages."""
-    return numeric(title, key, formatting.percent, hint, minor)
-
-
-def record(row: Any) -> dict[str, Any]:
-    """Return a result's fields by name."""
-    plain: dict[str, Any] = row.to_dict() if hasattr(row, "to_dict") else asdict(row)
-    return plain
 
 
 def pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:

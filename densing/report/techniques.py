@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from densing.core import formatting
-from densing.efficiency.systems import DOES_NOT_FIT, MISSED, VERDICTS, counts_of, in_memory, untested
+from densing.core import Field, Listing, column, formatting, numeric, seconds, shares, times
+from densing.efficiency.systems import (
+    COMPARED,
+    DOES_NOT_FIT,
+    FINDINGS,
+    MISSED,
+    VERDICTS,
+    counts_of,
+    grades_listing,
+    published_words,
+    untested,
+)
 from densing.efficiency.systems import title as compared_title
 from densing.efficiency.timeline import partition, select
 from densing.plots import (
@@ -21,7 +31,6 @@ from densing.plots import (
     Row,
     chosen_step,
     contested,
-    known,
     plot_compare,
     plot_exposed,
     plot_gantts,
@@ -29,7 +38,6 @@ from densing.plots import (
     plot_throughput,
     rows_of,
 )
-from densing.plots import times as speedup_words
 from densing.report.document import (
     Block,
     Figure,
@@ -44,7 +52,7 @@ from densing.report.document import (
     versions_section,
 )
 from densing.report.page import shown_figure, write
-from densing.report.tables import Field, ShownTable, column, numeric, shares, shown_table, times
+from densing.report.tables import ShownTable, page_table, shown_table
 
 if TYPE_CHECKING:
     from densing.core import Note
@@ -52,15 +60,9 @@ if TYPE_CHECKING:
     from densing.efficiency.timeline import RankTimeline, Timeline
 
 
+known = formatting.known
 MOST_ROWS = 2000
 MOST_TIMELINES = 400
-LABELS = {
-    "second-hand": "second-hand",
-    "recalled": "recalled, not the paper's",
-    "derived": "derived",
-    "measured": "measured by us",
-}
-"""Said beside a published figure wherever it is printed; first-hand ones need no label."""
 NEEDED = {
     "compare": ("technique", "step_s", "exposed_comm_s", "speedup"),
     "regime": ("bandwidth_gbps", "batch", "technique", "speedup", "verdict"),
@@ -166,7 +168,7 @@ def techniques_page(contents: Contents) -> Page:
         ), "Predicted"),
         *_part("claims", "Published figures, and ours", claims and _claims(claims), "Published"),
         *_part("throughput", "Measured training speeds, and ours", contents.throughput and (
-            *drawn.get("throughput", ()), throughput_table(contents.throughput),
+            *drawn.get("throughput", ()), page_table("throughput-table", contents.throughput.listing()),
         ), "Speeds"),
         notes_section(contents.notes, names),
         Section("definitions", "Definitions", (Terms(DEFINITIONS),), folded=True),
@@ -451,71 +453,10 @@ DEFINITIONS = (
 )
 
 
-def seconds(title: str, key: str) -> Field:
-    """Return a column of seconds, shown in the unit that suits each."""
-    return numeric(title, key, lambda value: formatting.duration(_scaled(value, 1e9)))
-
-
-def _scaled(value: Any, factor: float) -> float | None:
-    real = known(value)
-    return None if real is None else factor * real
-
-
-def _percent(share: Any) -> str:
-    return formatting.percent(_scaled(share, 100))
-
-
-def _volume(count: Any) -> str:
-    return formatting.volume(known(count))
-
-
 def compare_table(rows: Sequence[Row]) -> ShownTable:
     """Return techniques side by side, one that does not apply or does not fit with its reason."""
-    fields = (
-        Field("Technique", column("technique")),
-        Field("In memory", lambda row: in_memory(str(row.get("status")), row.get("room_bytes"))),
-        seconds("Step", "step_s"),
-        *([Field("4 of 5 in", range_words, hint="Held four of five published runs that the fit had not seen")]
-          if any(row.get("low_s") for row in rows) else []),
-        seconds("Exposed per step", "exposed_comm_s"),
-        numeric("Hidden", "overlap_ratio", _percent),
-        numeric("Bytes per step", "bytes", _volume, hint="Put into communication per rank"),
-        numeric("Speed-up", "speedup", speedup_words),
-        Field("Loss", loss_words, hint="Whether a step learns what one of plain synchronous training does"),
-        numeric("Memory", "memory_bytes", _volume, hint="Per rank"),
-        *([Field("Remark", lambda row: formatting.clean(row.get("reason") or "", 300))]
-          if any(row.get("reason") for row in rows) else []),
-    )  # fmt: skip
     caption = "A step of the steady state, mean of the ranks. A dash: unknown, or the technique does not apply."
-    return shown_table("compare-table", caption, rows[:MOST_ROWS], fields, sortable=True)
-
-
-def range_words(row: Mapping[str, Any]) -> str:
-    """Return between which times a step lies.
-
-    Examples
-    --------
-    >>> range_words({"low_s": 0.5, "high_s": 0.75}), range_words({"low_s": None})
-    ('500 ms to 750 ms', '–')
-    """
-    low, high = (known(row.get(name)) for name in ("low_s", "high_s"))
-    if low is None or high is None:
-        return formatting.MISSING
-    return f"{formatting.duration(1e9 * low)} to {formatting.duration(1e9 * high)}"
-
-
-def loss_words(row: Mapping[str, Any]) -> str:
-    """Return whether a technique changes what a step learns.
-
-    Examples
-    --------
-    >>> [loss_words(row) for row in ({"changes_loss": "late"}, {"changes_loss": ""}, {"changes_loss": None}, {})]
-    ['changes', 'same', 'not said', '–']
-    """
-    if "changes_loss" not in row:
-        return formatting.MISSING
-    change = row["changes_loss"]
-    return "not said" if change is None else "changes" if change else "same"
+    return page_table("compare-table", Listing(caption, rows[:MOST_ROWS], COMPARED), sortable=True)
 
 
 def regime_table(rows: Sequence[Row]) -> ShownTable:
@@ -526,7 +467,7 @@ def regime_table(rows: Sequence[Row]) -> ShownTable:
         numeric("Gbit/s", "bandwidth_gbps", lambda value: formatting.digits(known(value))),
         numeric(across.capitalize(), across, _count),
         seconds("Step", "step_s"),
-        numeric("Speed-up", "speedup", speedup_words),
+        numeric("Speed-up", "speedup", formatting.factor),
         Field("Verdict", column("verdict")),
     )
     filters = ("Technique", "Verdict")
@@ -567,7 +508,7 @@ def regime_sums(rows: Sequence[Row]) -> ShownTable:
 
 def _place(row: Row, across: str) -> str:
     bandwidth = formatting.digits(known(row["bandwidth_gbps"]))
-    return f"{speedup_words(row['speedup'])} at {bandwidth} Gbit/s, {across} {_count(row[across])}"
+    return f"{formatting.factor(row['speedup'])} at {bandwidth} Gbit/s, {across} {_count(row[across])}"
 
 
 def _across(rows: Sequence[Row]) -> str:
@@ -595,9 +536,9 @@ def predicted_table(rows: Sequence[Row]) -> ShownTable:
     fields = (
         Field("Technique", column("technique")),
         Field("Figure", column("quantity")),
-        Field("Predicted", lambda row: value_words(row.get("predicted"), row.get("unit")), "predicted"),
-        Field("Measured", lambda row: value_words(row.get("measured"), row.get("unit")), "measured"),
-        numeric("Error", "error", error_words, hint="Predicted over measured, less 1"),
+        Field("Predicted", lambda row: formatting.figure(row.get("predicted"), row.get("unit")), "predicted"),
+        Field("Measured", lambda row: formatting.figure(row.get("measured"), row.get("unit")), "measured"),
+        numeric("Error", "error", formatting.deviation, hint="Predicted over measured, less 1"),
     )
     caption = "What the simulator said before the run, and what the run then took."
     return shown_table(
@@ -620,34 +561,13 @@ def miss(row: Row) -> float | None:
 def claims_table(rows: Sequence[Row]) -> ShownTable:
     """Return published figures beside ours, with what agreement is worth; those that do not come out are marked."""
     marked = ({**row, "failed": row["verdict"] in MISSED} for row in rows[:MOST_ROWS])
-    fields = (
-        Field("Claim", column("claim")),
-        Field("What", lambda row: ": ".join(formatting.clean(row[key], 200) for key in ("what", "setup")
-                                            if row.get(key))),
-        Field("Published", published_words),
-        Field("Ours", lambda row: value_words(row.get("ours"), row.get("unit"))),
-        numeric("Error", "error", error_words, hint="Ours over published, less 1"),
-        Field("Grade", column("grade")),
-        Field("Verdict", column("verdict")),
-        Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
-        Field("Notices", lambda row: ", ".join(map(str, row.get("turned_by") or ())) or formatting.MISSING,
-              hint="Broken laws of the simulator that turn the row"),
-        Field("Technique", column("technique"), minor=True),
-        Field("Evidence", column("evidence"), minor=True),
-        Field("Inputs", lambda row: formatting.clean(row.get("inputs") or "", 400), hint="Published figures used in "
-                                                                                         "ours",
-              minor=True),
-        Field("Note", lambda row: formatting.clean(row.get("note") or "", 400)),
-        Field("Source", lambda row: formatting.clean(row["source"], 300), minor=True),
-    )  # fmt: skip
     caption = (
         "Published figures and what the simulator gives for each; ◆ marks those that do not come out. Only a "
         "prediction can be reproduced; whatever else agrees is counted by its grade."
     )
     filters = ("Technique", "Grade", "Evidence", "Verdict")
-    return shown_table(
-        "claims-table", caption, marked, fields, filters, "failed", sortable=True, called=("figures", "claim, source …")
-    )
+    called = ("figures", "claim, source …")
+    return page_table("claims-table", Listing(caption, marked, FINDINGS, "failed"), "", filters, True, called)
 
 
 def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
@@ -662,103 +582,17 @@ def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
     fields = (
         Field("Claim", column("claim")),
         Field("Published", published_words),
-        Field("Ours", lambda row: value_words(row.get("ours"), row.get("unit"))),
+        Field("Ours", lambda row: formatting.figure(row.get("ours"), row.get("unit"))),
         Field("With another assumption", column("assumption")),
-        Field("Ours then", lambda row: value_words(row["changed"], row.get("unit"))),
+        Field("Ours then", lambda row: formatting.figure(row["changed"], row.get("unit"))),
     )
     caption = "One assumption changed at a time; ◆ marks those that turn the verdict, and so decide it."
     return shown_table("assumptions-table", caption, tried[:MOST_ROWS], fields, mark="turns")
 
 
-def null_words(row: Mapping[str, Any]) -> str:
-    """Return the error of a row's null model, or its words, with what it is.
-
-    Examples
-    --------
-    >>> null_words({"null": 1.0, "null_error": -0.032, "null_model": "all hidden"}), null_words({})
-    ('−3.2 % (all hidden)', '–')
-    """
-    if row.get("null") is None:
-        return formatting.MISSING
-    value = row["null"] if isinstance(row["null"], str) else error_words(row.get("null_error"))
-    return formatting.clean(f"{value} ({row['null_model']})", 300)
-
-
 def grades_table(rows: Sequence[Row]) -> ShownTable:
     """Return how many rows of each grade have each verdict."""
-    counts = counts_of(rows)
-    verdicts = [verdict for verdict in VERDICTS if any(count[verdict] for count in counts.values())]
-    sums = [{"grade": grade, "rows": count.total(), **count} for grade, count in counts.items()]
-    fields = (
-        Field("Grade", column("grade")),
-        numeric("Rows", "rows", _count),
-        *(numeric(verdict.capitalize(), verdict, _count) for verdict in verdicts),
-    )
-    return shown_table("grades-table", "Rows by what agreement is worth (see the definitions).", sums, fields)
-
-
-def throughput_table(found: Throughput) -> ShownTable:
-    """Return the errors of each source, beside the null models' and those of constants that never saw it."""
-
-    fields = (
-        Field("Source", column("source")),
-        numeric("Rows", "rows", _count),
-        numeric("Compared", "n", _count),
-        numeric("Median error", "median_error", _percent),
-        numeric("90th percentile", "p90_error", _percent),
-        numeric("Unseen", "unseen_median", _percent, "median error of constants that were fitted without this source"),
-        numeric("Constant MFU", "constant_mfu_median", _percent, "median error of the source's median MFU"),
-        numeric(
-            "Nearest", "nearest_median", _percent, "median error of the MFU of the source's most similar other row"
-        ),
-        numeric("Rank correlation", "rank_correlation"),
-        numeric("Repeats differ by", "repeat_spread", speedup_words),
-    )
-    rows = [source.to_dict() for source in found.sources]
-    return shown_table("throughput-table", "Errors of predicted tokens per second, by source.", rows, fields)
-
-
-def published_words(row: Mapping[str, Any]) -> str:
-    """Return a published figure with the label its evidence asks for.
-
-    Examples
-    --------
-    >>> published_words({"published": 1.3, "unit": "×", "evidence": "second-hand"})
-    '1.30 × (second-hand)'
-    """
-    label = LABELS.get(str(row.get("evidence")), "")
-    prose = value_words(row.get("published"), row.get("unit"))
-    return f"{prose} ({label})" if label else prose
-
-
-def value_words(value: Any, unit: Any = "") -> str:
-    """Return a number with three digits and its unit, words as they stand.
-
-    Examples
-    --------
-    >>> value_words(304736.2, "tokens/s"), value_words("4090 > A800", ""), value_words(None), value_words(0.5, "s")
-    ('304736 tokens/s', '4090 > A800', '–', '500 ms')
-    """
-    if isinstance(value, str):
-        return formatting.clean(value, 200)
-    real = known(value)
-    if real is None:
-        return formatting.MISSING
-    if unit == "s":
-        return formatting.duration(1e9 * real)
-    return f"{formatting.digits(real)} {'' if formatting.is_missing(unit) else formatting.clean(unit, 60)}".strip()
-
-
-def error_words(value: Any) -> str:
-    """Return a relative error with its sign.
-
-    Examples
-    --------
-    >>> error_words(0.051), error_words(-0.25), error_words(None)
-    ('+5.1 %', '−25.0 %', '–')
-    """
-    real = known(value)
-    return formatting.MISSING if real is None else f"{'+' if real > 0 else ''}{formatting.percent(100 * real)}"
+    return page_table("grades-table", grades_listing(rows))
 
 
 def _count(value: Any) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from densing.core import formatting
 from densing.plots import plot_isoflop
 from densing.report.document import Headline, Page, Points, Prose, Section, doubtful, notes_section, versions_section
 from densing.report.page import shown_figure, write
-from densing.report.tables import Field, ShownTable, column, numeric, shown_table
+from densing.report.tables import page_table
 
 if TYPE_CHECKING:
-    from densing.efficiency.throughput import Span
     from densing.tradeoff import TrainingPlan
 
 HOW = (
@@ -63,64 +62,20 @@ def plan_page(plan: TrainingPlan) -> Page:
         plan.density_note,
     ]
     sections = (
-        Section("plan", "The plan", (Prose(HOW), *Points.of(parts), plan_table(plan), Prose(SMALLER))),
-        Section("sizes", "Sizes at the same GPU hours", (size_table(plan),)),
+        Section(
+            "plan",
+            "The plan",
+            (Prose(HOW), *Points.of(parts), page_table("plan-table", plan.listing()), Prose(SMALLER)),
+        ),
+        Section(
+            "sizes", "Sizes at the same GPU hours", (page_table("sizes-table", plan.sizes_listing(), sortable=True),)
+        ),
         notes_section(plan.notes),
         versions_section(),
     )
     title = f"A model for {plan.gpu_hours:,.10g} GPU hours"
     head = Headline(title, formatting.sentence(plan.sentence), _facts(plan), doubtful(plan.notes), figure)
     return Page("densing scaling plan", head, sections, "... --page FILE")
-
-
-def plan_table(plan: TrainingPlan) -> ShownTable:
-    """Return the plan and the smaller model side by side."""
-    small = plan.overtrained
-
-    def shown(span: Span | None, form: Any) -> tuple[str, str]:
-        return ("–", "") if span is None else (form(span.value), f"{form(span.low)} to {form(span.high)}")
-
-    def three(value: float) -> str:
-        return f"{value:.3f}"
-
-    rows = [
-        ("Parameters", *shown(plan.params, formatting.size), *shown(small.params, formatting.size)),
-        ("Tokens", *shown(plan.tokens, formatting.size), *shown(small.tokens, formatting.size)),
-        ("Loss", *shown(plan.loss, three), three(plan.loss.value), "the same"),
-        ("Density", *shown(plan.density, formatting.digits), *shown(small.density, formatting.digits)),
-        ("6 N D, over the plan's", "1", "", *shown(small.compute, formatting.digits)),
-        ("GPU hours", f"{plan.gpu_hours:,.10g}", "", *shown(small.gpu_hours, formatting.thousands)),
-        ("Saved per served token", "", "", *shown(small.saved, formatting.percentage)),
-        ("Worth it from, served tokens", "", "", *shown(small.served, formatting.size)),
-    ]
-    names = ("what", "plan", "plan_interval", "small", "small_interval")
-    interval = f"{100 * plan.level:g} %"
-    titles = ("", "Plan", interval, f"{small.times:g} times the tokens per parameter", interval)
-    fields = [Field(title, column(name)) for title, name in zip(titles, names, strict=True)]
-    caption = "The plan, and a smaller model of the same loss."
-    return shown_table("plan-table", caption, [dict(zip(names, row, strict=True)) for row in rows], fields)
-
-
-def size_table(plan: TrainingPlan) -> ShownTable:
-    """Return every size that was priced; the planned one is marked."""
-    rows = [
-        {**point.to_dict(), "shape": f"{point.layers} x {point.hidden:,}", "planned": point.params == plan.params.value}
-        for point in plan.curve
-    ]
-
-    def three(value: Any) -> str:
-        return f"{value:.3f}"
-
-    fields = (
-        numeric("Parameters", "params", formatting.size),
-        Field("Layers x width", column("shape")),
-        numeric("Tokens", "tokens", formatting.size),
-        numeric("Loss", "loss", three),
-        Field("Interval", lambda row: f"{row['loss_low']:.3f} to {row['loss_high']:.3f}"),
-        numeric("MFU", "mfu", formatting.percentage),
-    )
-    return shown_table("sizes-table", "Sizes that were priced; the planned one is emphasised.", rows, fields,
-                       mark="planned", sortable=True)  # fmt: skip
 
 
 def _facts(plan: TrainingPlan) -> tuple[tuple[str, str], ...]:

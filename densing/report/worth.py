@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from densing.core import formatting
 from densing.plots import plot_worth
 from densing.report.document import Headline, Page, Points, Prose, Section, doubtful, notes_section, versions_section
 from densing.report.page import shown_figure, write
-from densing.report.tables import Field, ShownTable, column, shown_table
+from densing.report.tables import page_table
 
 if TYPE_CHECKING:
     from densing.tradeoff import Worth
@@ -57,35 +56,13 @@ def worth_page(result: Worth) -> Page:
     figure = shown_figure("worth", plot_worth(result), caption)
     points = Points.of([formatting.clean(sentence, MOST_WORDS) for sentence in result.sentences()])
     sections = (
-        Section("verdicts", "Verdicts", (Prose(HOW), *points, verdict_table(result))),
+        Section("verdicts", "Verdicts", (Prose(HOW), *points, page_table("worth-table", result.listing()))),
         notes_section(result.notes),
         versions_section(),
     )
     head = Headline("Is it worth it?", formatting.clean(result.card().title), _facts(result), doubtful(result.notes),
                     figure)  # fmt: skip
     return Page("densing worth", head, sections, "... --page FILE")
-
-
-def verdict_table(result: Worth) -> ShownTable:
-    """Return a row per technique."""
-    names = type(result.verdicts[0]).__struct_fields__
-    rows = [{name: getattr(verdict, name) for name in names} for verdict in result.verdicts]
-
-    def words(name: str) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: formatting.MISSING if row[name] is None else row[name].words
-
-    fields = (
-        Field("Technique", column("technique")),
-        Field("Verdict", column("status")),
-        Field("Speed-up", words("speedup")),
-        Field("Token ratio", words("token_ratio"), hint="Worth of a token over plain's, at the run's size and tokens"),
-        Field("At the ladder", words("ladder_ratio"), minor=True),
-        Field("Gain", words("gain"), hint="Plain's time to the same loss over this one's"),
-        Field("Days", words("days")),
-        Field("Density", words("density"), hint="At equal tokens, as the ladder measured it", minor=True),
-    )
-    caption = "Techniques beside plain training; 95 % intervals."
-    return shown_table("worth-table", caption, rows, fields)
 
 
 def _facts(result: Worth) -> tuple[tuple[str, str], ...]:

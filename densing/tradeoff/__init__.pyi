@@ -18,11 +18,14 @@ from .explain import Among as Among
 from .explain import Explained as Explained
 from .explain import explain_items as explain_items
 from .explain import roc_auc as roc_auc
+from .gain import ARMS as ARMS
 from .gain import ArmGain as ArmGain
 from .gain import GainRecord as GainRecord
 from .gain import Gains as Gains
 from .gain import ladder_gain as ladder_gain
+from .gain import null_listing as null_listing
 from .gain import null_test as null_test
+from .gain import ratio as ratio
 from .gain import sentence as sentence
 from .pareto import COSTS as COSTS
 from .pareto import Cost as Cost

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,12 +18,16 @@ import numpy as np
 from densing.core import (
     Card,
     Column,
+    Field,
     InputError,
+    Listing,
     Note,
     Readable,
     Table,
     as_table,
+    column,
     formatting,
+    numeric,
     read_sheet,
     write_csv,
     write_text,
@@ -56,6 +60,26 @@ CARRIED = ("weight_bytes", "kept_non_embedding", "n_eff", "n_eff_lo", "n_eff_hi"
            "status", "bound", "n_eff_per_byte")  # fmt: skip
 DRAWS, GRID = (200, 50), 25
 FORMAT = "densing-policy/1"
+
+
+def _bounded(name: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return what shows a figure that may be a bound."""
+    return lambda row: formatting.bounded(row.get(name), row.get("bound"))
+
+
+WAYS = (
+    Field("Way", column("choice")),
+    numeric("Bits per byte", "bits_per_byte"),
+    Field("Density", _bounded("density"), "density", optional=True),
+    Field("N per byte", _bounded("n_eff_per_byte"), "n_eff_per_byte", optional=True),
+    Field("Density per ms", _bounded("density_per_ms"), "density_per_ms", optional=True),
+    numeric("Device ms", "device_ms"),
+    numeric("Server ms", "edge_ms"),
+    numeric("Bytes sent", "bytes", formatting.count),
+    numeric("Median ms", "median_ms"),
+    numeric("95 % ms", "p95_ms"),
+    numeric("Taken", "share", formatting.percentage, hint="By the recommended policy"),
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,13 +139,52 @@ class Deployment(Readable):
             f"{formatting.percentage(row['late'])} are late."
         )
 
+    def choices_listing(self) -> Listing:
+        """Return the ways to serve, the fastest first; those on the front are marked."""
+        title = "Ways to serve, fastest first. Those that nothing beats in quality and latency are emphasised."
+        return Listing(title, self.choices, WAYS, "front")
+
+    def policies_listing(self) -> Listing:
+        """Return the policies on the same requests, the best first."""
+
+        def gain(row: Mapping[str, Any]) -> str:
+            if formatting.is_missing(row["sac_d_gain"]):
+                return ""
+            low, high = formatting.number(row["sac_d_gain_lo"]), formatting.number(row["sac_d_gain_hi"])
+            return f"{formatting.number(row['sac_d_gain'])} ({low} to {high})"
+
+        hint = f"{formatting.percentage(self.level)} interval"
+        shown = (
+            Field("Policy", column("policy")),
+            Field("What it does", column("what")),
+            numeric("Reward", "reward"),
+            numeric("95 % ms", "p95_ms"),
+            numeric("Late", "late", formatting.percentage),
+            Field("sac-d beyond it", gain, "sac_d_gain", hint=hint),
+        )
+        return Listing("Policies on the same requests.", self.policies, shown)
+
+    def decisions_listing(self) -> Listing:
+        """Return what the recommended policy takes while all is free."""
+        shown = (numeric("Load", "load"), numeric("From Mbit/s", "from_mbit"), Field("Way", column("choice")))
+        return Listing(f"What {self.recommended} takes while all is free.", self.table, shown)
+
+    def tried_listing(self) -> Listing:
+        """Return what was served for real."""
+        shown = (
+            Field("Way", column("choice")),
+            numeric("Bytes sent", "bytes", formatting.count),
+            numeric("Predicted ms", "predicted_ms"),
+            numeric("Measured ms", "measured_ms"),
+            numeric("Difference", "difference", formatting.percentage),
+        )
+        return Listing("Measured while serving, one request at a time.", self.tried, shown)
+
     def card(self) -> Card:
         """Return what is shown: the recommendation, then the front."""
+        title = f"Serving {self.model} between a device and a server"
         facts = {"found": self.sentence, "ways to serve": str(len(self.choices))}
-        shown = ["choice", "bits_per_byte", *(["density"] if "density" in self.choices else []), "median_ms", "p95_ms",
-                 "share"]  # fmt: skip
-        front = self.choices[self.choices["front"]]
-        return Card(f"Serving {self.model} between a device and a server", facts, front[shown], self.notes)
+        return Card(title, facts, Listing(title, self.choices[self.choices["front"]], WAYS), self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""

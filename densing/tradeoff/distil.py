@@ -13,8 +13,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import Card, DensingError, InputError, Note, Readable, named_stream
-from densing.tradeoff.gain import WATTS, ArmGain, Gains, arm_losses, ladder_gain, sentence
+from densing.core import (
+    Card,
+    DensingError,
+    Field,
+    InputError,
+    Listing,
+    Note,
+    Readable,
+    column,
+    formatting,
+    named_stream,
+    numeric,
+)
+from densing.tradeoff.gain import WATTS, ArmGain, Gains, arm_losses, ladder_gain, ratio, sentence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,10 +81,33 @@ class Distilled(Readable):
         columns = ["arm", "flops", "teacher_flops", "flops_ratio", "verdict"]
         return self.gains.frame().merge(self.flops[columns], on="arm", how="left")
 
+    def listing(self) -> Listing:
+        """Return both ratios of every way of learning, and the FLOPs that it takes."""
+        fields = (
+            Field("Arm", column("arm")),
+            Field("Density ratio", ratio("density"), "density_ratio"),
+            Field("Token ratio", ratio("token"), "token_ratio"),
+            numeric("FLOPs of a run", "flops", formatting.three_digits),
+            numeric("Of these the teacher's", "teacher_flops", formatting.three_digits),
+            numeric("phi", "flops_ratio", formatting.three_digits, hint="FLOPs over those of scratch"),
+            Field("Compared with more tokens", column("verdict")),
+            Field("Status", column("status")),
+            numeric("Pairs", "pairs", formatting.count),
+        )
+        return Listing("Every way of learning beside training from scratch.", self.frame(), fields)
+
+    def claims_listing(self) -> Listing:
+        """Return what the paper says, and what was found here."""
+        names = {"claim": "Claim", "says": "Says", "evidence": "Evidence", "found": "Found here", "verdict": "Verdict"}
+        fields = [
+            Field(title, column(name, lambda value: formatting.clean(value, 600))) for name, title in names.items()
+        ]
+        return Listing("Talking Models: published, and found here.", self.claims, fields)
+
     def card(self) -> Card:
         """Return what is shown."""
         facts = {arm.arm: sentence(arm) for arm in self.gains.arms}
-        return Card(f"What {self.teacher} taught, beside scratch", facts, self.frame(), self.notes)
+        return Card(f"What {self.teacher} taught, beside scratch", facts, self.listing(), self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``densing distil --json`` prints it."""

@@ -25,15 +25,19 @@ import numpy as np
 from densing.core import (
     Array,
     Card,
+    Field,
     InputError,
+    Listing,
     Note,
     Readable,
     UnavailableError,
     UnknownNameError,
+    column,
     formatting,
     install_command,
     named_seed,
     named_stream,
+    numeric,
     of_part,
     once,
 )
@@ -163,12 +167,40 @@ class Explained(Readable):
             f"{formatting.volume(self.bytes_draws)} for the stability; gathering the items takes {gathered}."
         )
 
+    def weights_listing(self) -> Listing:
+        """Return the weights, the largest first; stable ones are marked."""
+        fields = (
+            Field("Feature", column("feature", lambda value: formatting.clean(value, 120))),
+            numeric("Weight", "weight", hint="Above 0: A fails more often"),
+            numeric("Stability", "stability", formatting.percentage, hint="Draws in which it keeps its sign"),
+            numeric("Items", "items", formatting.count, hint="That hold the feature"),
+            numeric("A fails on", "fails", formatting.percentage, hint="Of those items"),
+        )
+        title = f"Told apart: {AMONG[self.among]}. Stable weights are emphasised."
+        return Listing(title, self.weights, fields, "stable")
+
+    def slices_listing(self) -> Listing:
+        """Return the densities on either side of the score."""
+        from densing.scores.density import DENSITY, INTERVAL, STATUS
+
+        fields = (
+            Field("Items", column("slice")),
+            Field("Model", column("model")),
+            Field("Benchmark", column("benchmark")),
+            Field("By", column("quantity")),
+            numeric("Value", "score", hint="Share solved, or bits per byte"),
+            numeric("Number", "n_items", formatting.count),
+            DENSITY,
+            INTERVAL,
+            STATUS,
+        )
+        return Listing("Densities on held-out items, by that score.", self.slices, fields)
+
     def card(self) -> Card:
         """Return what is shown: how well the items are told apart, then the weights."""
         facts = {"found": self.sentence, "penalty": formatting.number(self.lam), "features": str(self.features),
                  "moved": self.moved}  # fmt: skip
-        columns = ["feature", "weight", "stability", "items", "fails"]
-        return Card(f"Where {self.a} fails and {self.b} does not", facts, self.weights[columns], self.notes)
+        return Card(f"Where {self.a} fails and {self.b} does not", facts, self.weights_listing(), self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""

@@ -21,15 +21,20 @@ import numpy as np
 
 from densing.core import (
     Card,
+    Field,
     FitError,
     InputError,
+    Listing,
     Note,
     Readable,
     Record,
     UnknownNameError,
+    column,
     formatting,
+    numeric,
     once,
     processes,
+    ranged,
 )
 
 if TYPE_CHECKING:
@@ -116,6 +121,44 @@ class ArmGain:
 
 
 LATER = ("pairs", "status")
+
+
+def ratio(name: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return a function that shows a ratio with its interval, or the bound where one end is unknown.
+
+    Examples
+    --------
+    >>> ratio("token")({"token_ratio": 1.1, "token_lo": 1.0, "token_hi": None})
+    '1.10 (at least 1.0)'
+    """
+
+    def written(row: Mapping[str, Any]) -> str:
+        low, high = row[f"{name}_lo"], row[f"{name}_hi"]
+        value = row[f"{name}_ratio"]
+        text = "unknown" if formatting.is_missing(value) else formatting.three_digits(value)
+        if formatting.is_missing(low) and formatting.is_missing(high):
+            return text
+        if formatting.is_missing(low):
+            return f"{text} (at most {formatting.number(high)})"
+        if formatting.is_missing(high):
+            return f"{text} (at least {formatting.number(low)})"
+        return f"{text} ({formatting.three_digits(low)} to {formatting.three_digits(high)})"
+
+    return written
+
+
+ARMS = (
+    Field("Arm", column("arm")),
+    Field("Density ratio", ratio("density"), "density_ratio"),
+    Field("Token ratio", ratio("token"), "token_ratio"),
+    Field("No loss", column("no_loss"), hint="Whether the whole interval of the token ratio reaches 0.97"),
+    numeric("Bytes", "bytes_share", formatting.percentage, hint="Of the baseline's"),
+    numeric("Trend of tokens", "trend"),
+    Field("Interval of the trend", ranged("trend", formatting.number), "trend_lo", minor=True),
+    numeric("Pairs", "pairs", formatting.count, minor=True),
+    Field("Status", column("status"), hint="Of the density ratio"),
+)
+"""How a row per arm is shown: of :func:`densing.tradeoff.gain_table`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,10 +262,55 @@ class Gains(Readable):
         columns = ["arm", "bytes_share", "tokens_per_core_second", "ln_density_per_gigabyte_saved"]
         return pd.DataFrame(rows, columns=columns)
 
+    def listing(self) -> Listing:
+        """Return both ratios of every arm as people read them."""
+        tokens = self.trends().query("ratio == 'token'").drop(columns="ratio")
+        rows = self.frame().merge(self.prices(), on="arm").merge(tokens, on="arm")
+        return Listing(f"Gains over {self.baseline} in {self.folder}", rows, ARMS)
+
+    def costs_listing(self) -> Listing:
+        """Return what a run of every arm takes, and what ln density a gigabyte saved costs."""
+        fields = (
+            Field("Arm", column("arm")),
+            numeric("Bytes sent by a rank", "bytes", formatting.volume),
+            numeric("Share of plain", "bytes_share", formatting.percentage),
+            numeric("Seconds", "seconds", formatting.three_digits),
+            numeric("Joules", "joules", formatting.three_digits),
+            numeric("Tokens a core second", "tokens_per_core_second", formatting.whole),
+            numeric("Kept parameters", "kept_parameters", formatting.whole),
+            numeric("ln density per GB saved", "ln_density_per_gigabyte_saved"),
+        )
+        title = "A run of the largest size, and what each gigabyte saved bought."
+        return Listing(title, self.frame().merge(self.prices(), on="arm"), fields)
+
+    def trends_listing(self) -> Listing:
+        """Return d ln ratio / d ln tokens of every arm."""
+        fields = (
+            Field("Arm", column("arm")),
+            Field("Ratio", column("ratio")),
+            numeric("d ln ratio / d ln D", "trend"),
+            Field("Interval", ranged("trend", formatting.number), "trend_lo"),
+        )
+        return Listing("Above 0, an arm gains as training goes on.", self.trends(), fields)
+
+    def resolution_listing(self) -> Listing:
+        """Return how finely the ladder resolves each arm."""
+        fields = (
+            Field("Arm", column("arm")),
+            numeric("Core seconds spent", "core_seconds", formatting.whole),
+            numeric("ln density", "half_width"),
+            numeric("In an hour", "half_width_hour"),
+            numeric("ln tokens", "token_half_width"),
+            numeric("Tokens in an hour", "token_half_width_hour"),
+        )
+        level = formatting.percentage(self.spec["level"])
+        title = f"Half-widths of {level} intervals of ln ratios, here and for an hour of two cores."
+        return Listing(title, self.resolution(), fields)
+
     def card(self) -> Card:
         """Return what is shown."""
         facts = {arm.arm: sentence(arm) for arm in self.arms}
-        return Card(f"Gains over {self.baseline} in {self.folder}", facts, self.frame(), self.notes)
+        return Card(f"Gains over {self.baseline} in {self.folder}", facts, self.listing(), self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``densing ladder gain --json`` prints it."""
@@ -287,6 +375,18 @@ class GainRecord(Record, frozen=True):
 
 WORLDS: tuple[Mapping[str, float], ...] = ({}, {"rho": 0.8}, {"tau": 0.8})
 """What is injected into simulated ladders: nothing, a density ratio, a token ratio."""
+
+
+def null_listing(null: pd.DataFrame) -> Listing:
+    """Return how often intervals of simulated ladders hold what was injected, of :func:`null_test`."""
+    fields = (
+        Field("Injected density ratio", column("density_ratio")),
+        Field("Injected token ratio", column("token_ratio")),
+        numeric("Density intervals that hold it", "density_held", formatting.percentage),
+        numeric("Token intervals that hold it", "token_held", formatting.percentage),
+        numeric("Half-width of ln density", "half_width"),
+    )
+    return Listing("Simulated ladders like this one: do 95 % intervals hold what was injected?", null, fields)
 
 
 def null_test(

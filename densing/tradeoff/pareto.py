@@ -23,16 +23,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from densing.core import (
     ArtefactError,
     Card,
+    Field,
     InputError,
+    Listing,
     Note,
     Readable,
     Record,
     UnknownNameError,
+    column,
     decode,
     formatting,
     named_stream,
+    numeric,
     once,
     printed_data,
+    ranged,
     read_json,
 )
 from densing.tradeoff.cost import DensityCost
@@ -126,13 +131,26 @@ class Frontier(Readable):
             f"frontier, cheapest first: {names}; {sure} of them in {formatting.percentage(LEVEL)} of the draws or more."
         )
 
+    def listing(self, rows: pd.DataFrame, title: str) -> Listing:
+        """Return rows of the table as people read them; those on the frontier are marked."""
+        cost = COSTS[self.cost]
+        fields = (
+            Field("Name", column("name")),
+            numeric("Ratio" if rows["source"].eq("arm").all() else "Density", "density"),
+            Field("Interval", ranged("density", formatting.number), "density_lo", hint="95 %, measured"),
+            numeric(cost.label[0].upper() + cost.label[1:], self.cost, cost.show),
+            Field("On the frontier", lambda row: "yes" if row["on_frontier"] else "", minor=True),
+            numeric("In draws", "share", formatting.percentage, hint="Share of joint draws in which it is on it"),
+            Field("Cost rests on", column("evidence"), minor=True),
+        )
+        return Listing(title, rows, fields, "on_frontier")
+
     def card(self) -> Card:
         """Return what is shown: the frontier of each scale."""
-        columns = ["name", "scale", "density", "density_lo", "density_hi", self.cost, "share"]
+        title = f"Density against {COSTS[self.cost].label}"
         rows = self.table[self.table["on_frontier"]].sort_values(["scale", self.cost], kind="stable")
-        shown = rows[columns].assign(**{self.cost: rows[self.cost].map(COSTS[self.cost].show)})
         facts = {scale: self.sentence(scale) for scale in self.scales}
-        return Card(f"Density against {COSTS[self.cost].label}", facts, shown, self.notes)
+        return Card(title, facts, self.listing(rows, title), self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``densing frontier --json`` prints it."""

@@ -26,7 +26,21 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from densing.core import Array, Card, DomainError, InputError, Note, Readable, Record, formatting, named_stream
+from densing.core import (
+    Array,
+    Card,
+    DomainError,
+    Field,
+    InputError,
+    Listing,
+    Note,
+    Readable,
+    Record,
+    column,
+    formatting,
+    named_stream,
+    numeric,
+)
 from densing.efficiency.simulation import Cluster, Transformer, parameter_count, shape_of
 from densing.efficiency.throughput import Layout, LayoutPlan, Span, frozen, plan_layout
 from densing.scores.fit import GUARD, LawFit, spread
@@ -57,6 +71,10 @@ NO_JOINT = (
     "The joint scale is made of benchmark scores, and of no model on it the loss on this law's text is known: density "
     "is relative to the law's own frontier, on which it is 1."
 )
+
+
+def _loss(value: float) -> str:
+    return f"{value:.3f}"
 
 
 class Point(Record, frozen=True):
@@ -193,6 +211,47 @@ class TrainingPlan(Readable, Record, frozen=True):
             f"{self.loss.high:.3f})"
         )
 
+    def listing(self) -> Listing:
+        """Return the plan and the smaller model side by side."""
+        small, layout = self.overtrained, self.layout
+        size, digits, share = formatting.size, formatting.digits, formatting.percentage
+
+        def shown(span: Span | None, form: Callable[[float], str]) -> tuple[str, str]:
+            return ("–", "") if span is None else (form(span.value), f"{form(span.low)} to {form(span.high)}")
+
+        rows = [
+            ("Parameters N", *shown(self.params, size), *shown(small.params, size)),
+            ("Tokens D", *shown(self.tokens, size), *shown(small.tokens, size)),
+            ("Loss", *shown(self.loss, _loss), _loss(self.loss.value), "the same"),
+            ("Density", *shown(self.density, digits), *shown(small.density, digits)),
+            ("D / N", digits(self.tokens_per_param), "", digits(small.times * self.tokens_per_param), ""),
+            ("6 N D", formatting.power(self.flops, 3), "", formatting.power(small.compute.value * self.flops, 3), ""),
+            ("6 N D, over the plan's", "1", "", *shown(small.compute, digits)),
+            ("GPU hours", f"{self.gpu_hours:,.10g}", "", *shown(small.gpu_hours, formatting.thousands)),
+            ("MFU", share(layout.mfu), "", share(small.layout and small.layout.mfu), ""),
+            ("Saved per served token", "", "", *shown(small.saved, share)),
+            ("Worth it from, served tokens", "", "", *shown(small.served, size)),
+        ]
+        names = ("what", "plan", "plan_interval", "small", "small_interval")
+        interval = f"{100 * self.level:g} %"
+        titles = ("", "Plan", interval, f"{small.times:g} times the tokens per parameter", interval)
+        fields = [Field(title, column(name)) for title, name in zip(titles, names, strict=True)]
+        table = [dict(zip(names, row, strict=True)) for row in rows]
+        return Listing("The plan, and a smaller model of the same loss.", table, fields)
+
+    def sizes_listing(self) -> Listing:
+        """Return every size that was priced; the planned one is marked."""
+        rows = [{**point.to_dict(), "planned": point.params == self.params.value} for point in self.curve]
+        fields = (
+            numeric("Parameters", "params", formatting.size),
+            Field("Layers x width", lambda row: f"{row['layers']} x {row['hidden']:,}"),
+            numeric("Tokens", "tokens", formatting.size),
+            numeric("Loss", "loss", _loss),
+            Field("Interval", lambda row: f"{_loss(row['loss_low'])} to {_loss(row['loss_high'])}"),
+            numeric("MFU", "mfu", formatting.percentage),
+        )
+        return Listing("Sizes that were priced; the planned one is emphasised.", rows, fields, "planned")
+
     def card(self) -> Card:
         """Return what is shown: the plan, the smaller model, then the sizes that were priced."""
         small = self.overtrained
@@ -204,12 +263,7 @@ class TrainingPlan(Readable, Record, frozen=True):
             f"{small.compute.value:.2f} times the training compute, {formatting.percentage(small.saved.value)} less "
             "per served token",
         }
-        return Card(
-            f"A model for {self.gpu_hours:,.10g} GPU hours",
-            facts,
-            self.frame(self.curve),
-            self.notes,
-        )
+        return Card(f"A model for {self.gpu_hours:,.10g} GPU hours", facts, self.sizes_listing(), self.notes)
 
 
 def plan_training(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from densing.core import formatting
 from tests.support import folders
 from tests.support.command import answer, densing, printed
 from tests.support.gain_records import arm, record, written
@@ -106,7 +107,9 @@ def test_a_table_says_what_it_replaces_which_evaluator_it_leaves_out_and_which_v
     [row] = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("GPT-2-124M")]
     [plain] = [one for one in answer("density", "--reference", "qwen1.5", "--benchmark", "mmlu", "--scores", str(table))
                if one["model"] == "GPT-2-124M"]  # fmt: skip
-    assert row[1:3] == ["≤", f"{plain['density_hi']:.4g}"], "a limit is printed as one: the end of its interval"
+    assert row[1:3] == ["≤", formatting.number(plain["density_hi"])], (
+        "a limit is printed as one: the end of its interval"
+    )
 
 
 def test_trend_contract(scores: Path) -> None:

@@ -83,8 +83,8 @@ def test_a_budget_becomes_a_model_and_everything_is_said(tmp_path: Path) -> None
     page, html = tmp_path / "plan.md", tmp_path / "plan.html"
     done = densing(*PLAN, "--page", page, "--html", html)
     for words in ("300 GPU hours on 8 devices of h100x8-nvlink (1.56 days) train ", "law: chinchilla-refit, Besiroglu",
-                  "parameters N", "10 x tokens per N", "layout: tp ", "closed form: ", "of each served token's 2 N",
-                  "makes up for its training with ", "joint scale"):  # fmt: skip
+                  "Parameters N", "10 times the tokens per parameter", "layout: tp ", "closed form: ",
+                  "Saved per served token", "Worth it from, served tokens", "joint scale"):  # fmt: skip
         assert words in done.stdout, words
     assert "no draws of its constants are known" in done.stderr
     found = printed(densing(*PLAN, "--json").stdout)

@@ -26,20 +26,17 @@ from densing.report.profile import (
     changes_section,
     chosen_pictures,
     clock_words,
-    collectives_table,
     copies_table,
     headline,
     idle_table,
     loading_words,
-    names_table,
     profile_page,
-    ranks_table,
     steps_table,
     straggler_words,
     waits_table,
     worst,
 )
-from densing.report.tables import ShownTable
+from densing.report.tables import ShownTable, page_table
 from tests.support import efficiency_runs as runs
 from tests.support import folders
 from tests.support.report_pages import Page, built_for_everyone, column
@@ -166,7 +163,7 @@ def test_worst_causes_come_with_cost_and_remedy(run: RunProfile) -> None:
 
 
 def test_collectives_table(run: RunProfile) -> None:
-    table = collectives_table(run)
+    table = page_table("collectives-table", run.collectives_listing())
     assert column(table, "Operation") == ["all_reduce"] and column(table, "Ranks") == ["4"]
     assert column(table, "Calls") == ["24"] and column(table, "Size, mean") == ["4.00 kB"]
     assert column(table, "Hidden") == ["44.8 %"] and column(table, "Exposed per step") == ["200 µs"]
@@ -224,10 +221,10 @@ def test_steps_as_a_table(run: RunProfile) -> None:
 
 
 def test_names_are_summed_over_ranks(run: RunProfile) -> None:
-    table = names_table(run, "names", "")
+    table = page_table("names-table", run.names_listing("names", ""))
     assert table.rows[0][0].shown == f"gemm {runs.HOSTILE}" and column(table, "Times")[0] == "24"
     assert column(table, "Time in all")[0] == "12.0 ms"
-    unknown = names_table(run, "unrecognised", "")
+    unknown = page_table("unrecognised-table", run.names_listing("unrecognised", ""))
     assert all("by default" in kind or kind == "unknown" for kind in column(unknown, "Counts as"))
 
 
@@ -255,7 +252,8 @@ def test_many_ranks_stay_small() -> None:
     assert "data-plot-rank-strip" in page.script_text
     figures = sum(len(document) for name, document in page.script_text.items() if name.startswith("data-plot"))
     assert figures < 1_500_000
-    assert len(ranks_table(run).rows) == 256 and "44 ranks with less" in ranks_table(run).caption
+    ranks = run.ranks_listing()
+    assert len(ranks.records) == 256 and "44 ranks with less" in ranks.title
     chosen, words = chosen_pictures(run)
     assert len(chosen) == 16 and "ranks 0–15, of 300 ranks" in words
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import InputError, Note
+from densing.core import Field, InputError, Listing, Note, as_row, column, formatting, numeric, times
 from densing.efficiency.timeline import occurrences
 
 Floats = NDArray[np.float64]
@@ -141,6 +141,24 @@ class Change:
     correlation: float | None
     verdict: Verdict
 
+    @property
+    def interval(self) -> str:
+        """The interval of the difference in words."""
+        ends = map(formatting.signed_duration, (self.low, self.high))
+        return formatting.MISSING if self.low is None else " to ".join(ends)
+
+
+_NAMES = {
+    "step_ns": "step time",
+    "compute_ns": "compute",
+    "comm_ns": "communication",
+    "overlap_ns": "hidden communication",
+    "exposed_comm_ns": "exposed communication",
+    "memcpy_ns": "copies",
+    "exposed_memcpy_ns": "exposed copies",
+    "idle_ns": "idle",
+}
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -169,6 +187,25 @@ class Comparison:
     def verdict(self) -> Verdict:
         """The verdict on the step time."""
         return next(change.verdict for change in self.changes if change.metric == STEP)
+
+    @property
+    def listing(self) -> Listing:
+        """What changed per step, as people read it."""
+        fields = (
+            Field("Per step", lambda row: _NAMES.get(row["metric"], str(row["metric"]))),
+            times("Baseline", "base"),
+            times("This run", "other"),
+            numeric("Change", "difference", formatting.signed_duration),
+            Field("Interval", column("interval"), hint=f"{formatting.percentage(self.level)}"),
+            numeric("Ratio", "ratio", lambda value: formatting.MISSING if value is None else f"{value:.3f}"),
+            Field("Verdict", column("verdict")),
+        )
+        title = (
+            "Means over steps, each first averaged over the ranks, with bootstrap intervals over steps. How much a "
+            "second start of the same job differs is not in the noise."
+        )
+        rows = [{**as_row(change), "interval": change.interval} for change in self.changes]
+        return Listing(title, rows, fields)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""

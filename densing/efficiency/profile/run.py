@@ -16,7 +16,21 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from densing.core import Card, InputError, Note, Readable, formatting, once, plain
+from densing.core import (
+    Card,
+    Field,
+    InputError,
+    Listing,
+    Note,
+    Readable,
+    column,
+    formatting,
+    numeric,
+    once,
+    plain,
+    shares,
+    times,
+)
 from densing.efficiency.profile.causes import Cause, find_causes
 from densing.efficiency.profile.joint import JointProfile, join_ranks
 from densing.efficiency.profile.rank import (
@@ -27,6 +41,7 @@ from densing.efficiency.profile.rank import (
     all_step_times,
     cut_short,
     figures,
+    per_step,
     profile_timeline,
     profile_trace,
     run_collectives,
@@ -74,6 +89,19 @@ _RANK = ("rank", "window", *_PARTITION, *_IDLE, "bound_by", "steps", "skipped_ev
 _STEP = ("rank", "step", "start_ns", *_PARTITION)
 _COLLECTIVE = (*CollectiveSummary.__struct_fields__, "hidden_pct", *WAIT_COLUMNS)
 _RATES = ("algbw_gbps", "busbw_gbps", "hidden_pct")
+
+
+MOST_ROWS, MOST_RANKS = 40, 256
+"""Of a table that is shown."""
+
+
+def _long(value: Any) -> str:
+    return formatting.clean(value, 400)
+
+
+def _named(value: Any) -> str:
+    """Return a name, or that there is none."""
+    return formatting.clean(value, 60) if value else "not named"
 
 
 class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -130,8 +158,147 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         facts = {label: f"{value:.3g} %" for label, value in known.items() if isinstance(value, float)}
         if self.causes:
             facts["worst cause"] = self.causes[0].code
-        columns = ["rank", "window_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "exposed_pct", "overlap_pct"]
-        return Card(f"Profile of {self.counted}, window {self.window}", facts, self.table()[columns], self.notes)
+        title = f"Profile of {self.counted}, window {self.window}"
+        return Card(title, facts, self.ranks_listing(), self.notes)
+
+    @property
+    def per(self) -> str:
+        """What times are given per: a step, or a rank's window where no step is marked."""
+        return "per step" if self.figures["steps"] else "per rank"
+
+    def causes_listing(self) -> Listing:
+        """Return every cause of lost time, that of which most can be won first."""
+        fields = (
+            Field("Cause", column("message", _long)),
+            numeric("Cost per step" if self.figures["steps"] else "Cost", "ms_per_step", formatting.milliseconds),
+            shares("Share of the time", "share_pct"),
+            numeric(
+                "Recoverable",
+                "recoverable_ms_per_step",
+                formatting.milliseconds,
+                hint="What of it lies on the critical path; of waiting, what even ranks would gain. A ceiling",
+            ),
+            Field(
+                "Most on",
+                lambda row: formatting.MISSING if formatting.is_missing(row["rank"]) else f"rank {row['rank']}",
+                "rank",
+            ),
+            Field("What usually helps", column("remedy", _long)),
+            Field("Code", column("code"), minor=True),
+        )
+        title = "Every cause that was found; first that of which most can be won."
+        return Listing(title, self.causes[:MOST_ROWS], fields)
+
+    def collectives_listing(self) -> Listing:
+        """Return the communications by operation and process group, most exposed first."""
+        steps = per_step(self.ranks)
+        waits = {} if self.together is None else self.together.waits
+        rows = [
+            {
+                **row.to_dict(),
+                "hidden_pct": None if self.figures["overlap_pct"] is None else row.hidden_pct,
+                "name": row.op or "not named",
+                # A group is often called twice by one name.
+                "who": formatting.clean(
+                    " · ".join(dict.fromkeys(filter(None, (row.group, row.group_label)))) or "not named", 60
+                ),
+                "size": row.group_size if row.group_size > 0 else None,
+                "exposed_each": row.exposed_ns / steps,
+                "sum_each": row.sum_ns / steps,
+                # Calls without a size do not count as empty ones.
+                "each": row.bytes / row.count_sized if row.count_sized else None,
+                "waiting": None if (row.op, row.group) not in waits else 100 * waits[row.op, row.group],
+            }
+            for row in self.collectives
+        ]
+        unit = self.per
+        fields = (
+            Field("Operation", column("name")),
+            Field("Group", column("who")),
+            numeric("Ranks", "size", formatting.count, hint="Size of the process group"),
+            numeric("Calls", "count", formatting.count),
+            times(f"Exposed {unit}", "exposed_each", "Of the union of the calls: simultaneous ones count once"),
+            times(f"Sum {unit}", "sum_each", hint="Durations of the calls added up, hidden or not", minor=True),
+            shares("Hidden", "hidden_pct", hint="Share behind compute"),
+            shares("Waiting", "waiting", hint="Share of the time spent waiting for other ranks"),
+            numeric("Size, mean", "each", formatting.volume, hint="Output bytes for all-gather, input bytes otherwise"),
+            numeric("algbw GB/s", "algbw_gbps", formatting.digits, hint="Bytes over time, waiting included"),
+            numeric("busbw GB/s", "busbw_gbps", formatting.digits, hint="algbw × factor of nccl-tests (recalled)"),
+        )
+        title = (
+            "Over all ranks; most exposed first. Rates are lower bounds, since the time holds the wait for other "
+            "ranks; factors of busbw are recalled from nccl-tests. Hidden and exposed are of unions, as in the "
+            "partition; kinds of communication at the same time count each, so the rows may add up to more than the "
+            "run's."
+        )
+        return Listing(title, rows[:MOST_ROWS], fields)
+
+    def ranks_listing(self, most: int = MOST_RANKS) -> Listing:
+        """Return the ranks with their shares; of very many, those with most exposed communication."""
+        # Those with most exposed communication are kept, and stand in order of rank.
+        chosen = sorted(self.ranks, key=lambda rank: -(rank.partition.exposed_pct or 0))[:most]
+        rows = []
+        for rank in sorted(chosen, key=lambda rank: rank.rank):
+            part = rank.partition
+            parts = {
+                "compute": part.compute_ns,
+                "exposed": part.exposed_comm_ns,
+                "copies": part.exposed_memcpy_ns,
+                "idle": part.idle_ns,
+            }
+            rows.append(
+                {
+                    "name": f"rank {rank.rank}",
+                    **{name: 100 * ns / part.window_ns if part.window_ns else None for name, ns in parts.items()},
+                    "hidden": None if cut_short([rank]) else part.overlap_pct,
+                    "window_ns": part.window_ns,
+                    "bound": rank.path.bound_by or formatting.MISSING,
+                    "skipped": rank.skipped,
+                    "host": rank.host,
+                    "source": rank.source,
+                }
+            )
+        fields = (
+            Field("Rank", column("name")),
+            shares("Compute", "compute"),
+            shares("Exposed", "exposed", hint="Exposed communication, share of the window"),
+            shares("Copies", "copies", hint="Exposed copies"),
+            shares("Idle", "idle"),
+            shares("Hidden", "hidden", hint="Share of the communication behind compute"),
+            times("Window", "window_ns"),
+            Field("Bound by", column("bound")),
+            numeric("Skipped", "skipped", formatting.count, hint="Damaged events left out", minor=True),
+            Field("Host", column("host", _named), minor=True),
+            Field("Trace", column("source", lambda value: formatting.clean(value, 120)), minor=True),
+        )
+        left_out = f" {len(self.ranks) - len(rows)} ranks with less exposed communication are left out." * (
+            len(self.ranks) > len(rows)
+        )
+        return Listing(f"Rank by rank.{left_out}", rows, fields)
+
+    def names_listing(self, attribute: str, title: str) -> Listing:
+        """Return what took longest by name, summed over the ranks.
+
+        Parameters
+        ----------
+        attribute : {"names", "unrecognised"}
+        title : str
+        """
+        total: dict[tuple[str, str], list[int]] = {}
+        for rank in self.ranks:
+            for row in getattr(rank, attribute):
+                entry = total.setdefault((row.name, row.kind), [0, 0])
+                entry[0] += row.count
+                entry[1] += row.total_ns
+        best = sorted(total.items(), key=lambda item: -item[1][1])[:MOST_ROWS]
+        rows = [{"name": name, "kind": kind, "count": count, "ns": ns} for (name, kind), (count, ns) in best]
+        fields = (
+            Field("Name", column("name", lambda value: formatting.clean(value, 200))),
+            Field("Counts as", column("kind")),
+            numeric("Times", "count", formatting.count),
+            times("Time in all", "ns", hint="Sum of durations over all ranks, not of their union"),
+        )
+        return Listing(title, rows, fields)
 
     @property
     def counted(self) -> str:

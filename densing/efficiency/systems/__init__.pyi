@@ -6,6 +6,7 @@ from .claims import Claim as Claim
 from .claims import Physics as Physics
 from .co2.run import CO2 as CO2
 from .comparison import BATCHES as BATCHES
+from .comparison import COMPARED as COMPARED
 from .comparison import DOES_NOT_FIT as DOES_NOT_FIT
 from .comparison import Cell as Cell
 from .comparison import Comparison as Comparison
@@ -50,6 +51,7 @@ from .spafl.run import SpaFL as SpaFL
 from .spafl.run import export_pruned as export_pruned
 from .splits import split_over as split_over
 from .stragglers.virtual import VirtualServer as VirtualServer
+from .validation import FINDINGS as FINDINGS
 from .validation import HELD as HELD
 from .validation import MISSED as MISSED
 from .validation import VERDICTS as VERDICTS
@@ -57,6 +59,8 @@ from .validation import Finding as Finding
 from .validation import Validation as Validation
 from .validation import claims_of as claims_of
 from .validation import counts_of as counts_of
+from .validation import grades_listing as grades_listing
+from .validation import published_words as published_words
 from .validation import untested as untested
 from .validation import validate as validate
 from .worker import find as find

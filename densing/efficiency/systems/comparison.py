@@ -12,7 +12,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError, formatting
+from densing.core import (
+    Card,
+    Field,
+    InputError,
+    Listing,
+    Note,
+    Readable,
+    Record,
+    Severity,
+    UnknownNameError,
+    column,
+    formatting,
+    numeric,
+    seconds,
+)
 from densing.efficiency.simulation import Convex, Gather, Served, Workload, resized
 from densing.efficiency.systems.host_tables import TableTechnique
 from densing.efficiency.systems.plan import SteadyStep, measure, steady_timeline
@@ -99,6 +113,52 @@ class Row(Record, frozen=True):
     parameters: int | None = None
 
 
+def range_words(row: Mapping[str, Any]) -> str:
+    """Return between which times a step lies.
+
+    Examples
+    --------
+    >>> range_words({"low_s": 0.5, "high_s": 0.75}), range_words({"low_s": None})
+    ('500 ms to 750 ms', '–')
+    """
+    low, high = (formatting.known(row.get(name)) for name in ("low_s", "high_s"))
+    return (
+        formatting.MISSING
+        if low is None or high is None
+        else f"{formatting.seconds(low)} to {formatting.seconds(high)}"
+    )
+
+
+def loss_words(row: Mapping[str, Any]) -> str:
+    """Return whether a technique changes what a step learns.
+
+    Examples
+    --------
+    >>> [loss_words(row) for row in ({"changes_loss": "late"}, {"changes_loss": ""}, {"changes_loss": None}, {})]
+    ['changes', 'same', 'not said', '–']
+    """
+    if "changes_loss" not in row:
+        return formatting.MISSING
+    change = row["changes_loss"]
+    return "not said" if change is None else "changes" if change else "same"
+
+
+COMPARED = (
+    Field("Technique", column("technique")),
+    Field("In memory", lambda row: in_memory(str(row.get("status")), row.get("room_bytes")), short="Fits"),
+    seconds("Step", "step_s"),
+    Field("4 of 5 in", range_words, hint="Held four of five published runs that the fit had not seen", optional=True),
+    numeric("Exposed per step", "exposed_comm_s", formatting.seconds, short="Exposed"),
+    numeric("Hidden", "overlap_ratio", formatting.share),
+    numeric("Speed-up", "speedup", formatting.factor),
+    Field("Loss", loss_words, hint="Whether a step learns what one of plain synchronous training does"),
+    numeric("Bytes per step", "bytes", formatting.volume, "Put into communication per rank", short="Bytes"),
+    numeric("Memory", "memory_bytes", formatting.volume, hint="Per rank"),
+    Field("Remark", lambda row: formatting.clean(row.get("reason") or "", 300), optional=True),
+)
+"""How a row per technique is shown."""
+
+
 class Comparison(Readable, Record, frozen=True):
     """Rows, the technique they are measured against, and remarks.
 
@@ -111,7 +171,11 @@ class Comparison(Readable, Record, frozen=True):
 
     def card(self) -> Card:
         """Return what is shown: a row per technique."""
-        return Card(f"{len(self.rows)} techniques against {self.baseline}", {}, self.table(), self.notes)
+        return Card(f"{len(self.rows)} techniques against {self.baseline}", {}, self.listing(), self.notes)
+
+    def listing(self) -> Listing:
+        """Return the rows as people read them."""
+        return Listing(self.title, self.rows, COMPARED)
 
     def table(self) -> pd.DataFrame:
         """Return the rows as a table."""

@@ -55,8 +55,8 @@ def fastest_layouts(
 ) -> LayoutPlan:
     """Find the fastest layouts that fit: the best :data:`SIMULATED` in closed form are simulated and ranked anew.
 
-    The times are those of :func:`densing.efficiency.systems.compare` with the same buckets. A zero-bubble schedule, steps of very many passes and devices whose own times were measured are ranked in closed form;
-    a note says so.
+    The times are those of :func:`densing.efficiency.systems.compare` with the same buckets. A zero-bubble schedule,
+    steps of very many passes and devices whose own times were measured are ranked in closed form; a note says so.
 
     Parameters
     ----------

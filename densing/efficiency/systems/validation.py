@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from densing.core import Card, Note, Readable, Record
+from densing.core import Card, Field, Listing, Note, Readable, Record, column, formatting, numeric
 from densing.efficiency.systems.claims import GRADES, MUTATIONS, PHYSICS, Answer, Claim, Grade
 from densing.efficiency.systems.registry import Technique, get_technique, techniques
 
@@ -119,17 +119,80 @@ class Tally(Record, frozen=True):
     not_first_hand: int
 
 
+LABELS = {
+    "second-hand": "second-hand",
+    "recalled": "recalled, not the paper's",
+    "derived": "derived",
+    "measured": "measured by us",
+}
+"""Said beside a published figure wherever it is printed; first-hand ones need no label."""
+
+
+def published_words(row: Mapping[str, Any]) -> str:
+    """Return a published figure with the label its evidence asks for.
+
+    Examples
+    --------
+    >>> published_words({"published": 1.3, "unit": "×", "evidence": "second-hand"})
+    '1.30 × (second-hand)'
+    """
+    label = LABELS.get(str(row.get("evidence")), "")
+    prose = formatting.figure(row.get("published"), row.get("unit"))
+    return f"{prose} ({label})" if label else prose
+
+
+def null_words(row: Mapping[str, Any]) -> str:
+    """Return the error of a row's null model, or its words, with what it is.
+
+    Examples
+    --------
+    >>> null_words({"null": 1.0, "null_error": -0.032, "null_model": "all hidden"}), null_words({})
+    ('−3.2 % (all hidden)', '–')
+    """
+    if row.get("null") is None:
+        return formatting.MISSING
+    value = row["null"] if isinstance(row["null"], str) else formatting.deviation(row.get("null_error"))
+    return formatting.clean(f"{value} ({row['null_model']})", 300)
+
+
+FINDINGS = (
+    Field("Claim", column("claim")),
+    Field("What", lambda row: ": ".join(formatting.clean(row[key], 200) for key in ("what", "setup")
+                                        if row.get(key))),
+    Field("Published", published_words),
+    Field("Ours", lambda row: formatting.figure(row.get("ours"), row.get("unit"))),
+    numeric("Error", "error", formatting.deviation, hint="Ours over published, less 1"),
+    Field("Grade", column("grade")),
+    Field("Verdict", column("verdict")),
+    Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
+    Field("Notices", lambda row: ", ".join(map(str, row.get("turned_by") or ())) or formatting.MISSING,
+          hint="Broken laws of the simulator that turn the row"),
+    Field("Technique", column("technique"), minor=True),
+    Field("Evidence", column("evidence"), minor=True),
+    Field("Inputs", lambda row: formatting.clean(row.get("inputs") or "", 400), hint="Published figures used in "
+                                                                                     "ours",
+          minor=True),
+    Field("Note", lambda row: formatting.clean(row.get("note") or "", 400)),
+    Field("Source", lambda row: formatting.clean(row["source"], 300), minor=True),
+)  # fmt: skip
+"""How a finding is shown."""
+
+
 class Validation(Readable, Record, frozen=True):
     """Findings in the order of the techniques, and remarks on checks that broke."""
 
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...] = ()
 
+    def listing(self) -> Listing:
+        """Return published figures beside ours, with what agreement is worth."""
+        return Listing("Published figures and what the simulator gives for each.", self.findings, FINDINGS)
+
     def card(self) -> Card:
         """Return what is shown: how many published figures stand where, then each of them."""
         counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in VERDICTS}
         facts = {verdict: str(count) for verdict, count in counts.items() if count}
-        return Card(f"{len(self.findings)} published figures beside the simulator", facts, self.table(), self.notes)
+        return Card(f"{len(self.findings)} published figures beside the simulator", facts, self.listing(), self.notes)
 
     def table(self) -> pd.DataFrame:
         """Return the findings as a table."""
@@ -163,6 +226,19 @@ def counts_of(rows: Sequence[Mapping[str, object]]) -> dict[str, Counter[str]]:
     """
     counts = {grade: Counter(str(row["verdict"]) for row in rows if row["grade"] == grade) for grade in GRADES}
     return {grade: counts[grade] for grade in GRADES if counts[grade]}
+
+
+def grades_listing(rows: Sequence[Mapping[str, Any]]) -> Listing:
+    """Return how many rows of each grade have each verdict."""
+    counts = counts_of(rows)
+    verdicts = [verdict for verdict in VERDICTS if any(count[verdict] for count in counts.values())]
+    fields = (
+        Field("Grade", column("grade")),
+        numeric("Rows", "rows", formatting.count),
+        *(numeric(verdict.capitalize(), verdict, formatting.count) for verdict in verdicts),
+    )
+    sums = [{"grade": grade, "rows": count.total(), **count} for grade, count in counts.items()]
+    return Listing("Rows by what agreement is worth (see the definitions).", sums, fields)
 
 
 def untested(rows: Sequence[Mapping[str, Any]]) -> list[str]:

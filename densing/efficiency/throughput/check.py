@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, Note, Readable, Record
+from densing.core import Array, Card, Field, Listing, Note, Readable, Record, column, formatting, numeric
 from densing.efficiency.throughput.fit import GIBIBYTE, Frozen, frozen
 from densing.efficiency.throughput.step import step_seconds
 from densing.efficiency.throughput.table import MeasuredRuns, Runs, read_runs
@@ -181,6 +181,23 @@ class Throughput(Readable, Record, frozen=True):
     notes: tuple[Note, ...] = ()
     memory_by_source: Mapping[str, Fits] = msgspec.field(default_factory=dict)
 
+    def listing(self) -> Listing:
+        """Return the errors of each source, beside the null models' and those of constants that never saw it."""
+        share = formatting.share
+        fields = (
+            Field("Source", column("source")),
+            numeric("Rows", "rows", formatting.count),
+            numeric("Compared", "n", formatting.count),
+            numeric("Median error", "median_error", share),
+            numeric("90th percentile", "p90_error", share),
+            numeric("Unseen", "unseen_median", share, "median error of constants that were fitted without this source"),
+            numeric("Constant MFU", "constant_mfu_median", share, "median error of the source's median MFU"),
+            numeric("Nearest", "nearest_median", share, "median error of the MFU of the source's most similar row"),
+            numeric("Rank correlation", "rank_correlation"),
+            numeric("Repeats differ by", "repeat_spread", formatting.factor),
+        )
+        return Listing("Errors of predicted tokens per second, by source.", self.sources, fields)
+
     def card(self) -> Card:
         """Return what is shown: counts, then the sources."""
         predicted = sum(row.status == "predicted" for row in self.rows)
@@ -190,7 +207,7 @@ class Throughput(Readable, Record, frozen=True):
             "constants": self.constants_sha256[:12],
         }
         title = f"{sum(source.n for source in self.sources)} measured training speeds and our predictions"
-        return Card(title, facts, self.frame(self.sources), self.notes)
+        return Card(title, facts, self.listing(), self.notes)
 
 
 def check_throughput(

@@ -15,7 +15,21 @@ from itertools import product
 import msgspec
 import numpy as np
 
-from densing.core import Array, Card, InputError, Note, Readable, Record, UnknownNameError, formatting
+from densing.core import (
+    Array,
+    Card,
+    Field,
+    InputError,
+    Listing,
+    Note,
+    Readable,
+    Record,
+    UnknownNameError,
+    column,
+    formatting,
+    numeric,
+    seconds,
+)
 from densing.efficiency.simulation import Cluster, Transformer, parameter_count
 from densing.efficiency.throughput.fit import Frozen, frozen
 from densing.efficiency.throughput.fitted import FRAMEWORK, SPLIT, constants_on, runs_of
@@ -117,11 +131,35 @@ class LayoutPlan(Readable, Record, frozen=True):
     framework: str = FRAMEWORK
     kind: str = ""
 
+    def listing(self) -> Listing:
+        """Return the layouts as people read them, the best first."""
+        degrees = {"tp": "tp", "cp": "cp", "pp": "pp", "virtual": "Stages", "dp": "dp", "zero": "ZeRO",
+                   "micro_batch": "Micro"}  # fmt: skip
+        hints = {"virtual": "Stages on a device", "micro_batch": "Sequences of a micro-batch"}
+        fields = (
+            *(numeric(title, name, formatting.count, hints.get(name, "")) for name, title in degrees.items()),
+            Field("Recompute", column("recompute")),
+            seconds("Step", "step_s"),
+            Field(
+                "4 of 5 in",
+                lambda row: f"{formatting.seconds(row['low_s'])} to {formatting.seconds(row['high_s'])}",
+                hint="Held four of five published runs that the fit had not seen",
+            ),
+            numeric("Tokens/s", "tokens_per_s", formatting.whole),
+            numeric("MFU", "mfu", formatting.share),
+            numeric("Memory", "memory_bytes", formatting.volume, hint="Per device"),
+        )
+        title = (
+            f"{self.model} on {self.devices:,} devices of {self.cluster}: {self.batch:,} sequences of "
+            f"{self.sequence:,} tokens a step, by {self.framework}; {self.fitting:,} of {self.tried:,} layouts fit"
+        )
+        return Listing(title, self.layouts, fields)
+
     def card(self) -> Card:
         """Return what is shown: the recommended layout, then those behind it."""
         title = f"{self.model} on {self.devices:,} devices of {self.cluster}"
         facts = {"tried": f"{self.tried:,}", "fitting": f"{self.fitting:,}", "why": self.why}
-        return Card(title, facts, self.frame(self.layouts), self.notes)
+        return Card(title, facts, self.listing(), self.notes)
 
 
 def plan_layout(

@@ -27,6 +27,7 @@ from densing.core import (
     TableLike,
     UnknownNameError,
     as_table,
+    listing_of,
     read_sheet,
 )
 from densing.scores.catalog.catalog import DATA
@@ -163,7 +164,8 @@ class FactualRecall(Readable):
             "released": f"{dates.min().date()} to {dates.max().date()}" if len(dates) else "",
         }
         share = (sums["right"] / sums["asked"].where(sums["asked"] > 0)).rename("share right")
-        return Card(f"Factual recall of {len(self.models)} models", facts, share.reset_index(), self.notes)
+        title = f"Factual recall of {len(self.models)} models"
+        return Card(title, facts, listing_of(title, share.reset_index()), self.notes)
 
 
 def load_recall(models: TableLike | None = None, counts: TableLike | None = None) -> FactualRecall:

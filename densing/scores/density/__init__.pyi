@@ -12,6 +12,15 @@ from .inversion import DensityResult as DensityResult
 from .inversion import Scatter as Scatter
 from .inversion import estimate_density as estimate_density
 from .inversion import model_scatter as model_scatter
+from .listing import DENSITY as DENSITY
+from .listing import EFFECTIVE as EFFECTIVE
+from .listing import INTERVAL as INTERVAL
+from .listing import RECIPE as RECIPE
+from .listing import RELEASED as RELEASED
+from .listing import SIZE as SIZE
+from .listing import STATUS as STATUS
+from .listing import density_listing as density_listing
+from .listing import limited as limited
 from .ranks import Ranking as Ranking
 from .ranks import ReferenceComparison as ReferenceComparison
 from .ranks import compare_references as compare_references

@@ -29,6 +29,7 @@ from scipy.special import ndtr
 
 from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, formatting, named_stream
 from densing.scores.catalog import size_intervals
+from densing.scores.density.listing import density_listing
 from densing.scores.density.sentences import density_sentences
 from densing.scores.fit import GUARD, get_loss
 from densing.scores.references import Reference, family_names, get_family
@@ -177,13 +178,12 @@ class DensityResult(Readable):
         scatter, reference, ability = (formatting.percentage(shares[name]) for name in ("scatter", "ruler", "ability"))
         return (
             f"Of the variance of a recipe's density, {scatter} is model-to-model scatter, {reference} the reference "
-            f"and {ability} the model's own ability (mean over the models inside the reference's range); density_lo "
-            "and density_hi cover the last two."
+            f"and {ability} the model's own ability (mean over the models inside the reference's range); "
+            "intervals of the measurement cover the last two."
         )
 
     def card(self) -> Card:
         """Return what is shown: status counts and who measured, then the models."""
-        columns = ["model", "released", "n_params", "score", "n_eff", "density", "density_lo", "density_hi", "status"]
         reference = self.reference
         status = ", ".join(f"{count} {name}" for name, count in self.table["status"].value_counts().items())
         facts = {"status": status or "no model", "reference measured by": reference.evaluator}
@@ -191,7 +191,7 @@ class DensityResult(Readable):
         if interval:
             facts["interval"] = ", ".join(interval)
         title = f"Densities of {formatting.plural(len(self), 'model')} on {reference.name}, {reference.benchmark}"
-        return Card(title, facts, self.table[columns], self.notes)
+        return Card(title, facts, density_listing(self.table, title), self.notes)
 
 
 def estimate_density(

@@ -6,7 +6,7 @@ as the rank correlation says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -17,17 +17,24 @@ import pandas as pd
 from densing.core import (
     Card,
     DensingError,
+    Field,
     InputError,
+    Listing,
     Note,
     Readable,
     TableLike,
     UnknownNameError,
+    column,
     formatting,
+    listing_of,
+    numeric,
     once,
+    ranged,
     worst,
 )
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density.inversion import DensityResult
+from densing.scores.density.listing import DENSITY, INTERVAL, STATUS, limited
 from densing.scores.density.targets import catalog_densities, table_densities
 from densing.scores.references import Reference, family_names, get_family, load_reference
 
@@ -52,6 +59,19 @@ COLUMNS = [
 ]
 # Below this many models on both references a rank correlation says nothing.
 MIN_COMMON = 3
+
+
+PLACES = (
+    Field("Model", column("model")),
+    DENSITY,
+    INTERVAL,
+    Field("Rank", lambda row: f"{formatting.count(row['rank'])} of {formatting.count(row['of'])}", "rank",
+          hint="1 is the densest; itself included"),
+    Field("Its interval", ranged("rank", formatting.count), "rank_lo"),
+    numeric("Less dense, %", "percentile", formatting.three_digits, hint="Share of the others"),
+    Field("Interval of it", ranged("percentile", formatting.three_digits), "percentile_lo", minor=True),
+    STATUS,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,7 +136,7 @@ class Ranking(Readable):
         reference = self.others.reference
         models = formatting.plural(len(self.table), "model")
         title = f"{models} among {len(self.others)} on {reference.name}, {reference.benchmark}"
-        return Card(title, table=self.table, notes=self.notes)
+        return Card(title, table=Listing(title, self.table, PLACES), notes=self.notes)
 
 
 def rank(
@@ -273,12 +293,37 @@ class ReferenceComparison(Readable):
             for name, result in self.results.items()
         ]
 
+    def listing(self, benchmark: str = "") -> Listing:
+        """Return a density per model and reference, with its rank among the models that have a value there."""
+
+        def cell(reference: str) -> Callable[[Mapping[str, Any]], str]:
+            def shown(row: Mapping[str, Any]) -> str:
+                of = row.get(reference)
+                if of is None:
+                    return formatting.MISSING
+                rank = "" if of["bound"] else f" ({formatting.count(of['rank'])}/{of['ranked']})"
+                return f"{limited('density')(of)}{rank}{' differs' if of['protocol'] == 'differs' else ''}"
+
+            return shown
+
+        order = self.wide().index
+        cells = {key: rows.iloc[0].to_dict() for key, rows in self.table.groupby(["model", "reference"], sort=False)}
+        rows = [{"model": model, **{name: cells.get((model, name)) for name in self.results}} for model in order]
+        fields = [Field("Model", column("model")), *(Field(name, cell(name)) for name in self.results)]
+        where = f", {benchmark}" if benchmark else ""
+        return Listing(f"Density on each reference{where} (rank among the models with a value on it)", rows, fields)
+
+    def correlation_listing(self) -> Listing:
+        """Return how far ranks on two references agree."""
+        title = "Agreement of references: Spearman's rank correlation and spread of values"
+        return listing_of(title, self.correlation)
+
     def card(self) -> Card:
         """Return what is shown: a density per model and reference, and how far their ranks agree."""
         pairs = self.correlation.itertuples()
         facts = {f"ranks on {pair.first} and {pair.second}": f"Spearman {pair.spearman:.3f}" for pair in pairs}
         title = f"Densities of {formatting.plural(self.table['model'].nunique(), 'model')} on {', '.join(self.results)}"
-        return Card(title, facts, self.wide().reset_index(), self.notes)
+        return Card(title, facts, self.listing(), self.notes)
 
 
 def compare_references(

@@ -16,6 +16,7 @@ from densing.core import Card, InputError, Note, Readable, UnavailableError, Unk
 from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, with_sizes, worst
 from densing.scores.density.checkpoints import by_step
 from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
+from densing.scores.density.listing import density_listing
 from densing.scores.density.sentences import COMBINED, density_sentences
 from densing.scores.density.targets import protocol_notes
 from densing.scores.evals import read_results
@@ -84,10 +85,8 @@ class RunDensities(Readable):
 
     def card(self) -> Card:
         """Return what is shown: each model's density on each reference."""
-        columns = ["model", "benchmark", "quantity", "score", "n_eff", "density", "protocol", "density_lo",
-                   "density_hi", "status"]  # fmt: skip
-        count = self.table["model"].nunique()
-        return Card(f"Densities of {formatting.plural(count, 'measured model')}", {}, self.table[columns], self.notes)
+        title = f"Densities of {formatting.plural(self.table['model'].nunique(), 'measured model')}"
+        return Card(title, {}, density_listing(self.table, title), self.notes)
 
 
 def run_densities(

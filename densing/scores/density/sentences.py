@@ -14,11 +14,11 @@ COMBINED = "combined"
 """The benchmark of a row that stands for all that were measured."""
 HOW_TO_READ = (
     "Densities are relative to {reference}. Across references, compare ranks only (`densing density --references "
-    "all`).\ndensity_lo and density_hi cover the error of the model's ability and of the reference; density_*_recipe "
-    "add model-to-model scatter, for comparing or predicting recipes.\n"
+    "all`).\nIntervals (density_lo, density_hi) cover the error of the model's ability and of the reference; those "
+    "of the recipe (density_*_recipe) add model-to-model scatter, for comparing or predicting recipes.\n"
     "≤/≥: only an upper/lower bound is known (outside the reference's range)."
 )
-"""What the columns of a table of densities say; ``reference`` names the reference."""
+"""What a table of densities says; ``reference`` names the reference."""
 _OVER = {"active": "active parameters", "non_embedding": "parameters without embeddings"}
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from densing.core import Card, Note, Readable, formatting
+from densing.core import Card, Note, Readable, formatting, listing_of
 from densing.scores.evals.items import COLUMNS as ITEM_COLUMNS
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ class Measurements(Readable):
             "items": str(len(self.items))
         }
         columns = ["model", "task", "metric", "value", "stderr", "n_items"]
-        return Card(formatting.plural(len(table), "measurement"), facts, table[columns], self.notes)
+        title = formatting.plural(len(table), "measurement")
+        return Card(title, facts, listing_of(title, table[columns]), self.notes)
 
 
 def describe_metric(name: str) -> tuple[str, str, bool | None]:

@@ -23,10 +23,16 @@ from densing.core import (
     ArtefactError,
     Card,
     DomainError,
+    Field,
     InputError,
+    Listing,
     Note,
     Readable,
+    column,
     decode,
+    formatting,
+    numeric,
+    ranged,
     read_text,
     short,
 )
@@ -44,6 +50,10 @@ STATUSES: tuple[str, ...] = get_args(Status)
 SCHEMA = "densing-lawfit"
 VERSION = 1
 DRAW_DIGITS = 9
+
+
+def _four_digits(value: float) -> str:
+    return formatting.number(value, 4)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,6 +130,16 @@ class LawFit(Readable):
         """Return percentile intervals of the parameters: param, estimate, lo, hi (NaN without draws)."""
         lo, hi = spread(self.draws, level)
         return pd.DataFrame({"param": list(self.law.parameters), "estimate": self.theta, "lo": lo, "hi": hi})
+
+    def listing(self, level: float = 0.95) -> Listing:
+        """Return the parameters with their intervals as people read them."""
+        share = formatting.percentage(level)
+        fields = (
+            Field("Parameter", column("param")),
+            numeric("Estimate", "estimate", _four_digits),
+            Field(f"{share} interval", ranged("", _four_digits), "lo"),
+        )
+        return Listing(f"{self.law.name}: {self.law.equation}; {share} intervals", self.intervals(level), fields)
 
     def predict(self, x: Inputs) -> Array:
         """Return the fitted curve at ``x``, shape (n,)."""
@@ -222,8 +242,7 @@ class LawFit(Readable):
             f"{len(self.y)} points, loss {options.get('loss')}{delta} (sum {self.objective:.6g}), "
             f"{self.status}; {len(self.draws)} {options.get('scheme')} draws, seed {options.get('seed')}",
         ]
-        table = self.intervals().to_string(index=False, float_format=lambda value: f"{value:.6g}")
-        return "\n".join([*head, table, *(f"{note.severity}: {note.message}" for note in self.notes)])
+        return "\n".join([*head, *self.listing().lines(), *(f"{note.severity}: {note.message}" for note in self.notes)])
 
     def card(self) -> Card:
         """Return what is shown: the equation, how well it was fitted, the parameters with their intervals."""
@@ -234,7 +253,7 @@ class LawFit(Readable):
             "loss": f"{options.get('loss')} (sum {self.objective:.6g})",
             "draws": f"{len(self.draws)} {options.get('scheme')}, seed {options.get('seed')}",
         }
-        return Card(f"{self.law.name}: {self.law.equation}", facts, self.intervals(), self.notes)
+        return Card(f"{self.law.name}: {self.law.equation}", facts, self.listing(), self.notes)
 
     def to_json(self) -> str:
         """Return the fit as one JSON document, which :meth:`from_json` reads back.

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable, UnknownNameError, formatting
+from densing.core import Card, InputError, Note, Readable, UnknownNameError, formatting, listing_of
 from densing.scores.catalog import DECIMALS, WRONG, Catalog, by_preference, has_flag, own_figures, sampling_variance
 
 ENGLISH = "en"
@@ -103,7 +103,7 @@ class Cells(Readable):
                 f"{n} {reason}" for reason, n in self.dropped["reason"].value_counts().items()
             ),
         }
-        return Card(f"{len(self)} cells of a joint scale", facts, self.table, self.notes)
+        return Card(f"{len(self)} cells of a joint scale", facts, listing_of("Cells.", self.table), self.notes)
 
 
 def joint_cells(catalog: Catalog, *, own: str = "none", evaluators: Sequence[str] | None = None) -> Cells:

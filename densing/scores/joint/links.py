@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, formatting
+from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, formatting, listing_of
 from densing.scores.joint.cells import MIN_MODELS, Cells
 from densing.scores.joint.posterior import CEILING
 from densing.scores.joint.scale import AT_END, GENERAL, Basket, JointScale, fit_joint
@@ -55,7 +55,8 @@ class Links(Readable):
             "components": str(self.table["component"].nunique()),
             "linked": str(int(self.table["status"].eq(LINKED).sum())),
         }
-        return Card("What links the evaluators of a joint scale", facts, self.table, self.notes)
+        title = "What links the evaluators of a joint scale"
+        return Card(title, facts, listing_of(title, self.table), self.notes)
 
 
 def evaluator_links(cells: Cells, models: Collection[str] | None = None) -> Links:
@@ -251,7 +252,8 @@ class LeaveOneOut(Readable):
                 f"{len(names)} without {key}" for key, names in self.lost.items() if names
             ),
         }
-        return Card(f"The joint scale without each {self.column}", facts, self.table, self.notes)
+        title = f"The joint scale without each {self.column}"
+        return Card(title, facts, listing_of(title, self.table), self.notes)
 
 
 def leave_one_out(

@@ -31,6 +31,7 @@ from densing.core import (
     UnknownNameError,
     cache_folder,
     formatting,
+    listing_of,
     named_seed,
     processes,
     replacing,
@@ -381,7 +382,8 @@ class JointScale(Readable):
             "fewest effective draws": f"{self.convergence['ess'].min():.0f}",
         }
         best = self.abilities().sort_values("ability", ascending=False, ignore_index=True)
-        return Card(f"Joint scale of {formatting.plural(len(self), 'model')}", facts, best, self.notes)
+        title = f"Joint scale of {formatting.plural(len(self), 'model')}"
+        return Card(title, facts, listing_of(title, best), self.notes)
 
 
 def joint_baskets(catalog: Catalog) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, formatting, named_seed
+from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, formatting, listing_of, named_seed
 from densing.scores.catalog import Catalog
 from densing.scores.joint.cells import ENGLISH, Cells
 from densing.scores.joint.placement import place
@@ -246,7 +246,8 @@ class Validation(Readable):
             "hidden": formatting.plural(len(self), "cell"),
             "rivals": formatting.listed(self.rivals),
         }
-        return Card("The joint scale on held-out scores", facts, self.table, self.notes)
+        title = "The joint scale on held-out scores"
+        return Card(title, facts, listing_of(title, self.table), self.notes)
 
 
 def validate(

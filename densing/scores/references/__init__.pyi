@@ -17,6 +17,7 @@ from .library import load_reference as load_reference
 from .library import stale_fits as stale_fits
 from .reference import Reference as Reference
 from .reference import loss_reference as loss_reference
+from .reference import points_listing as points_listing
 from .size_curve import JOINT as JOINT
 from .size_curve import RECENT as RECENT
 from .size_curve import JointReference as JointReference

@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import ArtefactError, Card, InputError, Note, Readable, decode, formatting
+from densing.core import (
+    ArtefactError,
+    Card,
+    Field,
+    InputError,
+    Listing,
+    Note,
+    Readable,
+    column,
+    decode,
+    formatting,
+    numeric,
+)
 from densing.scores.catalog import Protocol, known_protocol
 from densing.scores.fit import LawFit
 from densing.scores.laws import D0_PAPER, TwoStep
@@ -120,7 +132,7 @@ class Reference(Readable):
             "measured by": self.evaluator,
             "fit": self.fit.status,
         }
-        return Card(f"Reference {self.name}, {self.benchmark}: {self.title}", facts, self.points, self.notes)
+        return Card(f"Reference {self.name}, {self.benchmark}: {self.title}", facts, points_listing(self), self.notes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,3 +285,21 @@ def loss_reference(reference: Reference) -> Reference:
     shipped = () if reference.evaluator == "user" else reference.benchmarks
     protocols = {name: known_protocol(reference.name, f"loss:{name}") for name in shipped}
     return replace(reference, fit=first, points=points.assign(score=losses), protocols=protocols)
+
+
+def points_listing(reference: Reference) -> Listing:
+    """Return the points of a reference's family, and by how much the curve misses each."""
+    points = reference.points.copy()
+    x = {"params": points["params"].to_numpy(float)}
+    x |= {name: np.full(len(points), value) for name, value in reference.given.items()}
+    points["fitted"] = np.asarray(reference.fit.predict(x), dtype=float) if len(points) else np.nan
+    points["miss"] = points["score"] - points["fitted"]
+    fields = (
+        Field("Model", column("model")),
+        numeric("Size", "params", formatting.size),
+        numeric("Score", "score", formatting.three_digits),
+        numeric("Curve", "fitted", formatting.three_digits),
+        numeric("Miss", "miss", formatting.signed, hint="Score less curve"),
+        Field("Used", lambda row: "held out" if row.get("held_out") is True else "fitted"),
+    )
+    return Listing("Points of the reference, and by how much the curve misses each.", points, fields)

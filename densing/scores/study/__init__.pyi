@@ -5,6 +5,7 @@ from .alternatives import early as early
 from .alternatives import multiverse as multiverse
 from .alternatives import replication as replication
 from .alternatives import sensitivity as sensitivity
+from .alternatives import sensitivity_listing as sensitivity_listing
 from .measured import LocalEvaluation as LocalEvaluation
 from .measured import background_evaluation as background_evaluation
 from .measured import measure_bundled as measure_bundled
@@ -28,3 +29,4 @@ from .user_models import place_scores as place_scores
 from .vintages import half_years as half_years
 from .vintages import vintage_sentence as vintage_sentence
 from .vintages import vintages as vintages
+from .vintages import vintages_listing as vintages_listing

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import DensingError, FitError, cached, formatting, worst
+from densing.core import DensingError, Field, FitError, Listing, cached, column, formatting, numeric, worst
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities
 from densing.scores.joint import JointScale, catalog_scale
@@ -36,8 +36,13 @@ from densing.scores.trend import (
     CHATGPT,
     DAYS_PER_MONTH,
     ESTIMATORS,
+    FAMILIES,
     LINE,
+    MONTHS,
+    MONTHS_INTERVAL,
     PAPER,
+    YEAR,
+    YEAR_INTERVAL,
     PaperRates,
     SearchedBreak,
     Slope,
@@ -267,6 +272,22 @@ def _rows(
                 }
             )
     return rows
+
+
+def sensitivity_listing(table: pd.DataFrame) -> Listing:
+    """Return the headline under other choices, of :func:`sensitivity`, as people read it; the headline is marked."""
+    fields = (
+        Field("Choice", column("choice")),
+        MONTHS,
+        MONTHS_INTERVAL,
+        YEAR,
+        YEAR_INTERVAL,
+        numeric("Count", "n", formatting.count),
+        FAMILIES,
+        numeric("Last release", "last", formatting.day),
+    )
+    title = "The same scale and estimator, one choice another; the marked row is the headline."
+    return Listing(title, table, fields, "headline")
 
 
 def sensitivity(

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit, logit, ndtr, ndtri
 
-from densing.core import Array, Card, InputError, Note, Readable, formatting, named_stream
+from densing.core import Array, Card, InputError, Note, Readable, formatting, listing_of, named_stream
 from densing.scores.catalog import Catalog, Selection, binomial_variance
 from densing.scores.density import DensityResult, catalog_densities
 from densing.scores.joint import Cells, JointScale, fit_joint, joint_cells
@@ -99,7 +99,8 @@ class Recovery(Readable):
 
     def card(self) -> Card:
         """Return what is shown: the sentence and the table."""
-        return Card("A known doubling time, estimated from simulated scores", {"outcome": self.sentence}, self.table)
+        title = "A known doubling time, estimated from simulated scores"
+        return Card(title, {"outcome": self.sentence}, listing_of(title, self.table))
 
 
 def recover_trend(

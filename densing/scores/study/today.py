@@ -35,6 +35,7 @@ from densing.scores.trend import (
     TrendData,
     TrendResult,
     answer_questions,
+    answers_listing,
     backtest_forecasts,
     estimate_trend,
     forecast_now,
@@ -107,7 +108,7 @@ class Today(Readable):
     def card(self) -> Card:
         """Return the card: the headline, and the doubling time of every basket."""
         facts = {name: trend.text for name, trend in self.trends.items()}
-        return Card(self.trends["mean"].title, facts, self.answers.table)
+        return Card(self.trends["mean"].title, facts, answers_listing(self.answers.table))
 
 
 def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step = lambda label, share: None) -> Today:

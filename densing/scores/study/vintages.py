@@ -12,12 +12,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import DensingError, formatting
+from densing.core import DensingError, Field, Listing, column, formatting, numeric
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import DEFAULT_GUARD, catalog_densities
 from densing.scores.joint import JointScale, catalog_scale
 from densing.scores.references import joint_reference
-from densing.scores.trend import TrendData, doubling_text, fit_pace, freeze
+from densing.scores.trend import (
+    FAMILIES,
+    MONTHS,
+    MONTHS_INTERVAL,
+    YEAR,
+    YEAR_INTERVAL,
+    TrendData,
+    doubling_text,
+    fit_pace,
+    freeze,
+)
 
 SINCE = "2023-02-24"
 FIRST = "2023-12-31"
@@ -50,6 +60,22 @@ def half_years(catalog: Catalog, first: str = FIRST) -> list[pd.Timestamp]:
     last = pd.Timestamp(catalog.models["released"].max()).normalize()
     ends = pd.date_range(first, last, freq="6ME")
     return [*ends[ends < last], last]
+
+
+def vintages_listing(table: pd.DataFrame) -> Listing:
+    """Return what the headline would have said at earlier dates, of :func:`vintages`, as people read it."""
+    fields = (
+        numeric("As of", "vintage", formatting.day),
+        MONTHS,
+        MONTHS_INTERVAL,
+        YEAR,
+        YEAR_INTERVAL,
+        numeric("Grew", "growing", formatting.percentage, hint="Probability, over these twelve months"),
+        numeric("Models", "n", formatting.count),
+        FAMILIES,
+        Field("Why not", column("reason"), minor=True, optional=True),
+    )
+    return Listing("What the headline would have said, in months.", table, fields)
 
 
 def vintages(

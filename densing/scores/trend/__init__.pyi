@@ -1,6 +1,7 @@
 from . import sentences as sentences
 from .answers import Answer as Answer
 from .answers import Answers as Answers
+from .answers import answers_listing as answers_listing
 from .backtests import ORIGINS as ORIGINS
 from .backtests import TARGETS as TARGETS
 from .backtests import Choice as Choice
@@ -11,6 +12,7 @@ from .backtests import best_forecaster as best_forecaster
 from .backtests import crps as crps
 from .backtests import forecast_now as forecast_now
 from .backtests import freeze as freeze
+from .backtests import scores_listing as scores_listing
 from .checks import ByOrganisation as ByOrganisation
 from .checks import Checks as Checks
 from .checks import ClusterCounts as ClusterCounts
@@ -57,6 +59,12 @@ from .forecasts import score_forecast as score_forecast
 from .forecasts import when as when
 from .front import Front as Front
 from .front import fit_front as fit_front
+from .listing import FAMILIES as FAMILIES
+from .listing import MONTHS as MONTHS
+from .listing import MONTHS_INTERVAL as MONTHS_INTERVAL
+from .listing import YEAR as YEAR
+from .listing import YEAR_INTERVAL as YEAR_INTERVAL
+from .listing import estimates_listing as estimates_listing
 from .pace import PRIORS as PRIORS
 from .pace import PaceFit as PaceFit
 from .pace import fit_pace as fit_pace

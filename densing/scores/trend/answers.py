@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import Card, Note, Readable, UnknownNameError, formatting
+from densing.core import Card, Field, Listing, Note, Readable, UnknownNameError, column, formatting, numeric
 from densing.scores.trend.contrasts import Contrast, holm
 from densing.scores.trend.data import Slope, TrendData
+from densing.scores.trend.listing import GROUPS
 
 SIGNIFICANT = 0.05
 PER_YEAR = "doublings per year"
@@ -76,6 +77,11 @@ class Answer(Readable):
         """Whether there is a figure with an interval."""
         return math.isfinite(self.estimate) and math.isfinite(self.lo) and math.isfinite(self.hi)
 
+    @property
+    def listing(self) -> Listing:
+        """The groups behind the answer."""
+        return Listing(self.question, self.rows, GROUPS)
+
     def card(self) -> Card:
         """Return what is shown: the sentence, the figure, the test, the groups."""
         facts = {
@@ -84,7 +90,7 @@ class Answer(Readable):
             "test": f"{formatting.p_value(self.p)} ({self.test})",
         }
         notes = (*self.notes, *(Note("caveat", "info", text) for text in self.caveats))
-        return Card(self.question, facts, self.rows.dropna(axis="columns", how="all"), notes)
+        return Card(self.question, facts, self.listing, notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data."""
@@ -229,3 +235,28 @@ def _extent(data: TrendData) -> dict[str, Any]:
     # A stacked comparison holds a model once for every outcome.
     models, families = (len(set(names.tolist())) for names in (data.model, data.family))
     return {"models": models, "families": families, "first": first, "last": last}
+
+
+def answers_listing(table: pd.DataFrame) -> Listing:
+    """Return a row per question, of :attr:`Answers.table`, with its answer, interval and test."""
+
+    def estimate(row: Mapping[str, Any]) -> str:
+        if formatting.is_missing(row.get("estimate")):
+            return formatting.MISSING
+        unit = "" if formatting.is_missing(row.get("unit")) else f" {formatting.clean(row['unit'])}"
+        return f"{formatting.number(row['estimate'])}{unit}"
+
+    def ends(row: Mapping[str, Any]) -> str:
+        lo_hi = (row.get("lo"), row.get("hi"))
+        missing = any(map(formatting.is_missing, lo_hi))
+        return formatting.MISSING if missing else " to ".join(map(formatting.number, lo_hi))
+
+    fields = (
+        Field("Question", column("question")),
+        Field("Answer", column("answer", lambda value: formatting.clean(value, 1000))),
+        Field("Estimate", estimate),
+        Field("95 % interval", ends),
+        numeric("p", "p", hint="Of the test in the next column"),
+        Field("Test", column("test", lambda value: formatting.clean(value, 1000)), minor=True),
+    )
+    return Listing("What the same scale says of the usual questions.", table, fields)

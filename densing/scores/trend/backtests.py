@@ -29,17 +29,24 @@ import pandas as pd
 from densing.core import (
     Array,
     Card,
+    Field,
     InputError,
+    Listing,
     Note,
     Readable,
     UnavailableError,
     UnknownNameError,
+    column,
+    flag,
     formatting,
     named_stream,
+    numeric,
     plain,
+    ranged,
     to_date,
 )
 from densing.scores.catalog import Catalog, Selection, strata
+from densing.scores.density import RELEASED
 from densing.scores.joint import GENERAL, JointScale, catalog_scale
 from densing.scores.references import JointReference, joint_reference
 from densing.scores.trend.data import DAYS_PER_MONTH, EPOCH
@@ -312,10 +319,30 @@ class ForecastBacktest(Readable):
             f"Forecasts of {self.months:g} months from {formatting.plural(int(usable.sum()), 'date')} against outcomes"
         )
         facts = {formatting.day(row.origin): str(row.sentence) for row in self.origins.itertuples()}
-        shown = ["target", "forecaster", "n", "families", "unit", "crps", "mae", "bias", "cover90"]
         table = self.table.drop_duplicates(["target", "forecaster"], keep="last")
-        table = table[shown] if len(table) else None
-        return Card(title, facts, table, self.notes)
+        return Card(title, facts, scores_listing(table, title), self.notes)
+
+    def models_listing(self, forecaster: str) -> Listing:
+        """Return every later model, and what a forecaster said of it."""
+        fields = (
+            Field("Model", column("model")),
+            RELEASED,
+            numeric("Size", "params", formatting.size),
+            numeric("Density", "density"),
+            numeric("Forecast", "forecast"),
+            Field(
+                "90 % interval",
+                lambda row: " to ".join(formatting.number(row[end]) for end in ("lo90", "hi90")),
+                "lo90",
+            ),
+            numeric("Scores", "scores", formatting.count),
+            numeric("Points", "points", formatting.three_digits),
+            numeric("Forecast points", "points_forecast", formatting.three_digits),
+            numeric("In 90 %", "inside90", formatting.percentage),
+            Field("Linked", lambda row: "yes" if flag(row["linked"]) else "no"),
+            Field("Frozen at", column("origin", formatting.day)),
+        )
+        return Listing(f"Later models and their forecasts by {forecaster!r}", self.models(forecaster), fields)
 
 
 def backtest_forecasts(
@@ -542,7 +569,26 @@ class Outlook(Readable):
     def card(self) -> Card:
         """Return what is shown: the sentence, who forecasts, and the table."""
         facts = {"forecast": self.sentence, "forecaster": self.choice.forecaster}
-        return Card(f"Models after {formatting.day(self.since)}", facts, self.table, self.notes)
+        return Card(f"Models after {formatting.day(self.since)}", facts, self.listing, self.notes)
+
+    @property
+    def listing(self) -> Listing:
+        """The density of a model to come, by date and size."""
+
+        def between(share: int) -> Field:
+            ends = f"lo{share}", f"hi{share}"
+            shown = lambda row: " to ".join(formatting.number(row[end]) for end in ends)  # noqa: E731
+            return Field(f"{share} % interval", shown, ends[0])
+
+        fields = (
+            RELEASED,
+            numeric("Size", "params", formatting.size),
+            numeric("Density", "density"),
+            between(50),
+            between(90),
+            numeric("Ability, logits", "ability", minor=True),
+        )
+        return Listing(f"Density of models after {formatting.day(self.since)}, of one model each", self.table, fields)
 
 
 def forecast_now(
@@ -929,3 +975,24 @@ def _table(cases: pd.DataFrame, names: Sequence[str], seed: int) -> pd.DataFrame
                     row[f"{short}_lo"], row[f"{short}_hi"] = np.quantile(skill, [tail, 1 - tail])
                 rows.append(row)
     return pd.DataFrame(rows)
+
+
+def scores_listing(rows: pd.DataFrame, title: str) -> Listing:
+    """Return rows of :attr:`ForecastBacktest.table` as people read them."""
+    units = set(rows["unit"]) if len(rows) else set()
+    unit = f", {units.pop()}" if len(units) == 1 else ""
+    signed = formatting.signed
+    fields = (
+        Field("Frozen at", column("origin")),
+        *([] if unit else [Field("Of", column("target")), Field("Unit", column("unit"))]),
+        Field("Forecast", column("forecaster"), hint="Simplest first"),
+        numeric("Models", "models", formatting.count, hint="Released in the twelve months after"),
+        numeric("Families", "families", formatting.count),
+        numeric(f"CRPS{unit}", "crps", hint="Distance from what came; 0 is best"),
+        numeric(f"Bias{unit}", "bias", signed, hint="What came less the middle of the forecast"),
+        numeric("In 50 %", "cover50", formatting.percentage, hint="Of what came, in the 50 % interval"),
+        numeric("In 90 %", "cover90", formatting.percentage),
+        Field("Skill against standing still", ranged("vs_still", signed), "vs_still", hint="1 is perfect; 90 %"),
+        Field("Against the nearest", ranged("vs_nearest", signed), "vs_nearest", minor=True, optional=True),
+    )
+    return Listing(title, rows, fields)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, InputError, Note, Readable, TableError, formatting
+from densing.core import Array, Card, InputError, Note, Readable, TableError, formatting, listing_of
 
 EPOCH = pd.Timestamp("2023-02-24")
 """Day 0: the release of Llama-1, the origin of t in eq. 5 of arXiv 2412.04315."""
@@ -98,9 +98,8 @@ class TrendData(Readable):
         }
         rows = {"model": self.model, "released": self.released, "density": np.exp(self.log_density)}
         limits = np.select([self.censor < 0, self.censor > 0], ["upper", "lower"], "")
-        return Card(
-            formatting.plural(len(self), "dated model"), facts, pd.DataFrame({**rows, "limit": limits}), self.notes
-        )
+        title = formatting.plural(len(self), "dated model")
+        return Card(title, facts, listing_of(title, pd.DataFrame({**rows, "limit": limits})), self.notes)
 
     def __len__(self) -> int:
         return len(self.days)

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, FitError, InputError, Note, Readable, cached, plain
+from densing.core import Array, Card, FitError, InputError, Listing, Note, Readable, cached, plain
 from densing.scores.catalog import family_groups
 from densing.scores.trend import sentences
 from densing.scores.trend.checks import FEW_FAMILIES, Checks, check_headline
 from densing.scores.trend.data import EPOCH, DensityLike, Slope, TrendData
 from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, LINE, estimates_table, record, why
 from densing.scores.trend.front import Front, fit_front
+from densing.scores.trend.listing import estimates_listing
 from densing.scores.trend.pace import PRIORS, PaceFit, fit_pace
 from densing.scores.trend.tobit import Headline, fit_headline
 
@@ -25,8 +26,6 @@ SHOWN = 3
 KEPT = 20
 """Trends whose fits stay in the cache folder."""
 MAX_MODELS = 1000
-COLUMNS = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
-"""Of the estimates, those that are shown."""
 PACE_COLUMNS = ["date", "months", "lo", "hi", "per_year", "per_year_lo", "per_year_hi"]
 
 
@@ -236,16 +235,21 @@ class TrendResult(Readable):
             }
         )
 
+    @property
+    def listing(self) -> Listing:
+        """The estimators side by side, the headline marked; without the paper's own, which stand by themselves."""
+        return estimates_listing(self.estimates, self.title)
+
     def card(self) -> Card:
         """Return the card: the headline, the models behind it, every estimator."""
         facts = {"mean over the window": self.text}
         if self.varying is not None:
             facts["last twelve months"] = sentences.slope_text(self.varying.last_year)
         facts |= {"estimated by": str(self.headline["label"]), "models": str(len(self.data))}
-        return Card(self.title, facts, self.estimates[COLUMNS], self.notes)
+        return Card(self.title, facts, self.listing, self.notes)
 
     def _repr_html_(self) -> str:
-        table = self.estimates[COLUMNS].to_html(index=False, float_format="{:.2f}".format, escape=True)
+        table = self.listing.texts().to_html(index=False, escape=True)
         lines = [*([self.now] if self.now else []), *self.sentences(), *(note.message for note in self.notes)]
         items, details = ("".join(f"<li>{html.escape(line)}</li>" for line in part) for part in (lines, self.details()))
         more = f"<details><summary>Other tests</summary><ul>{details}</ul></details>" if details else ""

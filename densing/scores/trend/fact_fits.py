@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from densing.core import Array, Card, Column, Note, Readable, Table, formatting, read_table
+from densing.core import Array, Card, Column, Note, Readable, Table, formatting, listing_of, read_table
 from densing.scores.catalog import PARTS, TIERS, FactualRecall
 
 EPOCH = pd.Timestamp("2024-01-01")
@@ -261,9 +261,8 @@ class RecallReplication(Readable):
         columns = ["fit", "coefficient", "published", "published_models", "estimate", "se", "p", "family_p", "models"]
         fitted = self.table["estimate"].notna()
         facts = {"fits": str(int(fitted.sum())), "level": formatting.percentage(self.level)}
-        return Card(
-            "Factual accuracy on size and date: IKP's regressions fitted again", facts, self.table[columns], self.notes
-        )
+        title = "Factual accuracy on size and date: IKP's regressions fitted again"
+        return Card(title, facts, listing_of(title, self.table[columns]), self.notes)
 
 
 def replicate_recall(recall: FactualRecall, *, level: float = 0.95) -> RecallReplication:

@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from densing.core import Array, Card, InputError, Note, Readable, formatting
+from densing.core import Array, Card, InputError, Note, Readable, formatting, listing_of
 from densing.scores.catalog import PARTS, TIERS, FactualRecall, binomial_variance
 from densing.scores.trend.checks import FEW_FAMILIES
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
@@ -413,7 +413,7 @@ class RecallTrend(Readable):
                 f"{formatting.percentage(self.noise_share)} of the scatter about the reference"
             )
         hidden = ["label", "doubling_months", "doubling_hi", "status"]
-        return Card(self.title, facts, self.table.drop(columns=hidden), self.notes)
+        return Card(self.title, facts, listing_of(self.title, self.table.drop(columns=hidden)), self.notes)
 
 
 def recall_trend(recall: FactualRecall, *, level: float = 0.95, pace_months: float = PACE_MONTHS) -> RecallTrend:

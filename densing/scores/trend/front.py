@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, FitError, Readable, formatting, plain
+from densing.core import Array, Card, FitError, Listing, Readable, formatting, plain
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
 from densing.scores.trend.estimators import MIN_QUANTILE_ROWS, check_loss, record_mask
+from densing.scores.trend.listing import RECORDS
 from densing.scores.trend.pace import FREEDOM, PaceFit
 
 QUANTILE = 0.9
@@ -104,10 +105,17 @@ class Front(Readable):
         tables = {part: getattr(self, part).to_dict("records") for part in ("records", "gap", "curve")}
         return plain({"sentence": self.sentence, **paces, **tables})
 
+    @property
+    def listing(self) -> Listing:
+        """The models that set a record of density when they came, or may have."""
+        return Listing(
+            "Models that set a record of density when they came, or may have.", self.records, RECORDS, "record"
+        )
+
     def card(self) -> Card:
         """Return what is shown: both paces, the gap, and the records."""
         facts = {"window": _pace(self.window), "last twelve months": _pace(self.last_year)}
-        return Card(f"Front of {formatting.plural(self.window.n, 'model')}", facts, self.records)
+        return Card(f"Front of {formatting.plural(self.window.n, 'model')}", facts, self.listing)
 
 
 def _every(months: float) -> str:

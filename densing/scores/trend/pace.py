@@ -29,7 +29,7 @@ import pandas as pd
 from scipy.linalg.lapack import dtrtrs
 from scipy.sparse import csr_array
 
-from densing.core import Array, Card, FitError, Readable, formatting
+from densing.core import Array, Card, FitError, Readable, formatting, listing_of
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
 
 LN2 = math.log(2)
@@ -179,7 +179,8 @@ class PaceFit(Readable):
             "last twelve months": _text(self.last_year),
             "walk": f"{walk[1]:.1f} doublings per year in a year ({walk[0]:.1f} to {walk[2]:.1f})",
         }
-        return Card(f"Pace of {formatting.plural(self.models, 'model')}", facts, self.table())
+        title = f"Pace of {formatting.plural(self.models, 'model')}"
+        return Card(title, facts, listing_of(title, self.table()))
 
 
 def _text(slope: Slope) -> str:

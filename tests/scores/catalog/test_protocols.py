@@ -163,8 +163,8 @@ def test_zero_shots_against_five_are_an_error_note_and_exit_code_three(tmp_path:
     assert notes == [("protocol-differs", "error")]
     done = densing("density", "--results", str(tmp_path), "--reference", "qwen1.5")
     assert done.returncode == 3
-    header, line = (next(text for text in done.stdout.splitlines() if word in text) for word in ("density_lo", "0.55"))
-    assert header.index("protocol") < header.index("status")
+    header, line = (next(text for text in done.stdout.splitlines() if word in text) for word in ("Interval", "0.55"))
+    assert header.index("Protocol") < header.index("Status")
     assert "differs" in line
     assert "me/toy, mmlu (shots 0, reference 5)" in done.stderr
 

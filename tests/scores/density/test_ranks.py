@@ -69,7 +69,7 @@ def test_references_must_be_one(everyone: DensityResult) -> None:
 
 def test_it_says_what_it_is(ranking: Ranking) -> None:
     assert repr(ranking).startswith("3 models among 184 on qwen1.5, mmlu")
-    assert "Llama-3-8B" in ranking._repr_html_() and "rank" in ranking.to_latex()
+    assert "Llama-3-8B" in ranking._repr_html_() and "Rank" in ranking.to_latex()
 
 
 def test_the_level_is_that_of_densities_too_and_no_note_is_lost() -> None:
