@@ -1,8 +1,9 @@
 """Wrappers and callbacks for your own training loop; most take three lines.
 
-``CO2``, ``LocalSGD``, ``SlowMo``, ``DCT``, ``TopKGradients``, ``PowerSGD``, ``FedFT``, ``Federated`` and ``SpaFL`` wrap a
-model and its optimizer so that ranks communicate less or later; torch is loaded on first use. ``RankState`` is what
-``torch.distributed.checkpoint`` saves of them. ``checkpoint_densities`` says how dense the model is, ``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
+``CO2``, ``LocalSGD``, ``SlowMo``, ``DCT``, ``TopKGradients``, ``PowerSGD``, ``FedFT``, ``Federated`` and ``SpaFL`` wrap
+a model and its optimizer so that ranks communicate less or later; torch is loaded on first use. ``RankState`` is what
+``torch.distributed.checkpoint`` saves of them. ``checkpoint_densities`` says how dense the model is,
+``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
 ``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any other tracker.
 ``ProxCSL`` is a sparse classifier with scikit-learn's interface, over items that may be stored in several places
 (``Store``); it needs no torch.

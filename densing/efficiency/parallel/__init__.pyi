@@ -4,6 +4,8 @@ from .codecs.codec import Dense as Dense
 from .codecs.codec import Int8 as Int8
 from .codecs.codec import Packet as Packet
 from .codecs.codec import Reader as Reader
+from .codecs.codec import codec_states as codec_states
+from .codecs.codec import load_codecs as load_codecs
 from .codecs.codec import pack as pack
 from .codecs.frequency import Frequencies as Frequencies
 from .codecs.frequency import Rule as Rule

@@ -162,16 +162,16 @@ def _refuse_wrapped(model: nn.Module) -> None:
     if wrapper is not None:
         kind = type(wrapper).__name__
         raise InputError(
-            f"the model is wrapped in {kind}, whose gradients are averages already: local steps would not be local, and "
-            f"what is averaged here would be averaged twice; give the model without {kind}, and call that one in the loop"
+            f"the model is wrapped in {kind}, whose gradients are averages already: local steps would not be local, "
+            f"and gradients would be averaged twice; give the model without {kind}, and call that one in the loop"
         )
     # FSDP2 turns parameters into DTensors; FSDP, a wrapper, hides them in flat ones.
     fsdp = type(model).__name__ == "FullyShardedDataParallel"
     if fsdp or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
         raise InputError(
             "the model is sharded by FSDP (fully_shard), so a rank holds parts of tensors only; give the whole model: "
-            "with ZeroRedundancyOptimizer inside a node, and inner_group and group from split_groups, CO2, LocalSGD and "
-            "SlowMo still shard the optimizer's state"
+            "with ZeroRedundancyOptimizer inside a node, and inner_group and group from split_groups, CO2, LocalSGD "
+            "and SlowMo still shard the optimizer's state"
         )
 
 

@@ -110,8 +110,8 @@ class Rounds(ABC):
         """
         if self._gradients is not None and not self._inner_agrees:
             raise InputError(
-                f"{type(self).__name__}: advance() averages no gradients inside the inner_group; take steps with step(), "
-                "or leave inner_group out"
+                f"{type(self).__name__}: advance() averages no gradients inside the inner_group; take steps with "
+                "step(), or leave inner_group out"
             )
         self._inner_agrees = False
         self.count += 1

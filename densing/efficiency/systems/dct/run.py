@@ -31,8 +31,10 @@ from densing.efficiency.parallel import (
     TopK,
     Waiting,
     check_label,
+    codec_states,
     floating_buffers,
     label,
+    load_codecs,
     pack,
     sizes,
     start_alike,
@@ -120,7 +122,7 @@ class Compressed:
             scaler.step(self.optimizer)
 
     def exchange(self, scaler: torch.amp.GradScaler | None = None) -> None:
-        """Replace the gradients by the mean of what all ranks sent; what that changes, it changes on all ranks or none."""
+        """Replace the gradients by the mean of what all ranks sent; where any is not finite, change nothing on any."""
         self.flat.check()
         scaled = scaler is not None and scaler.is_enabled()
         if scaler is not None and scaled:
@@ -132,18 +134,17 @@ class Compressed:
                     raise
         self.flat.read_gradients(self._scratch)
         self._scratch.add_(self.residual)
-        before = [codec.state_dict() for codec in self.codecs]
+        before = codec_states(self.codecs)
         data = self._encode()
         mean = self.link.gathered(data, self._decode)
         self._exchanged = True
         if not mean.is_floating_point():
-            for codec, state in zip(self.codecs, before, strict=True):
-                codec.load_state_dict(state)
+            load_codecs(self.codecs, before)
             if scaler is None or not scaled:
                 self._exchanged = False
                 raise InputError(
-                    f"step {self.steps}: a rank's gradient of {self.flat.tensor_name(int(mean))} holds inf or NaN; lower "
-                    "the learning rate (or clip the loss), and go on from a checkpoint; of a scaled loss give "
+                    f"step {self.steps}: a rank's gradient of {self.flat.tensor_name(int(mean))} holds inf or NaN; "
+                    "lower the learning rate (or clip the loss), and go on from a checkpoint; of a scaled loss give "
                     "step() the scaler, which skips the step"
                 )
             # What a scaler has found is this rank's alone; all ranks must skip the step, or none.
@@ -168,9 +169,8 @@ class Compressed:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was kept back, and what the codecs remember; every rank has its own."""
-        codecs = [codec.state_dict() for codec in self.codecs]
-        own = {"residual": self.residual, "codecs": codecs, "steps": self.steps, "sent": self.sent}
-        return {**label(self, self.link), **own}
+        own = {"residual": self.residual, "steps": self.steps, "sent": self.sent}
+        return {**label(self, self.link), **own, "codecs": codec_states(self.codecs)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken, in mid-period too; load model and optimizer as well.
@@ -188,8 +188,7 @@ class Compressed:
                 "or method"
             )
         self.residual.copy_(stored)
-        for codec, own in zip(self.codecs, state["codecs"], strict=True):
-            codec.load_state_dict(own)
+        load_codecs(self.codecs, state.get("codecs", {}))
         self.steps, self.sent = int(state["steps"]), int(state["sent"])
 
     def _encode(self) -> torch.Tensor:

@@ -30,8 +30,8 @@ class PowerSGD:
     arXiv 1905.13727, algorithm 1; ``torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook``.
 
     What the hook remembers is stored by tensor, because a resumed process cuts its bucket in another order at first. A
-    resumed run is the unbroken one to the last bit between two ranks; between more, the order of a sum may differ in the
-    first step.
+    resumed run is the unbroken one to the last bit between two ranks; between more, the order of a sum may differ in
+    the first step.
 
     Parameters
     ----------
@@ -108,8 +108,8 @@ class PowerSGD:
             scaler.step(self.optimizer)
         elif self._bad:
             raise InputError(
-                f"step {self.steps}: a rank's gradient holds inf or NaN; lower the learning rate (or clip the loss), and "
-                "go on from a checkpoint; of a scaled loss give step() the scaler, which skips the step"
+                f"step {self.steps}: a rank's gradient holds inf or NaN; lower the learning rate (or clip the loss), "
+                "and go on from a checkpoint; of a scaled loss give step() the scaler, which skips the step"
             )
         else:
             self.optimizer.step()
@@ -158,7 +158,7 @@ class PowerSGD:
             return
         stored = [part.numel() for part in state["residuals"]], [part.numel() for part in state["factors"]]
         if stored != (self._sizes(whole=True), self._sizes()):
-            raise InputError(f"{type(self).__name__}: the state is of another model, or of another rank= of the factors")
+            raise InputError(f"{type(self).__name__}: the state is of another model, or of factors of another rank")
         self._fill(state["residuals"], state["factors"])
 
     def _reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -82,8 +82,8 @@ class ProxCSL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Warns
     -----
     ConvergenceWarning
-        scikit-learn's, from :meth:`fit` and :meth:`fit_stores`: where the objective has risen, or ``violation_`` is above
-        ``tol`` after the last update.
+        scikit-learn's, from :meth:`fit` and :meth:`fit_stores`: where the objective has risen, or ``violation_`` is
+        above ``tol`` after the last update.
 
     Examples
     --------

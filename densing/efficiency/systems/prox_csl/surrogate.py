@@ -17,17 +17,17 @@ surrogate, moved to :math:`F(w_t)` at :math:`w_t`, is no lower than the objectiv
 
    F(w) \\le F(w_t) + \\langle \\nabla F(w_t), w - w_t\\rangle + D_{f_k}(w, w_t) + \\tfrac{\\alpha}{2} |w - w_t|^2
 
-with D the Bregman distance; else alpha grows tenfold. What is accepted lowers the objective, because the surrogate is at
-most its value at :math:`w_t`; and an alpha from the largest :math:`|\\nabla^2 F - \\nabla^2 f_k|` on always is (at most a
-quarter of the longest item's squared norm), so that this ends.
+with D the Bregman distance; else alpha grows tenfold. What is accepted lowers the objective, because the surrogate is
+at most its value at :math:`w_t`; and an alpha from the largest :math:`|\\nabla^2 F - \\nabla^2 f_k|` on always is (at
+most a quarter of the longest item's squared norm), so that this ends.
 
 Source: Lu, Curtin, Raff, Ferraro and Holt, "High-Dimensional Distributed Sparse Classification with Scalable
 Communication-Efficient Global Updates", KDD 2024 (arXiv 2407.06346), and ``FutureComputing4AI/ProxCSL``
 (``src/csl_solvers_impl.hpp``, ``src/mpi/mpi_pcsl_impl.hpp``) for the rule of alpha and the combination; for the guard
-Lu, Freund and Nesterov, "Relatively Smooth Convex Optimization by First-Order Methods, and Applications", SIAM J. Optim.
-28 (2018), arXiv 1610.05708, equation 7 and theorem 3.1 (recalled, not compared with the paper), and Shamir, Srebro and
-Zhang, "Communication-Efficient Distributed Optimization using an Approximate Newton-type Method", ICML 2014, arXiv
-1312.7853, for surrogates of one machine's loss.
+Lu, Freund and Nesterov, "Relatively Smooth Convex Optimization by First-Order Methods, and Applications", SIAM J.
+Optim. 28 (2018), arXiv 1610.05708 (recalled, not compared with the paper), and Shamir, Srebro and Zhang,
+"Communication-Efficient Distributed Optimization using an Approximate Newton-type Method", ICML 2014, arXiv 1312.7853,
+for surrogates of one machine's loss.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class Trained(NamedTuple):
     alphas : tuple of float
         Of each update.
     violation : float
-        Of the weights, over all items: the largest entry of the smallest subgradient, as a share of the largest penalty.
-        Without an intercept the objective is above its minimum by at most twice this share (:func:`train_csl`).
+        Of the weights, over all items: the largest entry of the smallest subgradient, as a share of the largest
+        penalty. Without an intercept the objective is above its minimum by at most twice this share of it
+        (:func:`train_csl`).
     steps : int
         Newton steps of the updates, in all.
     bytes : int
@@ -144,10 +145,11 @@ def train_csl(
             strength = float(alpha)
         elif alpha == ADAPTIVE or strength is None:
             strength = adapted(holders.main, penalty, weights, tilt)
-        for raised in range(RAISES):
+        tried = strength
+        for _ in range(RAISES):
             # No loss is below 0: a surrogate that promises one no longer stands for it, and is followed no further.
             solution = minimise(
-                holders.main, penalty, start=weights, tilt=tilt, alpha=strength, anchor=weights, tol=tol, steps=STEPS,
+                holders.main, penalty, start=weights, tilt=tilt, alpha=tried, anchor=weights, tol=tol, steps=STEPS,
                 floor=shift,
             )  # fmt: skip
             steps, before = steps + solution.steps, holders.bytes
@@ -156,7 +158,7 @@ def train_csl(
             # To what doubles can show.
             if alpha != GUARDED or value <= solution.objective - shift + 1e-12 * abs(value):
                 break
-            strength = max(FACTOR * strength, FIRST)
+            tried = max(FACTOR * tried, FIRST)
         else:
             break
         # The gradient after the last update is asked for to know the objective. Unless that is what a guard needs, it
@@ -165,9 +167,8 @@ def train_csl(
         weights, gradient = solution.weights, slope
         violation = float(pooled.violations(weights, gradient).max(initial=0.0))
         history.append(value)
-        alphas.append(strength)
-        if not raised:
-            strength = strength / FACTOR if strength > FIRST else 0.0
+        alphas.append(tried)
+        strength = tried if tried > strength else tried / FACTOR if tried > FIRST else 0.0
     return Trained(weights, tuple(history), tuple(alphas), violation, steps, moved)
 
 
