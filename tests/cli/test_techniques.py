@@ -470,3 +470,15 @@ def test_a_plan_says_what_a_whole_run_takes() -> None:
     assert "--checkpoint soon: not a length of time" in odd.stderr
     fixed = printed(densing(*asked[:9], "--layout", "tp=4,pp=1,recompute=full", "--json").stdout)
     assert {(each["tp"], each["pp"], each["recompute"]) for each in fixed["layouts"]} == {(4, 1, "full")}
+
+
+def test_an_experimental_technique_is_marked_wherever_it_is_shown() -> None:
+    listed = runner.invoke(app, ["techniques", "list", "--json"])
+    marked = [row["name"] for row in json.loads(listed.stdout)["data"] if row["experimental"]]
+    assert marked == ["gc-mmc"]
+    assert "exchange, experimental" in runner.invoke(app, ["techniques", "list"], env={"COLUMNS": "200"}).stdout
+    assert "experimental: our own construction" in runner.invoke(app, ["techniques", "show", "gc-mmc"]).stdout
+    arguments = ["techniques", "compare", "--model", "gpt2", "--cluster", "a100x8-rdma", "--nodes", "1", "--tp", "1"]
+    shown = runner.invoke(app, [*arguments, "--techniques", "ddp,gc-mmc,uc-mmc", "--json"])
+    notes = [note for note in json.loads(shown.stdout)["notes"] if note["code"] == "experimental"]
+    assert [note["details"] for note in notes] == [{"technique": "gc-mmc"}]

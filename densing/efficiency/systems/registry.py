@@ -39,6 +39,7 @@ class Technique(Protocol):
     - ``asynchronous``: whether a whole round of steps hides its communication, so that there is a least ``tau``.
     - ``plan_only``: names of knobs that a real run does not take.
     - ``check_run``: refuses a specification of a run before any rank is started.
+    - ``experimental``: why nothing should be built on it yet; empty where there is no reason.
     - ``not_available``: what was looked for about it and found in no readable source.
     """
 
@@ -84,6 +85,8 @@ class BuiltIn:
     axis: ClassVar[str] = "dp"
     changes_loss: ClassVar[str] = ""
     """How learning per step differs from plain synchronous training; empty if it does not."""
+    experimental: ClassVar[str] = ""
+    """Why nothing should be built on it yet."""
     not_available: ClassVar[tuple[str, ...]] = ()
     """What we looked for and found in no source that we could read; never filled in."""
 
