@@ -35,6 +35,7 @@ def shortest(scheme: Scheme, times: Floats) -> Floats:
 
     Examples
     --------
+    >>> from densing.efficiency.systems.stragglers.schemes import uncoded
     >>> shortest(uncoded(2, 2), np.array([[[1.0, 1.0], [3.0, 1.0]]])).tolist()
     [2.0]
     """
