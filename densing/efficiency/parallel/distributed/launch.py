@@ -346,10 +346,12 @@ class Supervisor:
                 # In this order: a rank that is done leaves its record before it goes.
                 if ended and not folder.record_file(self.out, rank).exists():
                     self.dead.append(rank)
-        ranks = {f"rank {rank}": pid for rank, pid in self.pids.items()}
-        launchers = {f"torchrun, process {agent.pid},": agent.pid for agent in self._agents}
-        for name, pid in {**ranks, **({} if self.server else launchers)}.items():
-            if not processes.stopped(pid):
+        # A server goes on without a worker that stands still.
+        needed = {f"rank {rank}": process for rank, process in self.pids.items() if not (self.server and rank)}
+        if not self.server:
+            needed |= {f"torchrun, process {agent.pid},": agent.pid for agent in self._agents}
+        for name, process in needed.items():
+            if not processes.stopped(process):
                 self._stopped_at.pop(name, None)
             elif time.monotonic() - self._stopped_at.setdefault(name, time.monotonic()) > self.halt_s:
                 self.halted = self.halted or name
