@@ -60,7 +60,16 @@ def list_(json: JsonFlag = False) -> None:
     if json:
         emit_plain([_brief(technique) for technique in loaded], notes)
     else:
-        rows = [(each.name, each.role, _runs(each).partition(":")[0], each.summary, each.paper) for each in loaded]
+        rows = [
+            (
+                each.name,
+                each.role + (", experimental" if _experimental(each) else ""),
+                _runs(each).partition(":")[0],
+                each.summary,
+                each.paper,
+            )
+            for each in loaded
+        ]
         lines = aligned(("technique", "role", "runs", "summary", "paper"), rows, [False] * 5)
         wide = width(sys.maxsize)
         typer.echo("\n".join(formatting.cut(line, wide) if wide else line for line in lines))
@@ -92,6 +101,8 @@ def show(
         )
         return
     typer.echo(visible(f"{technique.name} ({technique.role}): {technique.summary}"))
+    if _experimental(technique):
+        typer.echo(visible(f"experimental: {_experimental(technique)}"))
     typer.echo(visible(f"paper: {technique.paper or 'none'}"))
     typer.echo(visible(f"runs for real: {_runs(technique)}"))
     knob_rows = [(knob.name, str(_plain(knob.default)), formatting.cut(knob.help, 90)) for knob in technique.knobs]
@@ -671,7 +682,12 @@ def _validate_throughput(table: Path | None, html: Path | None, json: bool) -> N
 
 def _brief(technique: Technique) -> dict[str, Any]:
     keys = ("name", "role", "paper", "summary")
-    return {**{key: getattr(technique, key) for key in keys}, "runs": callable(getattr(technique, "run", None))}
+    runs = callable(getattr(technique, "run", None))
+    return {**{key: getattr(technique, key) for key in keys}, "runs": runs, "experimental": _experimental(technique)}
+
+
+def _experimental(technique: Technique) -> str:
+    return str(getattr(technique, "experimental", ""))
 
 
 def _runs(technique: Technique) -> str:

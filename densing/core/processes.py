@@ -139,6 +139,20 @@ def started_at(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
+def stopped(pid: int) -> bool:
+    """Return whether a process is stopped (SIGSTOP, Ctrl-Z), as far as the kernel tells.
+
+    Examples
+    --------
+    >>> stopped(os.getpid())
+    False
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
 def signal_name(returncode: int) -> str:
     """Return the name of the signal that a negative exit code stands for.
 

@@ -1,8 +1,9 @@
 """Wrappers and callbacks for your own training loop; most take three lines.
 
-``CO2``, ``LocalSGD``, ``SlowMo``, ``DiLoCo``, ``DCT``, ``FedFT``, ``Federated`` and ``SpaFL`` wrap a model and its
-optimizer so that ranks communicate less or later; torch is loaded on first use. ``checkpoint_densities`` says how
-dense the model is, ``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
+``CO2``, ``LocalSGD``, ``SlowMo``, ``DiLoCo``, ``DCT``, ``TopKGradients``, ``PowerSGD``, ``FedFT``, ``Federated`` and
+``SpaFL`` wrap a model and its optimizer so that ranks communicate less or later; torch is loaded on first use.
+``RankState`` is what ``torch.distributed.checkpoint`` saves of them. ``checkpoint_densities`` says how dense the model
+is, ``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
 ``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any other tracker.
 ``ProxCSL`` is a sparse classifier with scikit-learn's interface, over items that may be stored in several places
 (``Store``); it needs no torch.
@@ -13,7 +14,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from densing.efficiency.systems import CO2, DCT, DiLoCo, Federated, FedFT, LocalSGD, ProxCSL, SlowMo, SpaFL, Store
+    from densing.efficiency.parallel import RankState
+    from densing.efficiency.systems import (
+        CO2,
+        DCT,
+        DiLoCo,
+        Federated,
+        FedFT,
+        LocalSGD,
+        PowerSGD,
+        ProxCSL,
+        SlowMo,
+        SpaFL,
+        Store,
+        TopKGradients,
+    )
     from densing.scores.density import (
         DensityCallback,
         checkpoint_densities,
@@ -23,7 +38,14 @@ if TYPE_CHECKING:
         to_log,
     )
 
-_SYSTEMS = ("CO2", "DCT", "DiLoCo", "FedFT", "Federated", "LocalSGD", "ProxCSL", "SlowMo", "SpaFL", "Store")
+_LOGGED = (
+    "DensityCallback",
+    "checkpoint_densities",
+    "log_to_mlflow",
+    "log_to_tensorboard",
+    "log_to_wandb",
+    "to_log",
+)
 _EXTRAS = {"torch": "train", "transformers": "evals", "sklearn": "explain"}
 
 __all__ = [
@@ -34,10 +56,13 @@ __all__ = [
     "FedFT",
     "Federated",
     "LocalSGD",
+    "PowerSGD",
     "ProxCSL",
+    "RankState",
     "SlowMo",
     "SpaFL",
     "Store",
+    "TopKGradients",
     "checkpoint_densities",
     "log_to_mlflow",
     "log_to_tensorboard",
@@ -53,8 +78,9 @@ def __getattr__(name: str) -> Any:
 
     from densing.core import UnavailableError, install_command
 
+    home = "scores.density" if name in _LOGGED else "efficiency.systems"
     try:
-        return getattr(import_module(f"densing.{'efficiency.systems' if name in _SYSTEMS else 'scores.density'}"), name)
+        return getattr(import_module(f"densing.{'efficiency.parallel' if name == 'RankState' else home}"), name)
     except ModuleNotFoundError as error:
         needed = (error.name or "").split(".")[0]
         if needed not in _EXTRAS:

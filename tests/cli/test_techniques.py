@@ -470,3 +470,13 @@ def test_a_plan_says_what_a_whole_run_takes() -> None:
     assert "--checkpoint soon: not a length of time" in odd.stderr
     fixed = printed(densing(*asked[:9], "--layout", "tp=4,pp=1,recompute=full", "--json").stdout)
     assert {(each["tp"], each["pp"], each["recompute"]) for each in fixed["layouts"]} == {(4, 1, "full")}
+
+
+def test_an_experimental_technique_is_marked_wherever_it_is_shown() -> None:
+    marked = [row["name"] for row in printed(densing("list", "--json").stdout) if row["experimental"]]
+    assert marked == ["gc-mmc"]
+    assert "exchange, experimental" in densing("list").stdout
+    assert "experimental: our own construction" in densing("show", "gc-mmc").stdout
+    found = compare("gpt2", "a100x8-rdma", "ddp,gc-mmc,uc-mmc", "--nodes", 1, "--tp", 1)
+    notes = [note for note in found["notes"] if note["code"] == "experimental"]
+    assert len(notes) == 1 and notes[0]["message"].startswith("gc-mmc is experimental: ")

@@ -4,6 +4,8 @@ from .codecs.codec import Dense as Dense
 from .codecs.codec import Int8 as Int8
 from .codecs.codec import Packet as Packet
 from .codecs.codec import Reader as Reader
+from .codecs.codec import codec_states as codec_states
+from .codecs.codec import load_codecs as load_codecs
 from .codecs.codec import pack as pack
 from .codecs.frequency import Frequencies as Frequencies
 from .codecs.frequency import Rule as Rule
@@ -16,9 +18,13 @@ from .data_parallel.flat import Flat as Flat
 from .data_parallel.flat import floating_buffers as floating_buffers
 from .data_parallel.link import Link as Link
 from .data_parallel.link import Waiting as Waiting
+from .data_parallel.link import start_alike as start_alike
 from .data_parallel.rounds import Rounds as Rounds
 from .data_parallel.rounds import number as number
 from .data_parallel.rounds import whole as whole
+from .data_parallel.state import RankState as RankState
+from .data_parallel.state import check_label as check_label
+from .data_parallel.state import label as label
 from .data_parallel.train import WARMUP_STEPS as WARMUP_STEPS
 from .data_parallel.train import Method as Method
 from .data_parallel.train import Replica as Replica

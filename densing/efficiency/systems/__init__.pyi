@@ -18,6 +18,7 @@ from .comparison import regime as regime
 from .comparison import timelines as timelines
 from .comparison import title as title
 from .dct.run import DCT as DCT
+from .dct.run import TopKGradients as TopKGradients
 from .diloco.run import DiLoCo as DiLoCo
 from .fedft.run import Federated as Federated
 from .fedft.run import FedFT as FedFT
@@ -28,6 +29,7 @@ from .plan import Plan as Plan
 from .plan import measure as measure
 from .plan import steady_timeline as steady_timeline
 from .plan import timeline_of as timeline_of
+from .powersgd.run import PowerSGD as PowerSGD
 from .prediction import predict as predict
 from .prediction import workload_of_run as workload_of_run
 from .prox_csl import ProxCSL as ProxCSL

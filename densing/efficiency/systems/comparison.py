@@ -466,6 +466,10 @@ def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
         changes = "; ".join(f"{name}: {change}" for name, change in other.items())
         message = f"the computation changes, so loss per step may change; the simulator predicts times only ({changes})"
         notes.append(Note("other-training", "info", message, {"techniques": list(other)}))
+    for row in applied:
+        if reason := str(getattr(get_technique(row.technique), "experimental", "")):
+            message = f"{row.technique} is experimental: {reason}"
+            notes.append(Note("experimental", "warning", message, {"technique": row.technique}))
     silent = [row.technique for row in applied if row.changes_loss is None]
     if silent:
         message = f"{', '.join(silent)}: effect on loss per step unknown; the simulator predicts times only"

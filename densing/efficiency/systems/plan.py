@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from densing.core import InputError, Record
 
@@ -26,6 +27,22 @@ class Plans(Protocol):
 
     def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
         """Return the tasks of some steps."""
+
+
+class Control(NamedTuple):
+    """Part of a step's time that is known on any draw of the delays without a simulation, and on average.
+
+    Attributes
+    ----------
+    seconds : float64 (steps,)
+        Of the steps of the steady state, on the delays that they were planned with.
+    mean, se : float
+        Over many independent draws, and its standard error.
+    """
+
+    seconds: NDArray[np.float64]
+    mean: float
+    se: float
 
 
 @dataclass(frozen=True)
@@ -46,6 +63,8 @@ class Plan:
         Bytes per rank by purpose: parameters, gradients, optimizer, activations, technique.
     stands_for : mapping of int to int
         How many real ranks a simulated rank represents; empty: one each.
+    control : Control, optional
+        What is known of its steps without a simulation, where delays are drawn.
     """
 
     graph: Graph
@@ -54,6 +73,7 @@ class Plan:
     steps: int
     memory: Mapping[str, float] = field(default_factory=dict)
     stands_for: Mapping[int, int] = field(default_factory=dict)
+    control: Control | None = None
 
 
 class SteadyStep(Record, frozen=True):
@@ -66,7 +86,8 @@ class SteadyStep(Record, frozen=True):
     compute_s : float
         Seconds per step in which it computes.
     step_se_s : float, optional
-        Standard error of ``step_s`` over the steps; None where no delay is drawn, or one for the whole run.
+        Standard error of ``step_s`` over the steps, less what a :class:`Control` explains; None where no delay is
+        drawn, or one for the whole run.
     """
 
     step_s: float
@@ -142,8 +163,9 @@ def measure(plan: Plan, cluster: Cluster) -> SteadyStep:
         link: mean([bytes_by.get(link, 0.0) for bytes_by in traffic])
         for link in sorted({link for bytes_by in traffic for link in bytes_by})
     }
+    shift_s, step_se_s = _drawn(timeline, plan, cluster)
     return SteadyStep(
-        step_s=max(end - start for start, end in windows) / plan.steps / 1e9,
+        step_s=max(end - start for start, end in windows) / plan.steps / 1e9 + shift_s,
         exposed_comm_s=mean([part.exposed_comm_ns / 1e9 for part in parts]),
         overlap_ratio=mean([part.overlap_ns / 1e9 for part in parts]) / comm if comm else None,
         bytes=sum(links.values()),
@@ -151,7 +173,7 @@ def measure(plan: Plan, cluster: Cluster) -> SteadyStep:
         compute_s=mean([part.compute_ns / 1e9 for part in parts]),
         bytes_per_link=links,
         memory=plan.memory,
-        step_se_s=_standard_error(timeline, plan, cluster),
+        step_se_s=step_se_s,
     )
 
 
@@ -159,17 +181,33 @@ BATCHES = 8
 """Batches of steps whose means give the standard error, because neighbouring steps of a round are not independent."""
 
 
-def _standard_error(timeline: Timeline, plan: Plan, cluster: Cluster) -> float | None:
-    """Of the mean step, from means over batches of steps; None where steps are few, or all held up alike."""
+def _drawn(timeline: Timeline, plan: Plan, cluster: Cluster) -> tuple[float, float | None]:
+    """Return what the control adds to the mean step, and the standard error from means over batches of steps.
+
+    Of steps :math:`d_t` and the control's :math:`c_t` on the same draws the mean is
+    :math:`\\bar d + b (\\mu_c - \\bar c)`, with the regression's b, and its variance that of :math:`d - b c` and of the
+    control's own mean.
+
+    Source: control variates, as in Glasserman, "Monte Carlo Methods in Financial Engineering" (2003), section 4.1
+    (recalled).
+    """
+    # Steps are few, or all held up alike.
     if cluster.delay is None or cluster.delay.lasts == "run" or plan.steps < 2 * BATCHES:
-        return None
+        return 0.0, None
     # When the last rank ends a step.
     ends = np.max(
         [[step.end for step in rank.steps[plan.warmup - 1 :][: plan.steps + 1]] for rank in timeline.ranks], 0
     )
     cuts = np.linspace(0, plan.steps, BATCHES + 1).astype(int)
-    means = np.diff(ends[cuts]) / np.diff(cuts) / 1e9
-    return float(means.std(ddof=1) / np.sqrt(BATCHES))
+    seconds, slope, shift, own = np.diff(ends) / 1e9, 0.0, 0.0, 0.0
+    if plan.control is not None:
+        known = plan.control.seconds
+        spread = float(((known - known.mean()) ** 2).sum())
+        slope = float(((known - known.mean()) * seconds).sum()) / spread if spread else 0.0
+        shift, own = slope * (plan.control.mean - float(known.mean())), slope * plan.control.se
+        seconds = seconds - slope * known
+    means = np.add.reduceat(seconds, cuts[:-1]) / np.diff(cuts)
+    return shift, float(np.hypot(means.std(ddof=1) / np.sqrt(BATCHES), own))
 
 
 def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict[str, float]:

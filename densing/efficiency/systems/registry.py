@@ -38,6 +38,7 @@ class Technique(Protocol):
     - ``asynchronous``: whether a whole round of steps hides its communication, so that there is a least ``tau``.
     - ``plan_only``: names of knobs that a real run does not take.
     - ``check_run``: validates the specification of a run before any rank is started.
+    - ``experimental``: why nothing should be built on it yet; empty where there is no reason.
     - ``not_available``: information that no readable source contains.
     """
 
@@ -83,6 +84,8 @@ class BuiltIn:
     axis: ClassVar[str] = "dp"
     changes_loss: ClassVar[str] = ""
     """How learning per step differs from plain synchronous training; empty if it does not."""
+    experimental: ClassVar[str] = ""
+    """Why nothing should be built on it yet."""
     not_available: ClassVar[tuple[str, ...]] = ()
     """What we looked for and found in no source that we could read; never filled in."""
 

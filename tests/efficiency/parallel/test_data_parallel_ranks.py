@@ -164,14 +164,7 @@ def test_a_run_learns_and_ranks_agree(two: list[dict[str, Any]], method: str) ->
     assert all(0 <= wait <= step for wait, step in zip(first["wait_s"], first["step_s"], strict=True))
 
 
-def test_powersgd_begins_anew_where_it_is_resumed_and_says_so(two: list[dict[str, Any]]) -> None:
-    whole, broken = (two[0]["runs"]["powersgd"][kind] for kind in ("whole", "broken"))
-    assert broken["losses"][:11] == whole["losses"][:11]
-    assert broken["extra"]["residuals_lost_at"] == 11
-    assert "residuals_lost_at" not in whole["extra"]
-
-
-@pytest.mark.parametrize("method", [method for method in KNOBS if method != "powersgd"])
+@pytest.mark.parametrize("method", KNOBS)
 def test_a_run_resumed_in_mid_round_is_the_unbroken_one(two: list[dict[str, Any]], method: str) -> None:
     for rank in two:
         whole, broken = rank["runs"][method]["whole"], rank["runs"][method]["broken"]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 pytest.importorskip("torch")
 
-from densing.core import InputError
+from densing.core import DensingError, InputError
 from densing.efficiency.parallel.distributed import folder, network
 from densing.efficiency.parallel.distributed.launch import RunFailedError, launch
 from densing.efficiency.parallel.distributed.rank import _fault
 from densing.efficiency.parallel.distributed.results import timed_steps
-from densing.efficiency.parallel.distributed.spec import RunSpec
+from densing.efficiency.parallel.distributed.spec import LmShape, RunSpec
 
 pytestmark = pytest.mark.slow
 
@@ -167,7 +167,7 @@ def test_a_killed_process_ends_the_run_at_once_and_all_of_it(link: str, victim: 
 
 
 @linux
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_run_ends_with_the_process_that_started_it(number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
     spec = spec_of(out, steps=10_000, link=REAL, knobs={"pause": 0.05})
@@ -186,6 +186,71 @@ def test_a_run_ends_with_the_process_that_started_it(number: signal.Signals, tmp
     assert eventually(lambda: not (seen - nets([os.getpid()])) & all_nets())
     names = [place.name for place in Path("/sys/class/net").iterdir()]
     assert network.INTERFACE not in names
+
+
+@linux
+@pytest.mark.parametrize("victim", ["torchrun", "all ranks"])
+def test_a_stopped_process_ends_the_run_at_its_time_out_and_all_of_it(victim: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+
+    def stop() -> None:
+        assert eventually(folder.progress_file(out).exists)
+        ranks = [rank_pid(out, rank) for rank in range(2)]
+        for pid in agents(out)[-1:] if victim == "torchrun" else ranks:
+            os.kill(pid, signal.SIGSTOP)
+
+    thread = threading.Thread(target=stop, daemon=True)
+    thread.start()
+    began = time.monotonic()
+    said = rf"^{'torchrun, process' if victim == 'torchrun' else 'rank [01]'}.* was stopped \(SIGSTOP\).* for 3 s"
+    with pytest.raises(RunFailedError, match=said):
+        toy(spec_of(out, steps=10_000, timeout_s=3.0, knobs={"pause": 0.05}))
+    thread.join()
+    assert time.monotonic() - began < 60
+    assert eventually(lambda: not left(out), 10)
+
+
+@linux
+def test_a_run_whose_ranks_are_done_does_not_wait_for_a_stopped_torchrun(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+
+    def stop() -> None:
+        assert eventually(folder.progress_file(out).exists)
+        os.kill(agents(out)[-1], signal.SIGSTOP)
+
+    thread = threading.Thread(target=stop, daemon=True)
+    thread.start()
+    assert toy(spec_of(out, steps=20, timeout_s=6.0, knobs={"pause": 0.1})).losses == (0.5,) * 20
+    thread.join()
+    assert not left(out)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 3 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a small disk can be mounted by root alone")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@linux
+@pytest.mark.parametrize(("free", "every"), [(3 << 20, 1), (200_000, 0), (100_000, 0), (30_000, 0)])
+def test_a_full_disk_is_named(small_disk: Path, free: int, every: int) -> None:
+    (small_disk / "other").write_bytes(bytes((3 << 20) - free))
+    out = small_disk / "run"
+    model = LmShape(layers=2, hidden=96, heads=2, ffn=128)
+    spec = replace(
+        RunSpec("local-sgd", knobs={"tau": 2}, steps=6, batch=2, sequence=32, timeout_s=30.0, trace_steps=2),
+        model=model, checkpoint_every=every, out=str(out),
+    )  # fmt: skip
+    with pytest.raises(DensingError, match=rf"{out}.*[Nn]o space left on") as caught:
+        launch(spec)
+    assert "\n" not in str(caught.value)
+    assert not left(out)
 
 
 @pytest.mark.parametrize(

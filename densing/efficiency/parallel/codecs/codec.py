@@ -113,6 +113,18 @@ class Codec(ABC):
             raise InputError(f"the state belongs to another codec ({', '.join(state)}); this one is stateless")
 
 
+def codec_states(codecs: Sequence[Codec]) -> dict[str, dict[str, Any]]:
+    """Return the states of codecs by their number; of those that have any, because empty ones vanish in some stores."""
+    states = {str(number): codec.state_dict() for number, codec in enumerate(codecs)}
+    return {number: state for number, state in states.items() if state}
+
+
+def load_codecs(codecs: Sequence[Codec], states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Continue where :func:`codec_states` was taken."""
+    for number, codec in enumerate(codecs):
+        codec.load_state_dict(states.get(str(number), {}))
+
+
 class Dense(Codec):
     """Every element unchanged.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from densing.core import InputError
 
@@ -25,7 +26,8 @@ class Flat:
     Raises
     ------
     InputError
-        When nothing can be trained, or parameters lie on several devices or are not real floating-point numbers.
+        When nothing can be trained, the model is wrapped by torch's own data parallelism, or parameters lie on several
+        devices, are sharded or are not real floating-point numbers.
 
     Examples
     --------
@@ -37,6 +39,7 @@ class Flat:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        _refuse_wrapped(model)
         self.model = model
         self.parameters = tuple(_trainable(model))
         self._shapes = [(tuple(p.shape), p.dtype, p.device) for p in self.parameters]
@@ -45,7 +48,8 @@ class Flat:
             raise InputError("the model has no parameters with requires_grad=True, so there is nothing to average")
         devices = {p.device for p in self.parameters}
         if len(devices) > 1:
-            raise InputError(f"the model lies on {len(devices)} devices; use one device per process")
+            names = ", ".join(sorted(map(str, devices)))
+            raise InputError(f"the model lies on {len(devices)} devices ({names}); move it to one device per process")
         odd = {str(p.dtype) for p in self.parameters if not p.dtype.is_floating_point}
         if odd:
             raise InputError(f"parameters of {', '.join(sorted(odd))} cannot be averaged; use a floating-point model")
@@ -150,6 +154,25 @@ class Flat:
 def floating_buffers(model: nn.Module) -> list[torch.Tensor]:
     """Return buffers that can be averaged (running means of batch normalisation; no counters)."""
     return [b for b in model.buffers() if b.dtype.is_floating_point and b.numel()]
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    """Refuse a model whose gradients or parameters torch already spreads over ranks or devices."""
+    wrapper = next((m for m in model.modules() if isinstance(m, DataParallel | DistributedDataParallel)), None)
+    if wrapper is not None:
+        kind = type(wrapper).__name__
+        raise InputError(
+            f"the model is wrapped in {kind}, whose gradients are averages already: local steps would not be local, "
+            f"and gradients would be averaged twice; give the model without {kind}, and call that one in the loop"
+        )
+    # FSDP2 turns parameters into DTensors; FSDP, a wrapper, hides them in flat ones.
+    fsdp = type(model).__name__ == "FullyShardedDataParallel"
+    if fsdp or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        raise InputError(
+            "the model is sharded by FSDP (fully_shard), so a rank holds parts of tensors only; give the whole model: "
+            "with ZeroRedundancyOptimizer inside a node, and inner_group and group from split_groups, CO2, LocalSGD "
+            "and SlowMo still shard the optimizer's state"
+        )
 
 
 def _trainable(model: Any) -> Iterable[nn.Parameter]:

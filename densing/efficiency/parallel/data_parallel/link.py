@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from densing.core import InputError
+from densing.efficiency.parallel.data_parallel.flat import Flat
 from densing.efficiency.parallel.distributed import comm
 
 Waiting = Callable[[], AbstractContextManager[None]]
@@ -100,6 +102,23 @@ class Link:
             self.wait(comm.all_gather_into(rows, padded, group=self.group))
         return [row[:count] for row, count in zip(rows.view(self.size, longest), lengths.tolist(), strict=True)]
 
+    def exchange(self, words: str) -> list[str]:
+        """Return every rank's words, in the order of the ranks: what they must agree on before and between steps."""
+        # Where tensors of the CPU cannot travel.
+        device = "cuda" if self.size > 1 and dist.get_backend(self.group) == "nccl" else "cpu"
+        rows = self.gather(torch.tensor(list(words.encode()), dtype=torch.uint8, device=device))
+        return [bytes(row.tolist()).decode() for row in rows]
+
+    def agree(self, problem: str) -> str:
+        """Return this rank's problem, or else the first one of another rank; empty where none has any."""
+        problems = self.exchange(problem)
+        other = next((rank for rank, each in enumerate(problems) if each), None)
+        return problem or ("" if other is None else f"rank {self.everywhere(other)}: {problems[other]}")
+
+    def everywhere(self, rank: int) -> int:
+        """Return the number among all ranks of one of this group."""
+        return rank if self.group is None else dist.get_global_rank(self.group, rank)
+
     def copy_first(self, tensors: list[torch.Tensor]) -> None:
         """Give every rank the tensors of the group's first rank."""
         if self.size == 1:
@@ -110,6 +129,58 @@ class Link:
             buffer = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor.contiguous()
             comm.broadcast(buffer, source, group=self.group).wait()
             tensor.copy_(buffer)
+
+
+def start_alike(
+    name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, links: Sequence[Link]
+) -> Flat:
+    """Return the parameters as a vector, once all ranks have the same of them; give all those of the first rank.
+
+    Every rank must call it. Whatever is wrong on one rank ends all of them, before the first step.
+
+    Parameters
+    ----------
+    name : str
+        Of the method, for messages.
+    model, optimizer
+        This rank's; None where the optimizer is made later.
+    links : sequence of Link
+        Over all of which ranks must agree, and buffers and parameters are copied, in this order.
+
+    Raises
+    ------
+    InputError
+        On all ranks: when a model cannot be averaged, an optimizer is not its model's, or ranks differ in the shapes or
+        types of their trainable parameters.
+    """
+    problem, flat = "", None
+    try:
+        flat = Flat(model)
+        if optimizer is not None:
+            flat.check_optimizer(optimizer)
+    except InputError as error:
+        problem = str(error)
+    named = [(each, p) for each, p in model.named_parameters() if p.requires_grad]
+    mine = [f"{each} {tuple(p.shape)} of {str(p.dtype).removeprefix('torch.')}" for each, p in named]
+    for link in links:
+        problem = link.agree(problem)
+        # Who has a problem stays until all others know.
+        kinds = [json.loads(words) for words in link.exchange(json.dumps(mine))]
+        odd = next((rank for rank, each in enumerate(kinds) if each != kinds[0]), None)
+        if odd is not None and not problem:
+            theirs, first = kinds[odd], kinds[0]
+            at = next((at for at, (a, b) in enumerate(zip(theirs, first, strict=False)) if a != b), None)
+            pair = (f"{len(theirs)} tensors", str(len(first))) if at is None else (theirs[at], first[at])
+            problem = (
+                f"ranks have different trainable parameters: rank {link.everywhere(odd)} has {pair[0]}, "
+                f"rank {link.everywhere(0)} has {pair[1]}; build the same model on every rank"
+            )
+    if problem or flat is None:
+        raise InputError(f"{name}: {problem}")
+    everything = [*(p.detach() for p in model.parameters()), *(b for b in model.buffers() if b.numel())]
+    for link in links:
+        link.copy_first(everything)
+    return flat
 
 
 def members(world_size: int, inner: int) -> tuple[list[list[int]], list[list[int]]]:

@@ -15,8 +15,9 @@ import torch
 import torch.distributed as dist
 
 from densing.core import InputError
-from densing.efficiency.parallel.data_parallel.flat import Flat, floating_buffers
-from densing.efficiency.parallel.data_parallel.link import Link, Waiting
+from densing.efficiency.parallel.data_parallel.flat import floating_buffers
+from densing.efficiency.parallel.data_parallel.link import Link, Waiting, start_alike
+from densing.efficiency.parallel.data_parallel.state import check_label, label
 from densing.efficiency.parallel.distributed import Handle
 
 
@@ -69,17 +70,13 @@ class Rounds(ABC):
         if inner_group is not None and group is None:
             raise InputError("inner_group also needs group, this rank's peers in the other inner groups")
         self.model, self.optimizer = model, optimizer
-        self.flat = Flat(model)
-        self.flat.check_optimizer(optimizer)
         self.inner = None if inner_group is None else Link(inner_group, waiting)
         self.link = Link(group, waiting, within=self.inner) if link is None else link
         self.round = self.count = 0
         self.seconds: list[float] = []
-        self._spoilt = ""
-        everything = [*(p.detach() for p in model.parameters()), *(b for b in model.buffers() if b.numel())]
-        for link in (self.inner, self.link):
-            if link is not None:
-                link.copy_first(everything)
+        self._spoilt, self._inner_agrees = "", False
+        links = [each for each in (self.inner, self.link) if each is not None]
+        self.flat = start_alike(type(self).__name__, model, optimizer, links)
         # One element more: whether the rank takes a step.
         self._gradients = self.flat.zeros(1) if self.inner is not None and self.inner.size > 1 else None
 
@@ -98,12 +95,25 @@ class Rounds(ABC):
             self.flat.read_gradients(self._gradients)
             self._inner_mean(self._gradients, steps=True)
             self.flat.write_gradients(self._gradients)
+            self._inner_agrees = True
         loss = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
         self.advance()
         return loss
 
     def advance(self) -> None:
-        """Count a step that the caller has taken (with a gradient scaler, say)."""
+        """Count a step that the caller has taken (with a gradient scaler, say).
+
+        Raises
+        ------
+        InputError
+            With an inner group, whose gradients only :meth:`step` averages.
+        """
+        if self._gradients is not None and not self._inner_agrees:
+            raise InputError(
+                f"{type(self).__name__}: advance() averages no gradients inside the inner_group; take steps with "
+                "step(), or leave inner_group out"
+            )
+        self._inner_agrees = False
         self.count += 1
         if self.count == self.tau:
             self._announce(ends=True)
@@ -145,7 +155,8 @@ class Rounds(ABC):
 
         Tensors are the living ones, as in a state of torch: save or copy them before the next step.
         """
-        return {"tau": self.tau, "round": self.round, "count": self.count, "seconds": list(self.seconds)}
+        counts = {"tau": self.tau, "round": self.round, "count": self.count, "seconds": list(self.seconds)}
+        return {**label(self, self.link), **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken, in mid-round too; load model and optimizer as well.
@@ -153,8 +164,9 @@ class Rounds(ABC):
         Raises
         ------
         InputError
-            When the state is another method's, or of another tau or model.
+            When the state is another method's or rank's (on all ranks), or of another tau or model.
         """
+        check_label(self, self.link, state)
         if state.get("tau") != self.tau:
             raise InputError(f"the state was saved with tau={state.get('tau')!r}, but this run has tau={self.tau}")
         self.round, self.count = int(state["round"]), int(state["count"])

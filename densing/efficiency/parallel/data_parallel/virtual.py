@@ -107,6 +107,10 @@ class VirtualLink(Link):
             return combine([data])
         return self._gather(data).made(combine)
 
+    def exchange(self, words: str) -> list[str]:
+        """Return the words of this rank alone: an error of one virtual rank ends all of them."""
+        return [words]
+
     def gather(self, data: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's row of bytes, in the order of the ranks."""
         return [data] if self.size == 1 else self._gather(data).rows

@@ -29,6 +29,11 @@ def error_file(out: Path, rank: int) -> Path:
     return out / "ranks" / f"rank{rank:05d}.error"
 
 
+def spare_file(out: Path, rank: int) -> Path:
+    """Return the file whose space a rank keeps for its reason, for a disk that is full when it fails."""
+    return out / "ranks" / f"rank{rank:05d}.spare"
+
+
 def pid_file(out: Path, rank: int) -> Path:
     """Return the file that says which process a rank is."""
     return out / "ranks" / f"rank{rank:05d}.pid"

@@ -7,6 +7,7 @@ the agent: torchrun, tied to the process that started it.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ from msgspec.structs import replace
 from densing.core import DensingError, InputError, UnavailableError, install_command, processes
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.network import INTERFACE, Net, Rate, parse_rates, slowest
-from densing.efficiency.parallel.distributed.rank import AGENT, STORE
+from densing.efficiency.parallel.distributed.rank import AGENT, SPARE_BYTES, STORE
 from densing.efficiency.parallel.distributed.results import Run, RunLink, gather
 from densing.efficiency.parallel.distributed.spec import RunSpec, first_difference, identity
 from densing.efficiency.simulation import parse_delay
@@ -228,7 +229,7 @@ def _run_ranks(spec: RunSpec, net: Net | None, module: str, server: bool, on_ste
                 own = {**ranks, AGENT: str(os.getpid()), STORE: str(out / "ranks" / "store")}
             with folder.agent_log(out, number).open("ab") as log:
                 agents.append(processes.start(command, stdout=log, env=environment | own))
-        supervisor = Supervisor(out, spec.nproc, agents, server=server)
+        supervisor = Supervisor(out, spec.nproc, agents, server=server, halt_s=spec.timeout_s)
         succeeded = supervisor.wait(on_step)
     finally:
         processes.stop(agents)
@@ -264,6 +265,8 @@ class Supervisor:
         torchrun: one for all ranks, or one per rank.
     server : bool
         They are the ranks themselves, and only the first must come to its end.
+    halt_s : float
+        How long an agent or a rank may be stopped (SIGSTOP) before the run is given up.
 
     Attributes
     ----------
@@ -273,17 +276,27 @@ class Supervisor:
         Process of each rank that has come.
     dead : list of int
         Ranks that have gone without a record, in the order in which that was seen.
+    halted : str
+        What was stopped for too long; empty while nothing was.
     """
 
     def __init__(
-        self, out: Path, nproc: int, agents: Sequence[subprocess.Popen[bytes]], *, server: bool = False
+        self,
+        out: Path,
+        nproc: int,
+        agents: Sequence[subprocess.Popen[bytes]],
+        *,
+        server: bool = False,
+        halt_s: float = math.inf,
     ) -> None:
-        self.out, self.nproc, self.server = out, nproc, server
+        self.out, self.nproc, self.server, self.halt_s = out, nproc, server, halt_s
+        self.halted = ""
         self.codes: list[int | None] = [None] * len(agents)
         self.pids: dict[int, int] = {}
         self.dead: list[int] = []
         self._agents = agents
         self._started: dict[int, str] = {}
+        self._stopped_at: dict[str, float] = {}
 
     def wait(self, on_step: Callable[[int], None] = lambda step: None) -> bool:
         """Return True once all agents have ended well, or False soon after something has gone wrong.
@@ -297,6 +310,9 @@ class Supervisor:
             on_step(folder.read_progress(self.out))
             if all(code == 0 for code in self.codes):
                 return True
+            if self.halted:
+                # A stopped torchrun is all that is left of a run whose ranks are done.
+                return all(folder.record_file(self.out, rank).exists() for rank in range(self.nproc))
             if self.server and self.codes[0] == 0:
                 ended_at = ended_at or time.monotonic()
                 if None not in self.codes or time.monotonic() - ended_at > _LEAVE_S:
@@ -330,6 +346,15 @@ class Supervisor:
                 # In this order: a rank that is done leaves its record before it goes.
                 if ended and not folder.record_file(self.out, rank).exists():
                     self.dead.append(rank)
+        # A server goes on without a worker that stands still.
+        needed = {f"rank {rank}": process for rank, process in self.pids.items() if not (self.server and rank)}
+        if not self.server:
+            needed |= {f"torchrun, process {agent.pid},": agent.pid for agent in self._agents}
+        for name, process in needed.items():
+            if not processes.stopped(process):
+                self._stopped_at.pop(name, None)
+            elif time.monotonic() - self._stopped_at.setdefault(name, time.monotonic()) > self.halt_s:
+                self.halted = self.halted or name
 
     def diagnose(self) -> DensingError:
         """Return the error to raise, once every process of the run has ended.
@@ -343,7 +368,8 @@ class Supervisor:
         for error in errors.values():
             if error["fault"] == "input":
                 return InputError(str(error["message"]))
-        cause = next(self._causes(errors), "torchrun ended without a message")
+        halted = f"{self.halted} was stopped (SIGSTOP), and did not go on for {self.halt_s:g} s" if self.halted else ""
+        cause = halted or next(self._causes(errors), "torchrun ended without a message")
         step = folder.newest_checkpoint(self.out, 1 if self.server else self.nproc)
         if step >= 0:
             remedy = f"The same command with --resume continues from step {step}"
@@ -369,6 +395,9 @@ class Supervisor:
             if error["fault"] == "lost":
                 # Why they died, where they could say it.
                 yield "; ".join([f"{error['message']}{self._log(rank)}", *self._spoken(errors, "own", "failed")])
+        free = shutil.disk_usage(self.out).free
+        if free < (1 + self.nproc) * SPARE_BYTES and any(reported.get(rank, 1) == 1 for rank in silent):
+            yield f"{self.out}: no space left on this disk ({free:,} bytes free), not even for the ranks' reasons"
         # torchrun ends the others by SIGTERM, and reports that no differently.
         yield from (deaths[rank] for rank, code in reported.items() if code != -signal.SIGTERM)
         yield from self._spoken(errors, "own", "failed")

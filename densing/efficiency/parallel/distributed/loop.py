@@ -235,12 +235,15 @@ class Checkpoints:
         """
         spec, world_size = identity(self.env.spec), self.env.world_size
         checkpoint = {"spec": spec, "world_size": world_size, "step": step, "state": state}
-        with replacing(self._file(step)) as temporary:
+        # Into a file of Python's: torch's own writer does not say why it could not write.
+        with replacing(self._file(step)) as temporary, temporary.open("wb") as stream:
             try:
-                torch.save(checkpoint, temporary)
+                torch.save(checkpoint, stream)
             except RuntimeError as error:
-                # torch reports a full disk as an error of its own file writer.
-                raise InputError(f"{temporary.parent}: cannot write a checkpoint ({error}); check space") from error
+                # On its way out it fails again, for want of what could not be written.
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
         # Own files before the newest complete step are not needed; a later step is never complete before it.
         newest = self.newest()
         for older in (step for step in folder.checkpoint_steps(self.out) if step < newest):

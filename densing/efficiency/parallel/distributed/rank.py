@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import os
 import re
@@ -12,7 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from densing.core import DensingError, processes
+from densing.core import DensingError, InputError, processes
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.network import parse_rates
 from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord, RunSpec
@@ -28,6 +29,9 @@ workers. None waits for the others at the end."""
 # How gloo, NCCL and the store speak when a peer is gone: the fault of another rank, not of this one.
 _OF_PEERS = re.compile(r"(?i)gloo|nccl|connection|timed? ?out|broken pipe|\bpeer|tcpstore|socket")
 _PLACE = re.compile(r"^\[\S+\.(?:cc|cpp|h):\d+\] ")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SPARE_BYTES = 1 << 16
+"""That a rank keeps on the disk, to be able to say why it failed when that is full."""
 _TIMEOUT = re.compile(r"(?i)timed? ?out")
 
 
@@ -55,8 +59,9 @@ def run_rank(spec_file: str, find: Callable[[RunSpec], Part]) -> None:
     os.dup2(log, 2)
     os.close(log)
     faulthandler.enable()
-    folder.pid_file(out, rank).write_text(f"{os.getpid()} {processes.started_at(os.getpid())}")
     try:
+        folder.pid_file(out, rank).write_text(f"{os.getpid()} {processes.started_at(os.getpid())}")
+        folder.spare_file(out, rank).write_bytes(bytes(SPARE_BYTES))
         spec = RunSpec.from_dict(folder.read_json(Path(spec_file)))
         if spec.device == "cpu":
             # A core of its own, and one thread on it.
@@ -98,6 +103,7 @@ def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:
         comm.emulate(rates)
     record = part(env)
     folder.write_json(folder.record_file(Path(env.spec.out), env.rank), record.to_dict())
+    folder.spare_file(Path(env.spec.out), env.rank).unlink(missing_ok=True)
     comm.emulate(None)
     # Who leaves first closes connections; nobody may still need them.
     if not store:
@@ -106,8 +112,8 @@ def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:
 
 
 def _leave_reason(out: Path, rank: int, error: BaseException) -> None:
-    traceback.print_exception(error)
-    sys.stderr.flush()
+    if isinstance(error, OSError) and error.errno in _FULL:
+        error = InputError(f"{error.filename or out}: cannot write ({error.strerror}); check free space")
     lines = [line for line in _PLACE.sub("", str(error)).strip().splitlines() if line.strip()]
     name = type(error).__name__
     reason = {
@@ -116,8 +122,13 @@ def _leave_reason(out: Path, rank: int, error: BaseException) -> None:
         "message": str(error) if isinstance(error, DensingError) else ": ".join([name, *lines[:1]])[:300],
         "fault": _fault(error),
     }
-    with suppress(DensingError):
+    # Before the traceback, for which a full disk has no room.
+    with suppress(DensingError, OSError):
+        folder.spare_file(out, rank).unlink(missing_ok=True)
         folder.write_json(folder.error_file(out, rank), reason)
+    with suppress(OSError):
+        traceback.print_exception(error)
+        sys.stderr.flush()
 
 
 def _fault(error: BaseException) -> str:

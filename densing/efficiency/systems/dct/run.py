@@ -24,16 +24,20 @@ from densing.efficiency.parallel import (
     FINE,
     Codec,
     Dense,
-    Flat,
     Link,
     Packet,
     Reader,
     Threshold,
     TopK,
     Waiting,
+    check_label,
+    codec_states,
     floating_buffers,
+    label,
+    load_codecs,
     pack,
     sizes,
+    start_alike,
 )
 
 
@@ -59,7 +63,8 @@ class Compressed:
     Attributes
     ----------
     residual : Tensor
-        What this rank kept back, for the next step; with the mean the second vector as long as all parameters.
+        What this rank kept back, for the next step; with a scratch for the mean the second vector as long as all
+        parameters.
     """
 
     def __init__(
@@ -73,45 +78,84 @@ class Compressed:
         link: Link | None = None,
     ) -> None:
         self.model, self.optimizer = model, optimizer
-        self.flat = Flat(model)
-        self.flat.check_optimizer(optimizer)
         self.link = Link(group, waiting) if link is None else link
-        everything = [*(p.detach() for p in model.parameters()), *(b for b in model.buffers() if b.numel())]
-        self.link.copy_first(everything)
-        self._mean, self.residual = self.flat.zeros(), self.flat.zeros()
+        self.flat = start_alike(type(self).__name__, model, optimizer, [self.link])
+        self._scratch, self.residual = self.flat.zeros(), self.flat.zeros()
         shapes = self.flat.tensors(self.residual)
         self.codecs = [Dense() if part.numel() < sizes.DENSE_BELOW else codec() for part in shapes]
         self.steps, self.sent = 0, 0
         self._exchanged = False
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Run the backward pass and exchange gradients: for what needs the mean before the step, such as clipping."""
-        loss.backward()
-        self.exchange()
+    def backward(self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None = None) -> None:
+        """Run the backward pass and exchange gradients: for what needs the mean before the step, such as clipping.
 
-    def step(self) -> None:
+        Parameters
+        ----------
+        loss : Tensor
+            Scaled, where there is a scaler; the mean that is left is not.
+        scaler : GradScaler, optional
+            See :meth:`step`.
+        """
+        loss.backward()
+        self.exchange(scaler)
+
+    def step(self, scaler: torch.amp.GradScaler | None = None) -> None:
         """Exchange gradients, unless :meth:`backward` has, and take a step of the optimizer.
+
+        Parameters
+        ----------
+        scaler : GradScaler, optional
+            Of a loss in half precision; call its ``update`` afterwards, as ever. Where any rank's gradient overflows
+            the step is skipped on all of them, residuals stay as they are, and all scales fall alike.
 
         Raises
         ------
         InputError
-            On all ranks, where any has a gradient that is inf or NaN.
+            On all ranks, where any has a gradient that is inf or NaN, without a scaler; residuals stay as they are.
         """
         if not self._exchanged:
-            self.exchange()
+            self.exchange(scaler)
         self._exchanged = False
-        self.optimizer.step()
+        if scaler is None:
+            self.optimizer.step()
+        else:
+            scaler.step(self.optimizer)
 
-    def exchange(self) -> None:
-        """Replace the gradients by the mean of what all ranks sent."""
+    def exchange(self, scaler: torch.amp.GradScaler | None = None) -> None:
+        """Replace the gradients by the mean of what all ranks sent; where any is not finite, change nothing on any."""
         self.flat.check()
-        self.flat.read_gradients(self._mean)
-        self.residual.add_(self._mean)
+        scaled = scaler is not None and scaler.is_enabled()
+        if scaler is not None and scaled:
+            try:
+                # Residuals are of gradients without a scale, which changes from step to step.
+                scaler.unscale_(self.optimizer)
+            except RuntimeError as error:
+                if "already been called" not in str(error):
+                    raise
+        self.flat.read_gradients(self._scratch)
+        self._scratch.add_(self.residual)
+        before = codec_states(self.codecs)
         data = self._encode()
-        self.sent += data.numel()
-        self.flat.write_gradients(self.link.gathered(data, self._decode))
-        self.steps += 1
+        mean = self.link.gathered(data, self._decode)
         self._exchanged = True
+        if not mean.is_floating_point():
+            load_codecs(self.codecs, before)
+            if scaler is None or not scaled:
+                self._exchanged = False
+                raise InputError(
+                    f"step {self.steps}: a rank's gradient of {self.flat.tensor_name(int(mean))} holds inf or NaN; "
+                    "lower the learning rate (or clip the loss), and go on from a checkpoint; of a scaled loss give "
+                    "step() the scaler, which skips the step"
+                )
+            # What a scaler has found is this rank's alone; all ranks must skip the step, or none.
+            for found in scaler._found_inf_per_device(self.optimizer).values():
+                found.fill_(1.0)
+            return
+        self.flat.write_gradients(mean)
+        # What is left of the sum is the new residual, and where the mean was is free.
+        self._scratch, self.residual = self.residual, self._scratch
+        self.sent += data.numel()
+        self.steps += 1
 
     def finish(self) -> None:
         """Average the buffers; parameters are equal after every step."""
@@ -125,8 +169,8 @@ class Compressed:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was kept back, and what the codecs remember; every rank has its own."""
-        codecs = [codec.state_dict() for codec in self.codecs]
-        return {"residual": self.residual, "codecs": codecs, "steps": self.steps, "sent": self.sent}
+        own = {"residual": self.residual, "steps": self.steps, "sent": self.sent}
+        return {**label(self, self.link), **own, "codecs": codec_states(self.codecs)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken, in mid-period too; load model and optimizer as well.
@@ -134,8 +178,9 @@ class Compressed:
         Raises
         ------
         InputError
-            When the state is of another model.
+            When the state is another method's or rank's (on all ranks), or of another model.
         """
+        check_label(self, self.link, state)
         stored = state.get("residual")
         if not isinstance(stored, torch.Tensor) or stored.shape != self.residual.shape:
             raise InputError(
@@ -143,34 +188,31 @@ class Compressed:
                 "or method"
             )
         self.residual.copy_(stored)
-        for codec, own in zip(self.codecs, state["codecs"], strict=True):
-            codec.load_state_dict(own)
+        load_codecs(self.codecs, state.get("codecs", {}))
         self.steps, self.sent = int(state["steps"]), int(state["sent"])
 
     def _encode(self) -> torch.Tensor:
-        """Return this rank's packets, taken out of the residual: which gradient is not finite, if any, then all."""
-        parts, bad = self.flat.tensors(self.residual), self.flat.first_not_finite(self.residual)
+        """Return this rank's packets, taken out of the scratch: which gradient is not finite, if any, then all."""
+        parts, bad = self.flat.tensors(self._scratch), self.flat.first_not_finite(self._scratch)
         mark = Packet((torch.tensor([bad], dtype=torch.int32, device=self.flat.device),))
         # A rank that cannot go on still takes part: all others learn of it from its mark.
         packets = [codec.take(part) for codec, part in zip(self.codecs, parts, strict=True)] if bad == FINE else []
         return pack([mark, *packets])
 
     def _decode(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the mean of what all ranks sent, added up in their order."""
-        parts = self.flat.tensors(self._mean.zero_())
-        for row in rows:
-            reader = Reader(row.cpu())
-            self._refuse(int(reader.take(1, torch.int32)))
+        """Return the mean of what all ranks sent, added up in their order, in place of the old residual.
+
+        Where a rank's gradient is not finite the tensor's number, int32, is all there is, and nothing is overwritten.
+        """
+        readers = [Reader(row.cpu()) for row in rows]
+        bad = next((mark for mark in (reader.take(1, torch.int32) for reader in readers) if int(mark) != FINE), None)
+        if bad is not None:
+            return bad
+        parts = self.flat.tensors(self.residual.zero_())
+        for reader in readers:
             for codec, part in zip(self.codecs, parts, strict=True):
                 part.add_(codec.decode(reader, part))
-        return self._mean.div_(len(rows))
-
-    def _refuse(self, bad: int) -> None:
-        if bad != FINE:
-            raise InputError(
-                f"step {self.steps}: a rank's gradient of {self.flat.tensor_name(bad)} holds inf or NaN; lower the "
-                "learning rate (or clip the loss), and go on from a checkpoint"
-            )
+        return self.residual.div_(len(rows))
 
 
 class DCT(Compressed):

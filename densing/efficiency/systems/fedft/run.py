@@ -35,6 +35,8 @@ from densing.efficiency.parallel import (
     Rule,
     TopK,
     Waiting,
+    codec_states,
+    load_codecs,
     number,
     pack,
     sizes,
@@ -163,15 +165,14 @@ class Federated(Rounds):
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, the server's weights, and what codecs remember."""
-        codecs = [codec.state_dict() for codec in self.codecs]
-        return {**super().state_dict(), "anchor": self.anchor, "codecs": codecs, "sent": self.sent}
+        own = {"anchor": self.anchor, "codecs": codec_states(self.codecs), "sent": self.sent}
+        return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken."""
         super().load_state_dict(state)
         self._restore(state, "anchor", self.anchor)
-        for codec, own in zip(self.codecs, state["codecs"], strict=True):
-            codec.load_state_dict(own)
+        load_codecs(self.codecs, state.get("codecs", {}))
         self.sent = int(state["sent"])
 
     def _drawn(self, rank: int) -> int:

@@ -10,9 +10,24 @@ From the mean, or a fitted combination, of the partitions' own solutions, each u
 
 where F is the mean loss of all items and f_k that of the main machine's.
 
+Where f_k bends less than F the step overshoots, and updates run away. The guard accepts :math:`w` only where the
+surrogate, moved to :math:`F(w_t)` at :math:`w_t`, is no lower than the objective over all items at :math:`w`:
+
+.. math::
+
+   F(w) \\le F(w_t) + \\langle \\nabla F(w_t), w - w_t\\rangle + D_{f_k}(w, w_t) + \\tfrac{\\alpha}{2} |w - w_t|^2
+
+with D the Bregman distance; else alpha grows tenfold. What is accepted lowers the objective, because the surrogate is
+at most its value at :math:`w_t`; and an alpha from the largest :math:`|\\nabla^2 F - \\nabla^2 f_k|` on always is (at
+most a quarter of the longest item's squared norm), so that this ends.
+
 Source: Lu, Curtin, Raff, Ferraro and Holt, "High-Dimensional Distributed Sparse Classification with Scalable
 Communication-Efficient Global Updates", KDD 2024 (arXiv 2407.06346), and ``FutureComputing4AI/ProxCSL``
-(``src/csl_solvers_impl.hpp``, ``src/mpi/mpi_pcsl_impl.hpp``) for the rule of alpha and the combination.
+(``src/csl_solvers_impl.hpp``, ``src/mpi/mpi_pcsl_impl.hpp``) for the rule of alpha and the combination; for the guard
+Lu, Freund and Nesterov, "Relatively Smooth Convex Optimization by First-Order Methods, and Applications", SIAM J.
+Optim. 28 (2018), arXiv 1610.05708 (recalled, not compared with the paper), and Shamir, Srebro and Zhang,
+"Communication-Efficient Distributed Optimization using an Approximate Newton-type Method", ICML 2014, arXiv 1312.7853,
+for surrogates of one machine's loss.
 """
 
 from __future__ import annotations
@@ -36,7 +51,9 @@ GUARDED: Literal["guarded"] = "guarded"
 
 MANY, NOTHING = 1000, 1e-10
 """Fewest weights for which the rule for alpha applies, and the size below which a weight counts as zero."""
-FIRST, FACTOR, TRIALS, PASSES, LARGEST = 1e-4, 10.0, 6, 5, 1e2
+FIRST, FACTOR, TRIALS, PASSES = 1e-4, 10.0, 6, 5
+RAISES = 15
+"""How often the guard raises alpha in one update at most: from 1e-4 to beyond what any scaled features need."""
 STEPS = 20
 FOLDS, RIDGES = 5, np.logspace(-4, 4, 10)
 """Cross-validation folds of the combination, and the penalties to choose from."""
@@ -52,6 +69,10 @@ class Trained(NamedTuple):
         Objective over all items, at the start and after each update.
     alphas : tuple of float
         Of each update.
+    violation : float
+        Of the weights, over all items: the largest entry of the smallest subgradient, as a share of the largest
+        penalty. Without an intercept the objective is above its minimum by at most twice this share of it
+        (:func:`train_csl`).
     steps : int
         Newton steps of the updates, in all.
     bytes : int
@@ -61,6 +82,7 @@ class Trained(NamedTuple):
     weights: Array
     history: tuple[float, ...]
     alphas: tuple[float, ...]
+    violation: float
     steps: int
     bytes: int
 
@@ -73,6 +95,7 @@ def train_csl(
     alpha: Alpha = ADAPTIVE,
     start: Start | Array = "naive",
     tol: float = 1e-4,
+    until: float = 0.0,
 ) -> Trained:
     """Train over partitions, wherever they are.
 
@@ -82,17 +105,22 @@ def train_csl(
     penalty : array of shape (d,)
         Of each weight; 0 for an intercept.
     updates : int
-        0 leaves the start as it is.
+        At most; 0 leaves the start as it is.
     alpha : float, "adaptive" or "guarded"
         Strength of the proximal term; 0 is CSL as it was before this paper. Adaptive: the authors' rule
-        (:func:`adapted`). Guarded (ours): as adaptive, and an update after which the objective over all items is
-        higher is done again with ten times the strength, at the price of a round each.
+        (:func:`adapted`). Guarded: from the authors' rule on tenfold until the surrogate bounds the objective (see the
+        module), at the price of a round each; the next update begins with the strength that was needed, or with a tenth
+        of one that was not raised.
     start : {"naive", "owa", "zeros"} or array of shape (d,)
         Plain mean or fitted combination of the partitions' own solutions; zeros need none. The authors' example starts
         from the combination; where the main machine's own solution knows its items by heart, the weights come out too
         large.
     tol : float
         Of the partitions' own solutions and of each update (:func:`minimise`).
+    until : float
+        A violation of optimality over all items from which on no further update is made. With penalty lambda of all
+        weights a violation v leaves at most ``v lambda |w - w*|_1`` to gain, by convexity; as ``lambda |w|_1`` and
+        ``lambda |w*|_1`` are below the objective, that is at most 2 v of it.
     """
     weights = np.zeros(holders.width)
     if not isinstance(start, str):
@@ -102,31 +130,46 @@ def train_csl(
         weights = combine(holders.main, np.array(solutions)) if start == "owa" else mean
     moved = holders.bytes
     loss, gradient = holders.gradient(weights)
+    pooled = Problem(holders.main, penalty, None, 0.0, None, None)
+    violation = float(pooled.violations(weights, gradient).max(initial=0.0))
     history, alphas, steps = [loss + float(penalty @ np.abs(weights))], [], 0
+    strength: float | None = None
     for _ in range(updates):
+        if violation <= until:
+            break
         own_loss, own_gradient = holders.main.gradient(weights)
         tilt = gradient - own_gradient
-        # No loss is below 0: a surrogate that promises one no longer stands for it, and is followed no further.
-        floor = float(tilt @ weights) + own_loss - loss
-        strength = adapted(holders.main, penalty, weights, tilt) if isinstance(alpha, str) else float(alpha)
-        while True:
+        # The surrogate's value less this is what it says of the objective over all items.
+        shift = float(tilt @ weights) + own_loss - loss
+        if not isinstance(alpha, str):
+            strength = float(alpha)
+        elif alpha == ADAPTIVE or strength is None:
+            strength = adapted(holders.main, penalty, weights, tilt)
+        tried = strength
+        for _ in range(RAISES):
+            # No loss is below 0: a surrogate that promises one no longer stands for it, and is followed no further.
             solution = minimise(
-                holders.main, penalty, start=weights, tilt=tilt, alpha=strength, anchor=weights, tol=tol, steps=STEPS,
-                floor=floor,
+                holders.main, penalty, start=weights, tilt=tilt, alpha=tried, anchor=weights, tol=tol, steps=STEPS,
+                floor=shift,
             )  # fmt: skip
             steps, before = steps + solution.steps, holders.bytes
-            loss, gradient = holders.gradient(solution.weights)
+            loss, slope = holders.gradient(solution.weights)
             value = loss + float(penalty @ np.abs(solution.weights))
-            if alpha != GUARDED or value <= history[-1] or strength >= LARGEST:
+            # To what doubles can show.
+            if alpha != GUARDED or value <= solution.objective - shift + 1e-12 * abs(value):
                 break
-            strength = max(FACTOR * strength, FIRST)
+            tried = max(FACTOR * tried, FIRST)
+        else:
+            break
         # The gradient after the last update is asked for to know the objective. Unless that is what a guard needs, it
         # is not part of the method, and does not count.
-        moved = holders.bytes if alpha == GUARDED else before
-        weights = solution.weights
+        moved = holders.bytes if alpha == GUARDED or until else before
+        weights, gradient = solution.weights, slope
+        violation = float(pooled.violations(weights, gradient).max(initial=0.0))
         history.append(value)
-        alphas.append(strength)
-    return Trained(weights, tuple(history), tuple(alphas), steps, moved)
+        alphas.append(tried)
+        strength = tried if tried > strength else tried / FACTOR if tried > FIRST else 0.0
+    return Trained(weights, tuple(history), tuple(alphas), violation, steps, moved)
 
 
 def adapted(part: Part, penalty: Array, weights: Array, tilt: Array) -> float:

@@ -11,15 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from densing.efficiency.simulation import Delay
 from densing.efficiency.systems.claims import PHYSICS, Answer, Claim, Evidence, Grade, Physics
-from densing.efficiency.systems.stragglers.plan import Costs, completion, serve
+from densing.efficiency.systems.stragglers.plan import Costs, completion, exact_mean, serve
 from densing.efficiency.systems.stragglers.schemes import Scheme, backup, gradient_code, lagrange, uncoded
-
-Floats = NDArray[np.float64]
 
 WORKERS, A, MU = 20, 0.01, 10.0
 SETUP = "20 workers, 20 partitions, a task takes .01 s + Exp(10), messages take no time"
@@ -46,33 +41,6 @@ CELLS: tuple[tuple[int, str], ...] = ((2, "task"), (4, "task"), (10, "task"), (4
 """Computations per worker, and how long a worker keeps its delay."""
 
 
-def shortest(scheme: Scheme, times: Floats) -> Floats:
-    """Return when a step is complete if nothing but tasks takes time.
-
-    Parameters
-    ----------
-    scheme : Scheme
-    times : float64 (draws, workers, tasks)
-        Of each task, seconds.
-
-    Returns
-    -------
-    float64 (draws,)
-
-    Examples
-    --------
-    >>> shortest(uncoded(2, 2), np.array([[[1.0, 1.0], [3.0, 1.0]]])).tolist()
-    [2.0]
-    """
-    done = np.cumsum(times, axis=2)
-    came = np.stack([done[:, worker, after - 1] for worker, after in scheme.messages], axis=1)
-    groups = [
-        np.min([np.partition(came[:, way.of], way.need - 1, axis=1)[:, way.need - 1] for way in ways], axis=0)
-        for ways in scheme.enough
-    ]
-    return np.max(groups, axis=0)
-
-
 class Completion(NamedTuple):
     """Of one rule under one kind of delays.
 
@@ -88,7 +56,7 @@ class Completion(NamedTuple):
     messages: float
 
 
-STEPS, DRAWS, BLOCK = 100, 200_000, 10_000
+STEPS, DRAWS = 100, 200_000
 
 
 @cache
@@ -98,23 +66,15 @@ def completes(kind: str, r: int, lasts: str, physics: Physics = PHYSICS) -> Comp
     delay = Delay("shifted-exp", a=A, mu=MU, lasts=lasts)
     plan = serve(scheme, Costs((0.0,) * WORKERS), delay, warmup=0, steps=STEPS)
     simulated, messages = completion(plan, physics.simulate(plan.graph))
-    tasks = len(scheme.tasks[0])
-    same = np.array(
-        [np.stack([delay.draw(WORKERS, step, task) for task in range(tasks)], axis=1) for step in range(STEPS)]
-    )
-    known = float(shortest(scheme, same).mean())
-    return Completion(_expected(kind, r, lasts) + simulated - known, messages)
+    assert plan.control is not None
+    return Completion(_exactly(kind, r, lasts) + simulated - float(plan.control.seconds.mean()), messages)
 
 
 @cache
-def _expected(kind: str, r: int, lasts: str) -> float:
+def _exactly(kind: str, r: int, lasts: str) -> float:
     """Mean completion of many draws in arrays, which no law of the simulator touches."""
-    scheme, rng, total = SCHEMES[kind](r), np.random.default_rng(0), 0.0
-    tasks = len(scheme.tasks[0])
-    for _ in range(DRAWS // BLOCK):
-        times = A + rng.exponential(1 / MU, (BLOCK, WORKERS, tasks if lasts == "task" else 1))
-        total += float(shortest(scheme, np.broadcast_to(times, (BLOCK, WORKERS, tasks))).sum())
-    return total / DRAWS
+    delay = Delay("shifted-exp", a=A, mu=MU, lasts=lasts)
+    return exact_mean(SCHEMES[kind](r), (0.0,) * WORKERS, delay, (1, WORKERS, 1), DRAWS)[0]
 
 
 def closed_form(kind: str, r: int, lasts: str) -> float | None:

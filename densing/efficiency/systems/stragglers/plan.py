@@ -6,12 +6,77 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from densing.efficiency.simulation import Delay, Graph, Simulation
-from densing.efficiency.systems.plan import Plan
+from densing.efficiency.systems.plan import Control, Plan
 from densing.efficiency.systems.stragglers.schemes import Scheme
 from densing.efficiency.timeline import Comm, Kind
 
+Floats = NDArray[np.float64]
+
 UPDATE, MESSAGE = "update", "send gradients"
+_BLOCK = 5_000
+
+
+def shortest(scheme: Scheme, times: Floats) -> Floats:
+    """Return when a step is complete if nothing but tasks takes time.
+
+    Parameters
+    ----------
+    scheme : Scheme
+    times : float64 (draws, workers, tasks)
+        Of each task, seconds.
+
+    Returns
+    -------
+    float64 (draws,)
+
+    Examples
+    --------
+    >>> from densing.efficiency.systems.stragglers.schemes import uncoded
+    >>> shortest(uncoded(2, 2), np.array([[[1.0, 1.0], [3.0, 1.0]]])).tolist()
+    [2.0]
+    """
+    done = np.cumsum(times, axis=2)
+    came = np.stack([done[:, worker, after - 1] for worker, after in scheme.messages], axis=1)
+    groups = [
+        np.min([np.partition(came[:, way.of], way.need - 1, axis=1)[:, way.need - 1] for way in ways], axis=0)
+        for ways in scheme.enough
+    ]
+    return np.max(groups, axis=0)
+
+
+def exact_mean(
+    scheme: Scheme, partition_s: Sequence[float], delay: Delay, devices: tuple[int, int, int], draws: int = 20_000
+) -> tuple[float, float]:
+    """Return the mean of :func:`shortest` over independent draws of a delay in arrays, and its standard error, seconds.
+
+    Parameters
+    ----------
+    scheme : Scheme
+    partition_s : sequence of float
+        By worker: what a partition takes without a delay.
+    delay : Delay
+        That lasts a task or a step.
+    devices : tuple of int
+        See :func:`serve`.
+    draws : int
+    """
+    rng, tasks = np.random.default_rng([delay.seed, draws]), max(map(len, scheme.tasks))
+    fresh, found = tasks if delay.lasts == "task" else 1, []
+    for begun in range(0, draws, _BLOCK):
+        drawn = delay.quantile(rng.random((min(_BLOCK, draws - begun), fresh, *devices)))
+        found.append(_done(scheme, partition_s, drawn.max(axis=(2, 4)), tasks))
+    seconds = np.concatenate(found)
+    return float(seconds.mean()), float(seconds.std(ddof=1) / np.sqrt(draws))
+
+
+def _done(scheme: Scheme, partition_s: Sequence[float], late: Floats, tasks: int) -> Floats:
+    """Return :func:`shortest` of delays of shape (draws, tasks or 1, workers) before each partition."""
+    times = np.asarray(partition_s) + np.broadcast_to(late, (len(late), tasks, len(partition_s)))
+    return shortest(scheme, times.transpose(0, 2, 1))
 
 
 class Costs(NamedTuple):
@@ -81,17 +146,18 @@ def serve(
     [1.0, 1.5]
     """
     graph, server = Graph(), scheme.workers
+    places = devices or (1, server, 1)
     ways = [
         (Comm("send_recv", "server", "server", 2, (worker, server), src=worker, dst=server),
          Comm("send_recv", "server", "server", 2, (worker, server), src=server, dst=worker))
         for worker in range(server)
     ]  # fmt: skip
     ready: list[tuple[int, ...]] = [()] * server
+    lateness: list[list[list[float]]] = []
     for step in range(warmup + steps):
         graph.step = step
         late = [
-            [] if delay is None else _latest(delay, devices or (1, server, 1), step, turn)
-            for turn in range(max(map(len, scheme.tasks)))
+            [] if delay is None else _latest(delay, places, step, turn) for turn in range(max(map(len, scheme.tasks)))
         ]
         work, sent = _work(graph, scheme, costs, late, ready, [up for up, _ in ways])
         suffices = [_join(graph, server, f"group {at}", group, sent) for at, group in enumerate(scheme.enough)]
@@ -105,8 +171,13 @@ def serve(
             ready[worker] = (graph.add("load weights", Kind.COMPUTE, (worker,), "compute", costs.load_s, after=[came]),)
         if not step:
             graph.room(len(graph) * (warmup + steps - 1))
+        lateness.append(late)
+    control = None
+    if delay is not None and delay.lasts != "run":
+        same = _done(scheme, costs.partition_s, np.array(lateness[warmup:]), len(lateness[0]))
+        control = Control(same, *exact_mean(scheme, costs.partition_s, delay, places))
     # A mean over ranks is one over workers.
-    return Plan(graph, server + 1, warmup, steps, dict(memory or {}), {server: 0})
+    return Plan(graph, server + 1, warmup, steps, dict(memory or {}), {server: 0}, control)
 
 
 def _latest(delay: Delay, devices: tuple[int, int, int], step: int, turn: int) -> list[float]:

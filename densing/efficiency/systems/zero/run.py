@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from densing.core import InputError
-from densing.efficiency.parallel import Flat, Link, Waiting, comm, number
+from densing.efficiency.parallel import Link, Waiting, check_label, comm, label, number, start_alike
 
 MIB = 2**20
 
@@ -60,8 +60,7 @@ class Sharded:
         if stage not in (1, 2):
             raise InputError(f"stage={stage!r}: must be 1 or 2")
         self.model, self.stage, self.link = model, stage, Link(group, waiting)
-        flat = Flat(model)
-        self.link.copy_first([*(p.detach() for p in model.parameters()), *(b for b in model.buffers() if b.numel())])
+        flat = start_alike(type(self).__name__, model, None, [self.link])
         limit = number("bucket_mb", bucket_mb, 0.0, strict=True) * MIB
         # Gradients come from the last parameter to the first.
         packed = _packed(reversed(flat.parameters), limit)
@@ -100,10 +99,11 @@ class Sharded:
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's parts (the optimizer's masters, float32); the optimizer has its own state for them."""
-        return {"shards": [bucket.shard.detach() for bucket in self.buckets]}
+        return {**label(self, self.link), "shards": [bucket.shard.detach() for bucket in self.buckets]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken, on as many ranks."""
+        check_label(self, self.link, state)
         for bucket, stored in zip(self.buckets, state["shards"], strict=True):
             bucket.shard.detach().copy_(stored)
 

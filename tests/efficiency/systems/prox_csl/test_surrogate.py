@@ -125,7 +125,23 @@ def test_without_the_proximal_term_updates_move_away() -> None:
     assert train_csl(Here(parts), penalty, updates=2).history == bare.history
     guarded = train_csl(Here(parts), penalty, alpha="guarded", updates=2)
     assert list(guarded.history) == sorted(guarded.history, reverse=True)
-    assert guarded.bytes > bare.bytes
+    assert guarded.bytes > bare.bytes and best < guarded.history[2]
+
+
+def test_a_guarded_update_is_bounded_by_its_surrogate_and_stops_where_it_is_told() -> None:
+    features, labels = made(800, 400)
+    penalty, parts = np.full(400, 0.01), split_rows(features, labels, 8)
+    best = minimise(Part(features, labels), penalty, tol=1e-8).objective
+    trained = train_csl(Here(parts), penalty, alpha="guarded", updates=200, until=0.05)
+    assert trained.violation <= 0.05 and len(trained.alphas) < 200
+    loss, gradient = Part(features, labels).gradient(trained.weights)
+    at_zero = np.maximum(np.abs(gradient) - penalty, 0)
+    steep = np.where(trained.weights == 0, at_zero, np.abs(gradient + np.sign(trained.weights) * penalty))
+    assert steep.max() / 0.01 == pytest.approx(trained.violation)
+    gap = trained.history[-1] - best
+    assert trained.history[-1] == pytest.approx(loss + 0.01 * np.abs(trained.weights).sum())
+    assert 0 <= gap <= 2 * 0.05 * trained.history[-1]
+    assert train_csl(Here(parts), penalty, alpha="guarded", start=trained.weights, until=0.05).alphas == ()
 
 
 def test_the_rule_of_alpha_acts_from_a_thousand_weights_on() -> None:
