@@ -11,6 +11,7 @@ TECHNIQUES = {
     "co2": lambda model, optimizer: training.CO2(model, optimizer, tau=8),
     "local-sgd": lambda model, optimizer: training.LocalSGD(model, optimizer, tau=8),
     "slowmo": lambda model, optimizer: training.SlowMo(model, optimizer, tau=8),
+    "diloco": lambda model, optimizer: training.DiLoCo(model, optimizer, tau=8),
     "dct": lambda model, optimizer: training.DCT(model, optimizer, eta=0.9, refresh=20),
     "topk": lambda model, optimizer: training.TopKGradients(model, optimizer, share=0.1),
     "powersgd": lambda model, optimizer: training.PowerSGD(model, optimizer, rank=2),
