@@ -27,7 +27,6 @@ Workers = Annotated[
 ]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="PyTorch threads per process.")]
 FirstSeed = Annotated[int, typer.Option("--seed", min=0, help="First seed, for initialisation and block order.")]
-Resamples = Annotated[int, typer.Option("--bootstrap", min=20, help="Bootstrap resamples of sizes and seeds.")]
 Device = Annotated[str, typer.Option("--device", help="A torch device: cpu, cuda, ...")]
 
 
@@ -233,7 +232,6 @@ def gain(
     watts: Annotated[
         float, typer.Option("--watts", help="Watts of a busy core, if no power is measured.", callback=o.finite)
     ] = 15.0,
-    bootstrap: Resamples = 1000,
     level: o.Level = 0.95,
     seed: o.Seed = 0,
     null: Annotated[
@@ -254,7 +252,7 @@ def gain(
     """
     from densing.tradeoff import ladder_gain, null_test, write_record
 
-    result = ladder_gain(folder, baseline=baseline, link=link, watts=watts, draws=bootstrap, level=level, seed=seed)
+    result = ladder_gain(folder, baseline=baseline, link=link, watts=watts, level=level)
     write_record(result, folder)
     held = None
     if null:
@@ -267,13 +265,19 @@ def gain(
     if json:
         emit_json({**result.to_dict(), **({} if held is None else {"null": held})})
     else:
-        emit_table(result.frame(), f"Gains over {baseline} in {folder}")
+        emit_table(result.headline(), f"Gains over {baseline} in {folder}")
+        parts = result.parts()
+        if len(parts):
+            emit_table(parts, "Arms whose token ratio is not one: by size and by budget")
         trends = result.trends()
         if trends["trend"].notna().any():
-            emit_table(trends, "Trend: d ln ratio / d ln tokens")
+            emit_table(trends, "Trends of ln ratio with ln tokens and ln size, and the test that one ratio holds")
         emit_table(result.resolution(), "Resolution: half-widths of ln ratios")
         if held is not None:
-            emit_table(held, "Simulated ladders like this one: share of 95 % intervals that cover the injected value")
+            emit_table(
+                held,
+                f"Simulated ladders like this one: share of {100 * level:g} % intervals that hold what was planted",
+            )
         for name in ("seconds", "joules"):
             say(f"{name}: {result.evidence[name]}")
         show_notes(result.notes)

@@ -152,7 +152,7 @@ def test_arms_are_trained_and_compared(tmp_path: Path) -> None:
     said = densing(*train)
     assert (said["models"], said["exported"]) == (12, 12)
     assert densing(*train)["exported"] == 0
-    gains = densing("ladder", "gain", str(folder), "--bootstrap", "30")
+    gains = densing("ladder", "gain", str(folder))
     (arm,) = gains["arms"]
     assert (arm["arm"], arm["pairs"], arm["status"], arm["no_loss"]) == (
         "local-sgd:tau=30", 6, "few_pairs", "not decided",

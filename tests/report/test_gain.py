@@ -33,7 +33,7 @@ def study() -> Any:
 def gains(tmp_path_factory: pytest.TempPathFactory) -> Gains:
     losses = simulated_ladder(tau=0.8, noise=0.003, common=0.003, spread=0.005, seeds=2)
     folder = tmp_path_factory.mktemp("gain") / "ladder"
-    return ladder_gain(write_ladder(folder, losses, {"plain": "plain", "arm": "local-sgd:tau=8"}), draws=40)
+    return ladder_gain(write_ladder(folder, losses, {"plain": "plain", "arm": "local-sgd:tau=8"}))
 
 
 def test_the_report_has_a_section_of_the_ladders_that_it_is_given(study: Any, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: Path, tmp_path: Path) -> None:
     page = tmp_path / "gain.md"
     said = CliRunner().invoke(
-        app, ["ladder", "gain", str(ladder), "--json", "--bootstrap", "60", "--page", str(page)], catch_exceptions=False
+        app, ["ladder", "gain", str(ladder), "--json", "--page", str(page)], catch_exceptions=False
     )
     assert said.exit_code == 0, said.output
     document = printed(said.stdout)
@@ -56,7 +56,7 @@ def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: 
 @pytest.mark.slow
 def test_simulated_ladders_are_like_the_one_measured(ladder: Path, tmp_path: Path) -> None:
     page = tmp_path / "gain.md"
-    options = ["ladder", "gain", str(ladder), "--json", "--bootstrap", "60", "--null", "6", "--page", str(page)]
+    options = ["ladder", "gain", str(ladder), "--json", "--null", "6", "--page", str(page)]
     found = printed(CliRunner().invoke(app, options, catch_exceptions=False).stdout)
     noise = found["spec"]["noise"]
     # The ladder was simulated with .003 of both.
@@ -67,11 +67,11 @@ def test_simulated_ladders_are_like_the_one_measured(ladder: Path, tmp_path: Pat
     assert density["token_held"] is None and tokens["density_held"] is None
     assert "--null 6" in page.read_text() and "Do the intervals hold?" in page.read_text()
     with pytest.raises(InputError, match="one simulated ladder or more"):
-        null_test(ladder_gain(ladder, draws=30), ladders=0)
+        null_test(ladder_gain(ladder), ladders=0)
 
 
 def test_costs_are_means_over_the_paired_runs(ladder: Path) -> None:
-    gains = ladder_gain(ladder, draws=30, watts=20)
+    gains = ladder_gain(ladder, watts=20)
     (arm,) = gains.arms
     steps = sum(round(tokens / 512) for tokens in gains.spec["tokens"]) / 4
     assert arm.bytes == pytest.approx(1000 * steps, rel=1e-3)
@@ -101,7 +101,7 @@ def test_seconds_over_a_link_are_the_simulators(ladder: Path) -> None:
     compute = 0.01 / 4
     assert max(compute, wire) <= plain_s <= compute + wire + 1e-6
     assert local_s == pytest.approx(compute + wire / 8, rel=0.05)
-    assert "simulated" in ladder_gain(ladder, draws=30, link="100mbit").evidence["seconds"]
+    assert "simulated" in ladder_gain(ladder, link="100mbit").evidence["seconds"]
 
 
 def test_of_a_pipelines_arm_layers_are_stages_and_ranks_micro_batches(ladder: Path) -> None:
@@ -135,7 +135,7 @@ def test_questions_come_second_each_set_with_a_law_of_its_own(tmp_path: Path, mo
             rows += [{**common, "metric": "bits_per_byte", "value": factor * loss},
                      {**common, "metric": "acc", "value": 0.5}]  # fmt: skip
     monkeypatch.setattr("densing.scores.evals.RunStore.measurements", lambda _: pd.DataFrame(rows))
-    gains = ladder_gain(folder, draws=30)
+    gains = ladder_gain(folder)
     sets = gains.by[gains.by["by"].eq("set")].set_index("value")
     assert list(sets.index) == ["mean", "bigram", "facts"]
     # A factor on all losses is no shift: every set says what the validation loss does.
@@ -155,7 +155,7 @@ def test_questions_come_second_each_set_with_a_law_of_its_own(tmp_path: Path, mo
 
 def test_an_arm_that_changes_nothing_says_so(tmp_path: Path) -> None:
     losses = simulated_ladder(noise=0, common=0, seeds=2)
-    gains = ladder_gain(write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "plain:ranks=2"}), draws=30)
+    gains = ladder_gain(write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "plain:ranks=2"}))
     assert "changes-nothing" in {note.code for note in gains.notes}
     assert gains.arms[0].no_loss == "yes"
 
@@ -165,7 +165,7 @@ def test_cells_that_miss_are_listed_and_what_is_no_loss_is_an_error(tmp_path: Pa
     arm = losses["arm"].eq("arm")
     losses.loc[losses[arm & losses["seed"].eq(1)].index[:2], "loss"] = math.nan
     losses = losses.drop(losses[arm & losses["seed"].eq(2)].index[:3])
-    gains = ladder_gain(write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "slowmo"}, cost=False), draws=30)
+    gains = ladder_gain(write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "slowmo"}, cost=False))
     assert len(gains.unmatched) == 5
     assert gains.arms[0].density.pairs == 43
     codes = {note.code: note for note in gains.notes}
@@ -205,7 +205,7 @@ def test_arms_that_cannot_be_trained_are_refused_beforehand(text: str, ranks: in
 def test_a_measurement_is_made_again_from_its_record(tmp_path: Path) -> None:
     losses = simulated_ladder(tau=0.8, noise=0.003, common=0.003, spread=0.005, seeds=2)
     folder = write_ladder(tmp_path / "ladder", losses, {"plain": "plain", "arm": "local-sgd:tau=8"})
-    options = ["ladder", "gain", str(folder), "--bootstrap", "60", "--json"]
+    options = ["ladder", "gain", str(folder), "--json"]
     assert CliRunner().invoke(app, options, catch_exceptions=False).exit_code == 0
     command = ["techniques", "validate", "--measure", str(folder), "--json"]
     rows = printed(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
@@ -237,7 +237,7 @@ def test_a_record_that_is_none_is_a_sentence(tmp_path: Path, text: str) -> None:
 
 
 def test_a_record_of_another_schema_is_refused(ladder: Path, tmp_path: Path) -> None:
-    record = plain(ladder_gain(ladder, draws=30).record())
+    record = plain(ladder_gain(ladder).record())
     (tmp_path / "gain.json").write_text(json.dumps({**record, "schema": 99}))
     with pytest.raises(ArtefactError, match="schema 99"):
         check_record(tmp_path)
