@@ -72,7 +72,7 @@ def train(
             "slowmo, dct, topk, fedavg, fedft, spafl with their knobs, or behaviour (--corpus films told with their "
             "reception; split=time, director, random); options of all: ranks, batch, lr (a factor), corpus (clean, "
             "noisy, shuffled), bits, exits (a loss behind every layer), wiring=ladder, clients (Dirichlet), "
-            "order=reverse. May be repeated; `densing ladder gain` compares them.",
+            "order=reseed or reverse (null arms). May be repeated; `densing ladder gain` compares them.",
         ),
     ] = None,
     ranks: Annotated[int, typer.Option("--ranks", min=1, max=64, help="Virtual ranks per --arm.")] = 1,

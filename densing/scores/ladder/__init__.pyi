@@ -1,4 +1,5 @@
 from .arms import ALONE as ALONE
+from .arms import REVERSE as REVERSE
 from .arms import Arm as Arm
 from .arms import Maker as Maker
 from .arms import Ranks as Ranks
@@ -14,6 +15,7 @@ from .corpus import find_texts as find_texts
 from .corpus import prepare as prepare
 from .evaluation import LadderEvaluation as LadderEvaluation
 from .evaluation import evaluate_ladder as evaluate_ladder
+from .design import expected_half_width as expected_half_width
 from .fits import EMERGENT as EMERGENT
 from .fits import LadderFit as LadderFit
 from .fits import TaskFit as TaskFit

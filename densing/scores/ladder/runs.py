@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from densing.core import DensingError, DomainError, InputError, UnknownNameError
-from densing.scores.ladder.arms import Arm, arm_corpus
+from densing.scores.ladder.arms import RESEED, Arm, arm_corpus
 from densing.scores.ladder.corpus import VALIDATION_TOKENS, Corpus, Generated
 
 TARGETS = ("longer", "clean", "shuffled")
@@ -25,6 +25,8 @@ MODELS, DESCRIPTION = "models", "densing.json"
 """Where exports lie below a ladder's folder, and the file in each that says what it is."""
 # Targets are other models than the ladder's: their seeds begin where no ladder's end.
 TARGET_SEED = 1000
+# Seeds of other orders of blocks begin where no run's end.
+OTHER_ORDER = 1_000_000
 # A step of the smallest model costs about as much as this many parameters times sequences do.
 STEP_OVERHEAD = 1_200_000
 
@@ -348,6 +350,11 @@ class Run:
             return self.tokens(budget.end)
         shape = next(one for one in get_preset(self.preset.name).shapes if one.name == self.shape.name)
         return self.preset.tokens(shape, shape.steps[self.steps.index(budget.end)])
+
+    @property
+    def order_seed(self) -> int:
+        """Seed of the order of blocks: the run's own, another one where the arm says so."""
+        return self.seed + (OTHER_ORDER if self.arm is not None and self.arm.order == RESEED else 0)
 
     @property
     def step_cost(self) -> int:

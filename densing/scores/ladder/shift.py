@@ -22,6 +22,7 @@ from scipy import optimize, stats
 
 from densing.core import Array, InputError
 from densing.scores.fit import LawFit
+from densing.scores.laws import Law
 
 Axis = Literal["params", "tokens"]
 Status = Literal["ok", "flat", "below_floor", "above_ceiling", "few_pairs", "no_change"]
@@ -55,6 +56,27 @@ class Noise(NamedTuple):
     run: Array
     budget: Array
     slope: float
+
+
+class Robust(NamedTuple):
+    """How sure linear combinations of parameters are.
+
+    Parameters
+    ----------
+    covariance : ndarray, shape (q, q)
+        Of the jackknife over runs.
+    expected : ndarray, shape (q, q)
+        Its mean, were the weights right.
+    freedom : float
+        Its degrees of freedom, at least 1.
+    inverse : ndarray, shape (p, p)
+        Of the normal matrix: covariance of all parameters, were the weights right.
+    """
+
+    covariance: Array
+    expected: Array
+    freedom: float
+    inverse: Array
 
 
 @dataclass(frozen=True)
@@ -192,17 +214,18 @@ def fit_shift(
     clusters = pairs.groupby(["size", "seed"]).ngroups
     if (pairs["arm"] == pairs["plain"]).all():
         return Shift(axis, None, None, None, "no_change", len(pairs), clusters)
-    joint = _Joint(law, plain, pairs, axis)
+    joint = Joint(law.law, law.theta, plain, pairs, axis)
+    joint.fit()
     ln, low, high = joint.ratio(level if clusters > 1 else None)
     edge = LIMIT - 1e-6
-    low = None if low is None or low <= -edge else low
-    high = None if high is None or high >= edge else high
     more: dict[str, Any] = {}
     if clusters > 1 and abs(ln) < edge:
         more = joint.trends(level)
         if (p_value := more["p_value"]) is not None and p_value < PURE:
             ln, low, high = joint.middle(level)
             more |= joint.across(level)
+    low = None if low is None or low <= -edge else low
+    high = None if high is None or high >= edge else high
     status: Status = "ok"
     if abs(ln) >= edge:
         status = "above_ceiling" if ln > 0 else "below_floor"
@@ -217,10 +240,10 @@ def fit_shift(
     return Shift(axis, ratio, lo, hi, status, len(pairs), clusters, **{**one, **more})
 
 
-class _Joint:
+class Joint:
     """Both arms' ln losses, their covariance, law and ratio: ``beta`` is ln theta, ln ratio and its trends."""
 
-    def __init__(self, law: LawFit, plain: pd.DataFrame, pairs: pd.DataFrame, axis: Axis) -> None:
+    def __init__(self, law: Law, theta: Array, plain: pd.DataFrame, pairs: pd.DataFrame, axis: Axis) -> None:
         columns = ["size", "seed", "tokens", "params", "loss", "arm"]
         sides = (
             plain.assign(params=plain["params_non_embedding"].astype(float), arm=0)[columns],
@@ -228,7 +251,7 @@ class _Joint:
         )
         rows = pd.concat(sides, ignore_index=True)
         runs = rows.groupby(["size", "seed"], sort=True)
-        self.law, self.axis = law.law, axis
+        self.law, self.axis = law, axis
         means = {name: math.exp(float(np.log(sides[0][name].astype(float)).mean())) for name in ("params", "tokens")}
         self.x = {name: rows[name].to_numpy(float) / mean for name, mean in means.items()}
         self.y = np.log(rows["loss"].to_numpy(float))
@@ -236,13 +259,12 @@ class _Joint:
         self.budget = rows.groupby("tokens", sort=True).ngroup().to_numpy()
         self.groups = [np.flatnonzero(self.run == run) for run in range(runs.ngroups)]
         self.size = np.array([math.log(self.x["params"][rows].mean()) for rows in self.groups])
-        theta = law.law.rescale(law.theta, {name: 1 / mean for name, mean in means.items()})
-        self.beta = np.append(np.log(np.maximum(theta, _NOTHING)), 0.0)
+        scaled = law.rescale(theta, {name: 1 / mean for name, mean in means.items()})
+        self.beta = np.append(np.log(np.maximum(scaled, _NOTHING)), 0.0)
         # Trends that these pairs can tell, about the middle of each.
         logs = [np.log(self.x[name][self.arm]) for name in ("tokens", "params")]
         self.along = [name for name, values in zip(("", "size_"), logs, strict=True) if np.ptp(values) > 0]
         self.z = np.stack([np.ones(self.arm.sum()), *(log - log.mean() for log in logs if np.ptp(log) > 0)])
-        self._fit()
 
     def curve(self, beta: Array) -> tuple[Array, Array]:
         """Return ln L and its derivatives (n, len(beta))."""
@@ -291,14 +313,14 @@ class _Joint:
                 break
         return beta, cost
 
-    def _fit(self) -> None:
+    def fit(self) -> None:
         """Fit law and one ratio, and the noise, in turn; begin at the best of a grid with the plain runs' law."""
         self.white = np.diag(self.arm.astype(float))
         self.beta = min(
             (np.append(self.beta[:-1], ln) for ln in _GRID), key=lambda at: float(np.sum(self.gap(at) ** 2))
         )
         for _ in range(_ROUNDS):
-            self._whiten(self.noise())
+            self.whiten(self.noise())
             self.beta, self.cost = self.least(self.beta)
 
     def noise(self) -> Noise:
@@ -348,7 +370,7 @@ class _Joint:
         logs = np.log(np.bincount(of, squares[known]) / counts + _NOTHING)
         return float(np.clip(np.polyfit(sizes, logs, 1, w=np.sqrt(counts))[0], -_STEEP, _STEEP))
 
-    def _whiten(self, noise: Noise) -> None:
+    def whiten(self, noise: Noise) -> None:
         """Set the inverse root of the covariance of all ln losses; runs are independent."""
         self.white = np.zeros((len(self.y), len(self.y)))
         for rows, size in zip(self.groups, self.size, strict=True):
@@ -360,8 +382,8 @@ class _Joint:
             root = np.linalg.inv(np.linalg.cholesky(covariance))
             self.white[np.ix_(rows, rows)] = root * math.exp(-noise.slope * size / 2)
 
-    def robust(self, slopes: Array, gap: Array, chosen: Array) -> tuple[Array, float, Array]:
-        """Return the jackknife covariance of linear combinations (q, p) of beta, its degrees of freedom, and (X'X)^-1.
+    def robust(self, slopes: Array, gap: Array, chosen: Array) -> Robust:
+        """Return how sure linear combinations (q, p) of beta are.
 
         Degrees of freedom are those of the Wishart that has the covariance's mean and total variance were the weights
         right.
@@ -379,7 +401,8 @@ class _Joint:
         unit = np.einsum("ab,bng->ang", vectors / np.sqrt(np.maximum(values, 1e-300)) @ vectors.T, parts)
         products = np.einsum("ang,bnh->abgh", unit, unit)
         total = np.einsum("aagh,bbgh->", products, products) + np.einsum("abgh,bagh->", products, products)
-        return scores @ scores.T, max(1.0, len(chosen) * (len(chosen) + 1) / float(total)), inverse
+        freedom = max(1.0, len(chosen) * (len(chosen) + 1) / float(total))
+        return Robust(scores @ scores.T, expected, freedom, inverse)
 
     def ratio(self, level: float | None) -> tuple[float, float | None, float | None]:
         """Return ln ratio with the ends of its interval; a level of None: no ends."""
@@ -387,7 +410,7 @@ class _Joint:
         if level is None:
             return ln, None, None
         slopes, gap = self.white @ self.curve(self.beta)[1], self.gap(self.beta)
-        variance, freedom, inverse = self.robust(slopes, gap, np.eye(len(self.beta))[-1:])
+        variance, _, freedom, inverse = self.robust(slopes, gap, np.eye(len(self.beta))[-1:])
         reach = float(stats.t.ppf((1 + level) / 2, freedom) * math.sqrt(variance[0, 0]))
         rise = reach / math.sqrt(inverse[-1, -1]) if inverse[-1, -1] > 0 else math.inf
         if reach < 1e-9:
@@ -419,7 +442,7 @@ class _Joint:
         start = np.append(self.beta, np.zeros(more))
         slopes, gap = self.white @ self.curve(start)[1], self.gap(self.beta)
         step = np.linalg.pinv(slopes, rcond=1e-10) @ gap
-        covariance, freedom, _ = self.robust(slopes, gap - slopes @ step, np.eye(len(start))[-more:])
+        covariance, _, freedom, _ = self.robust(slopes, gap - slopes @ step, np.eye(len(start))[-more:])
         squares = float(step[-more:] @ np.linalg.pinv(covariance) @ step[-more:])
         rest = freedom - more + 1
         if rest > 0:
@@ -449,7 +472,7 @@ class _Joint:
 
     def _wald(self, chosen: Array, level: float) -> tuple[float, float, float]:
         slopes = self.white @ self.curve(self.bent)[1]
-        variance, freedom, _ = self.robust(slopes, self.gap(self.bent), chosen[None])
+        variance, _, freedom, _ = self.robust(slopes, self.gap(self.bent), chosen[None])
         value = float(chosen @ self.bent)
         reach = float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(variance[0, 0])
         return value, value - reach, value + reach

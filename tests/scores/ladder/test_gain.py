@@ -47,7 +47,7 @@ def test_parts_are_those_of_the_part_alone() -> None:
     law, plain, pairs = law_of(losses), losses[losses["arm"].eq("plain")], pair_table(losses, "arm")[0]
     table = shifts_by(law, plain, pairs, "tokens").set_index("value")
     alone = fit_shift(law, plain, pairs[pairs["tokens"].eq(3.07e5)])
-    assert table.loc["307000.0", "density_ratio"] == alone.ratio
+    assert table.loc["307000.0", "density_ratio"] == pytest.approx(alone.ratio, rel=1e-4)
     assert len(table) == 4
 
 

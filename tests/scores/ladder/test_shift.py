@@ -15,7 +15,7 @@ from scipy.optimize import least_squares
 from densing.core import InputError
 from densing.scores.fit import LawFit
 from densing.scores.ladder import WORLDS, Shift, coverage, fit_loss, fit_shift, pair_table, simulated_ladder
-from densing.scores.ladder.shift import _Joint
+from densing.scores.ladder.shift import Joint
 
 OURS = {"E": 2.186, "A": 50.85, "B": 27585.0, "alpha": 0.8388, "beta": 0.9474}
 """Of the record of rounds: what ladders like ours are simulated with."""
@@ -43,7 +43,8 @@ def test_law_and_ratio_are_those_of_another_solver() -> None:
     losses = simulated_ladder(tau=0.6, seeds=3)
     law, plain = plain_of(losses)
     pairs, _ = pair_table(losses, "arm")
-    joint = _Joint(law, plain, pairs, "tokens")
+    joint = Joint(law.law, law.theta, plain, pairs, "tokens")
+    joint.fit()
     params, tokens = (np.concatenate([plain[own], pairs[other]]).astype(float) for own, other in
                       (("params_non_embedding", "params"), ("tokens", "tokens")))  # fmt: skip
     y, arm = np.log(np.concatenate([plain["loss"], pairs["arm"]])), np.arange(len(tokens)) >= len(plain)
@@ -60,7 +61,9 @@ def test_law_and_ratio_are_those_of_another_solver() -> None:
 def test_noise_is_found_as_planted() -> None:
     losses = simulated_ladder(seeds=300, spread=0.02, ripple=0.004, common=0.01, noise=0.006, steep=0.4)
     law, plain = plain_of(losses)
-    noise = _Joint(law, plain, pair_table(losses, "arm")[0], "tokens").noise()
+    joint = Joint(law.law, law.theta, plain, pair_table(losses, "arm")[0], "tokens")
+    joint.fit()
+    noise = joint.noise()
     assert noise.run == pytest.approx(np.array([[4e-4, 4e-4], [4e-4, 5e-4]]), rel=0.15)
     assert noise.budget == pytest.approx(np.array([[1.6e-5, 1.6e-5], [1.6e-5, 5.2e-5]]), rel=0.15)
     # Of variances, so twice that of sds.
@@ -81,15 +84,16 @@ def test_the_jackknife_is_that_of_fits_without_each_run() -> None:
     """Linearised at the fit, the variance is the sum over runs of squared steps when one is left out."""
     losses = simulated_ladder(tau=0.8, seeds=2)
     law, plain = plain_of(losses)
-    joint = _Joint(law, plain, pair_table(losses, "arm")[0], "tokens")
+    joint = Joint(law.law, law.theta, plain, pair_table(losses, "arm")[0], "tokens")
+    joint.fit()
     slopes, gap = joint.white @ joint.curve(joint.beta)[1], joint.gap(joint.beta)
     whole = np.linalg.lstsq(slopes, gap, rcond=None)[0]
     moved = []
     for rows in joint.groups:
         kept = np.setdiff1d(np.arange(len(gap)), rows)
         moved.append((np.linalg.lstsq(slopes[kept], gap[kept], rcond=None)[0] - whole)[-1])
-    variance, _, _ = joint.robust(slopes, gap, np.eye(len(joint.beta))[-1:])
-    assert variance[0, 0] == pytest.approx(np.sum(np.square(moved)), rel=1e-5)
+    found = joint.robust(slopes, gap, np.eye(len(joint.beta))[-1:])
+    assert found.covariance[0, 0] == pytest.approx(np.sum(np.square(moved)), rel=1e-5)
 
 
 def test_a_trend_is_found_and_no_one_ratio_is_said() -> None:
