@@ -44,6 +44,9 @@ def train(
     sizes: Annotated[
         list[str] | None, typer.Option("--sizes", help="Only this size, such as d8; may be repeated.")
     ] = None,
+    budgets: Annotated[
+        int | None, typer.Option("--budgets", help="Only this many of the smallest token budgets.")
+    ] = None,
     seeds: Annotated[str, typer.Option("--seeds", help="Runs per size, or a range of seeds: 0..5.")] = "3",
     seed: FirstSeed = 0,
     corpus: Annotated[
@@ -107,7 +110,7 @@ def train(
         raise InputError("--target and --arm cannot be combined")
     if ranks > 1 and not arm:
         raise InputError(f"--ranks {ranks}: virtual ranks belong to arms; add --arm plain and the arms beside it")
-    chosen = get_preset(preset)
+    chosen = get_preset(preset) if budgets is None else get_preset(preset).shorter(budgets)
     arms = read_arms(arm or [], ranks)
     source = find_corpus(corpus, out / "corpus", vocabulary or chosen.vocabulary)
     first: dict[str, int] = {"seeds": len(numbers), "seed": numbers[0]}
@@ -282,6 +285,43 @@ def gain(
             say(f"{name}: {result.evidence[name]}")
         show_notes(result.notes)
     finish(result.notes)
+
+
+@app.command("plan")
+def plan(
+    resolve: Annotated[
+        float,
+        typer.Option(
+            "--resolve", help="Half-width of the ratio's interval to reach: 0.1 is a tenth.", callback=o.finite
+        ),
+    ],
+    preset: Annotated[str, typer.Option("--preset", help="Whose sizes and budgets are chosen from.")] = "cpu",
+    gain: Annotated[
+        Path | None,
+        typer.Option("--gain", help="A gain.json whose law, noise and speed are taken; default: a shipped record."),
+    ] = None,
+    ratio: Annotated[float, typer.Option("--ratio", help="Token ratio to resolve about.", callback=o.finite)] = 1.0,
+    level: o.Level = 0.95,
+    json: o.JsonFlag = False,
+) -> None:
+    """Say which sizes, seeds and budgets resolve a token ratio, and how many core hours they take.
+
+    Resolved is a ratio whose interval reaches no farther than --resolve to either side.
+
+    Example: densing ladder plan --resolve 0.1
+
+    Example: densing ladder plan --resolve 0.05 --ratio 0.5 --gain ladders/arms/gain.json --json
+    """
+    from densing.tradeoff import design_ladder
+
+    found = design_ladder(resolve, preset=preset, gain=gain, ratio=ratio, level=level)
+    if json:
+        emit_json(found.to_dict())
+        return
+    card = found.card()
+    emit_table(card.table, f"{card.title}: the cheapest first")
+    for name, text in card.facts.items():
+        say(f"{name}: {text}")
 
 
 def need_training() -> None:

@@ -39,8 +39,8 @@ HOW = (
     "correlated, and intervals are robust to how (jackknife over size and seed, Student's t). That one ratio holds for "
     "all sizes and budgets is tested at 5 %; where it is rejected, the smallest and the largest over the ladder stand "
     'in its place, and ratios by size and budget below. "No loss" is a test of non-inferiority: the lower end of the '
-    'token ratio is .97 or more, at every size and budget; an interval that merely holds 1 is "not decided". Short runs '
-    "can over- or understate what communicates less."
+    'token ratio is .97 or more, at every size and budget; an interval that merely holds 1 is "not decided". Short '
+    "runs can over- or understate what communicates less."
 )
 CAPTION = (
     "Density ratio (circle) and token ratio (diamond) of every arm to the baseline, with their intervals; the dashed "

@@ -24,6 +24,9 @@ from .gain import Gains as Gains
 from .gain import ladder_gain as ladder_gain
 from .gain import null_test as null_test
 from .gain import sentence as sentence
+from .ladder_design import Design as Design
+from .ladder_design import Designs as Designs
+from .ladder_design import design_ladder as design_ladder
 from .pareto import COSTS as COSTS
 from .pareto import Cost as Cost
 from .pareto import Frontier as Frontier

@@ -13,9 +13,9 @@ from .corpus import Generated as Generated
 from .corpus import find_corpus as find_corpus
 from .corpus import find_texts as find_texts
 from .corpus import prepare as prepare
+from .design import expected_half_width as expected_half_width
 from .evaluation import LadderEvaluation as LadderEvaluation
 from .evaluation import evaluate_ladder as evaluate_ladder
-from .design import expected_half_width as expected_half_width
 from .fits import EMERGENT as EMERGENT
 from .fits import LadderFit as LadderFit
 from .fits import TaskFit as TaskFit

@@ -55,8 +55,8 @@ class Arm:
     clients : float or None
         Concentration of the Dirichlet distribution of the ranks' mixtures of families; None: all ranks read one stream.
     order : {"ascending", "reverse", "reseed"}
-        Arms that should gain nothing. ``reverse``: ranks' tensors are added up from the last, which changes sums in their
-        last bits, of three ranks or more. ``reseed``: blocks of text come in the order of another seed.
+        Arms that should gain nothing. ``reverse``: ranks' tensors are added up from the last, which changes the last
+        bits of sums over three ranks or more. ``reseed``: blocks of text come in the order of another seed.
     tokens : float
         Factor of the tokens of every budget: longer training under the budget's name, a target with a known answer.
     teacher : str

@@ -130,6 +130,25 @@ class Preset:
         """Return the learning rate of the stable stage."""
         return float(self.peak * (self.peak_width / shape.width) ** 0.5)
 
+    def shorter(self, budgets: int) -> Preset:
+        """Return the preset with its smallest token budgets alone.
+
+        Raises
+        ------
+        InputError
+            When it has fewer.
+
+        Examples
+        --------
+        >>> get_preset("cpu").shorter(2).shapes[0].steps
+        (600, 1050)
+        """
+        most = min(len(shape.steps) for shape in self.shapes)
+        if not 1 <= budgets <= most:
+            raise InputError(f"--budgets {budgets}: preset {self.name} has {most}; give a number from 1 to {most}")
+        shapes = tuple(dataclasses.replace(shape, steps=shape.steps[:budgets]) for shape in self.shapes)
+        return dataclasses.replace(self, shapes=shapes)
+
     def tokens(self, shape: Shape, steps: int) -> int:
         """Return the tokens that a number of steps trains on."""
         return steps * shape.batch * self.block
