@@ -805,7 +805,7 @@ _MEANING = {
     "flat": "the law is too flat in {axis} to invert it; read the end that is there as a bound",
     "below_floor": "its losses are those of less than a hundredth of the {axis}",
     "above_ceiling": "its losses are lower than the law reaches with a hundred times the {axis}",
-    "several": "no one ratio holds for all sizes and budgets (p {p_value}); read the ratios by size and budget",
+    "several": "no one ratio holds for all sizes and budgets ({p_value}); read the ratios by size and budget",
     "few_pairs": "fewer than 6 pairs of size and seed; train more seeds or sizes before anything is decided",
 }
 

@@ -362,13 +362,21 @@ class Joint:
         return Noise(_covariance(between), _covariance(within), slope)
 
     def _slope(self, squares: Array) -> float:
-        """Return d ln variance / d ln N of mean squares of runs; 0 with one size."""
+        """Return d ln variance / d ln N of mean squares of runs, drawn towards 0 by its own error; 0 with one size.
+
+        A slope that few runs make up costs more than one that is missed: it is multiplied by 1 - error^2 / slope^2, not
+        below 0, with ln variances of n runs off by 1 / (n - 1): plain runs and the arm's together.
+        """
         known = np.isfinite(squares)
         sizes, of, counts = np.unique(self.size[known], return_inverse=True, return_counts=True)
-        if len(sizes) < 2:
+        several = counts > 1
+        if several.sum() < 2:
             return 0.0
-        logs = np.log(np.bincount(of, squares[known]) / counts + _NOTHING)
-        return float(np.clip(np.polyfit(sizes, logs, 1, w=np.sqrt(counts))[0], -_STEEP, _STEEP))
+        logs = np.log(np.bincount(of, squares[known]) / counts + _NOTHING)[several]
+        sizes, weights = sizes[several], counts[several] - 1.0
+        slope = float(np.polyfit(sizes, logs, 1, w=np.sqrt(weights))[0])
+        error = 1 / float(weights @ (sizes - np.average(sizes, weights=weights)) ** 2)
+        return float(np.clip(slope * max(0.0, 1 - error / slope**2), -_STEEP, _STEEP)) if slope else 0.0
 
     def whiten(self, noise: Noise) -> None:
         """Set the inverse root of the covariance of all ln losses; runs are independent."""
@@ -401,7 +409,7 @@ class Joint:
         unit = np.einsum("ab,bng->ang", vectors / np.sqrt(np.maximum(values, 1e-300)) @ vectors.T, parts)
         products = np.einsum("ang,bnh->abgh", unit, unit)
         total = np.einsum("aagh,bbgh->", products, products) + np.einsum("abgh,bagh->", products, products)
-        freedom = max(1.0, len(chosen) * (len(chosen) + 1) / float(total))
+        freedom = max(1.0, len(chosen) * (len(chosen) + 1) / float(total)) if total else 1.0
         return Robust(scores @ scores.T, expected, freedom, inverse)
 
     def ratio(self, level: float | None) -> tuple[float, float | None, float | None]:
@@ -411,8 +419,11 @@ class Joint:
             return ln, None, None
         slopes, gap = self.white @ self.curve(self.beta)[1], self.gap(self.beta)
         variance, _, freedom, inverse = self.robust(slopes, gap, np.eye(len(self.beta))[-1:])
+        if not inverse[-1, -1] > 0:
+            # The law is level: every ratio is as good.
+            return ln, None, None
         reach = float(stats.t.ppf((1 + level) / 2, freedom) * math.sqrt(variance[0, 0]))
-        rise = reach / math.sqrt(inverse[-1, -1]) if inverse[-1, -1] > 0 else math.inf
+        rise = reach / math.sqrt(inverse[-1, -1])
         if reach < 1e-9:
             return ln, ln, ln
         return ln, self._end(ln, -reach, rise), self._end(ln, reach, rise)
@@ -429,7 +440,7 @@ class Joint:
             inside, outside = outside, outside + reach
         if not inside_limit:
             outside = limit
-            if inside == limit or not math.isfinite(rise) or beyond(outside) < 0:
+            if inside == limit or beyond(outside) < 0:
                 return None
         return float(optimize.brentq(beyond, inside, outside, xtol=1e-3 * abs(reach)))
 

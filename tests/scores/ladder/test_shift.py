@@ -147,6 +147,10 @@ def test_what_cannot_be_decided_has_a_status() -> None:
     flat = shift_of(simulated_ladder(seeds=3, theta={"E": 2, "A": 0.02, "B": 350, "alpha": 0.4, "beta": 0.48}))
     assert flat.status in ("flat", "below_floor", "above_ceiling")
     assert flat.half_width == math.inf
+    # One that does not at all, to the last bit.
+    level = simulated_ladder(seeds=2, theta={"E": 2, "A": 0, "B": 350, "alpha": 0.4, "beta": 0.48}, common=0.002)
+    none = shift_of(level)
+    assert none.half_width == math.inf and none.status in ("flat", "below_floor", "above_ceiling")
     with pytest.raises(InputError, match="no pair"):
         fit_shift(law, plain, cell.head(0))
 
