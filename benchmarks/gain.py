@@ -50,7 +50,8 @@ def main() -> None:
             f"{options.ladders} ladders of each world, so that a share of 95 % has a standard error of {error} points. "
             "The last three worlds break what the model takes for granted: noise that all runs of a size share, a "
             "token ratio that falls with the tokens (the planted one is that of the middle budget), and a law with a "
-            "term that Chinchilla's has not. One ratio rejected: by the test at 5 % that it holds for all sizes and budgets.",
+            "term that Chinchilla's has not. One ratio rejected: by the test at 5 % that it holds for all sizes and "
+            "budgets.",
             "",
             markdown.table(HEAD, rows),
             "",
