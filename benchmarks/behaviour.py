@@ -162,7 +162,7 @@ def main() -> None:
     options = parser.parse_args()
     table = behaviour_table(read_exports(options.ladder), RunStore(options.ladder / "eval").measurements())
     fits = fit_folder(options.ladder, draws=options.bootstrap)
-    gains = ladder_gain(options.ladder, draws=options.bootstrap, link="100mbit")
+    gains = ladder_gain(options.ladder, link="100mbit")
     few = None if options.fewshot is None else RunStore(options.fewshot).measurements()
     floors = film_floors("time", options.questions)
     claims = behaviour_claims(table, floors, gains, few)

@@ -11,7 +11,6 @@ from densing.cli import options as o
 from densing.cli.ladder import (
     Device,
     FirstSeed,
-    Resamples,
     Threads,
     Workers,
     need_training,
@@ -67,7 +66,9 @@ def distil(
         Path | None,
         typer.Option("--law", exists=True, file_okay=False, help="Ladder to fit the law to.  [the teacher's, or DIR]"),
     ] = None,
-    bootstrap: Resamples = 1000,
+    bootstrap: Annotated[
+        int, typer.Option("--bootstrap", min=20, help="Resamples of sizes and seeds for what is reported of talking.")
+    ] = 1000,
     level: o.Level = 0.95,
     page: o.Page = None,
     workers: Workers = None,

@@ -27,7 +27,6 @@ Workers = Annotated[
 ]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="PyTorch threads per process.")]
 FirstSeed = Annotated[int, typer.Option("--seed", min=0, help="First seed, for initialisation and block order.")]
-Resamples = Annotated[int, typer.Option("--bootstrap", min=20, help="Bootstrap resamples of sizes and seeds.")]
 Device = Annotated[str, typer.Option("--device", help="A torch device: cpu, cuda, ...")]
 
 
@@ -44,6 +43,9 @@ def train(
     ] = "cpu",
     sizes: Annotated[
         list[str] | None, typer.Option("--sizes", help="Only this size, such as d8; may be repeated.")
+    ] = None,
+    budgets: Annotated[
+        int | None, typer.Option("--budgets", help="Only this many of the smallest token budgets.")
     ] = None,
     seeds: Annotated[str, typer.Option("--seeds", help="Runs per size, or a range of seeds: 0..5.")] = "3",
     seed: FirstSeed = 0,
@@ -73,7 +75,7 @@ def train(
             "slowmo, diloco, dct, topk, fedavg, fedft, spafl with their knobs, or behaviour (--corpus films told with "
             "their reception; split=time, director, random); options of all: ranks, batch, lr (a factor), corpus "
             "(clean, noisy, shuffled), bits, exits (a loss behind every layer), wiring=ladder, clients (Dirichlet), "
-            "order=reverse. May be repeated; `densing ladder gain` compares them.",
+            "order=reseed or reverse (null arms). May be repeated; `densing ladder gain` compares them.",
         ),
     ] = None,
     ranks: Annotated[int, typer.Option("--ranks", min=1, max=64, help="Virtual ranks per --arm.")] = 1,
@@ -121,7 +123,7 @@ def train(
         raise InputError(f"--ranks {ranks}: virtual ranks belong to arms; add --arm plain and the arms beside it")
     if trials and not arm:
         raise InputError(f"--tune {trials}: arms are tuned; add --arm plain and the arms beside it")
-    chosen = get_preset(preset)
+    chosen = get_preset(preset) if budgets is None else get_preset(preset).shorter(budgets)
     arms = read_arms(arm or [], ranks)
     source = find_corpus(corpus, out / "corpus", vocabulary or chosen.vocabulary)
     first: dict[str, int] = {"seeds": len(numbers), "seed": numbers[0]}
@@ -260,7 +262,6 @@ def gain(
     watts: Annotated[
         float, typer.Option("--watts", help="Watts of a busy core, if no power is measured.", callback=o.finite)
     ] = 15.0,
-    bootstrap: Resamples = 1000,
     level: o.Level = 0.95,
     seed: o.Seed = 0,
     null: Annotated[
@@ -281,7 +282,7 @@ def gain(
     """
     from densing.tradeoff import ladder_gain, null_listing, null_test, write_record
 
-    result = ladder_gain(folder, baseline=baseline, link=link, watts=watts, draws=bootstrap, level=level, seed=seed)
+    result = ladder_gain(folder, baseline=baseline, link=link, watts=watts, level=level)
     write_record(result, folder)
     held = None
     if null:
@@ -296,6 +297,8 @@ def gain(
     else:
         emit_table(result.listing())
         emit_table(result.costs_listing())
+        if len(result.parts()):
+            emit_table(result.parts_listing(result.parts()))
         if result.trends()["trend"].notna().any():
             emit_table(result.trends_listing())
         emit_table(result.resolution_listing())
@@ -305,6 +308,44 @@ def gain(
             say(f"{name}: {result.evidence[name]}")
         show_notes(result.notes)
     finish(result.notes)
+
+
+@app.command("plan")
+def plan(
+    resolve: Annotated[
+        float,
+        typer.Option(
+            "--resolve", help="Half-width of the ratio's interval to reach: 0.1 is a tenth.", callback=o.finite
+        ),
+    ],
+    preset: Annotated[str, typer.Option("--preset", help="Whose sizes and budgets are chosen from.")] = "cpu",
+    gain: Annotated[
+        Path | None,
+        typer.Option("--gain", help="A gain.json whose law, noise and speed are taken; default: a shipped record."),
+    ] = None,
+    ratio: Annotated[float, typer.Option("--ratio", help="Token ratio to resolve about.", callback=o.finite)] = 1.0,
+    level: o.Level = 0.95,
+    json: o.JsonFlag = False,
+) -> None:
+    """Say which sizes, seeds and budgets resolve a token ratio, and how many core hours they take.
+
+    Resolved is a ratio whose interval reaches no farther than --resolve to either side.
+
+    Example: densing ladder plan --resolve 0.1
+
+    Example: densing ladder plan --resolve 0.05 --ratio 0.5 --gain ladders/arms/gain.json --json
+    """
+    from densing.tradeoff import design_ladder
+
+    found = design_ladder(resolve, preset=preset, gain=gain, ratio=ratio, level=level)
+    if json:
+        emit_json(found.to_dict())
+        return
+    card = found.card()
+    assert card.table is not None
+    emit_table(card.table)
+    for name, text in card.facts.items():
+        say(f"{name}: {text}")
 
 
 def need_training() -> None:

@@ -27,6 +27,9 @@ from .gain import null_listing as null_listing
 from .gain import null_test as null_test
 from .gain import ratio as ratio
 from .gain import sentence as sentence
+from .ladder_design import Design as Design
+from .ladder_design import Designs as Designs
+from .ladder_design import design_ladder as design_ladder
 from .pareto import COSTS as COSTS
 from .pareto import Cost as Cost
 from .pareto import Frontier as Frontier

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from densing.core import InputError
-from densing.scores.ladder import ALONE, Arm, Ranks, parse_arm
+from densing.scores.ladder import ALONE, REVERSE, Arm, Ranks, parse_arm
 
 PLAIN_IS = "ddp"
 """The technique that plain ranks train with: gradients averaged in every step, the same as one process with all."""
@@ -47,10 +47,15 @@ def read_arms(texts: Sequence[str], ranks: int = 1) -> list[Arm]:
             )
         if arm.ranks == 1 and arm.method not in (*ALONE, PLAIN_IS):
             raise InputError(f"--arm {arm.name}: {arm.method} needs ranks to share the work; give --ranks 2 or more")
+        if arm.order == REVERSE and arm.ranks < 3:
+            raise InputError(
+                f"--arm {arm.name}: two ranks have the same sum in either order, and this arm has {arm.ranks}; give "
+                "--ranks 3 or more, or order=reseed (blocks of text in the order of another seed)"
+            )
         if technique.axis == "server":
             scheme = technique.scheme(arm.ranks, **knobs)
             scheme.check_condition(scheme.condition())
-            if arm.order != "ascending":
+            if arm.order == REVERSE:
                 raise InputError(f"--arm {arm.name}: a server adds messages in its scheme's order; leave order out")
     return arms
 
@@ -75,7 +80,7 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
         return Replica(row, lambda _: optimizer, nullcontext, lambda model: model.vector.sum())
 
     replicas = [replica(row, optimizer) for row, optimizer in zip(rows, optimizers, strict=True)]
-    order = tuple(reversed(range(arm.ranks))) if arm.order == "reverse" else None
+    order = tuple(reversed(range(arm.ranks))) if arm.order == REVERSE else None
     if technique.axis == "pp":
         [share] = sizes.edge_shares([1.0], knobs["r"])
         averaging: Any = get_technique(PLAIN_IS)

@@ -136,10 +136,12 @@ def distil_gain(
     folder : path
         Of ``densing distil``.
     law : path, optional
-        A ladder of the same corpus whose law of losses is the reference; the runs from scratch when left out, which
-        need several sizes for it.
-    watts, draws, level, seed
+        A ladder of the same corpus and training whose plain runs say what the law of losses is, too; without it the
+        runs from scratch need several sizes.
+    watts, level
         As for :func:`densing.tradeoff.ladder_gain`.
+    draws, seed
+        Of the intervals of what is reported of Talking Models.
 
     Raises
     ------
@@ -157,7 +159,7 @@ def distil_gain(
     from densing.scores.ladder import read_exports
 
     folder = Path(folder)
-    gains = ladder_gain(folder, baseline=BASELINE, law=law, watts=watts, draws=draws, level=level, seed=seed)
+    gains = ladder_gain(folder, baseline=BASELINE, law=law, watts=watts, level=level)
     exports = list(read_exports(folder))
     teachers = sorted({str(export["teacher"]) for export in exports if export.get("teacher")})
     notes = list(gains.notes)

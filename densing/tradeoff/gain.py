@@ -1,8 +1,9 @@
 """Gain of each arm of a ladder over plain training: density and tokens per byte, second and joule.
 
-.. math:: \\ln L_{arm} - \\ln L_{plain} = \\ln L(\\rho N, D) - \\ln L(N, D)
+.. math:: L_{plain} = L(N, D; \\theta), \\qquad L_{arm} = L(\\rho N, D; \\theta)
 
-with one rho (or one token ratio) for all sizes, budgets and seeds; see :mod:`densing.scores.ladder.gain`.
+with one rho (or one token ratio) for all sizes, budgets and seeds, fitted with the law to both arms at once; see
+:mod:`densing.scores.ladder.shift`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ SCHEMA = 1
 """Of records of gains."""
 COLUMNS = (
     "arm", "density_ratio", "density_lo", "density_hi", "token_ratio", "token_lo", "token_hi", "bytes", "seconds",
-    "joules", "kept_parameters", "pairs", "status", "no_loss",
+    "joules", "kept_parameters", "pairs", "status", "no_loss", "density_one", "density_least", "density_most",
+    "token_one", "token_least", "token_most",
 )  # fmt: skip
 
 
@@ -100,7 +102,7 @@ class ArmGain:
 
     @property
     def no_loss(self) -> str:
-        """``yes``, ``no`` or ``not decided``: whether at least .97 of the tokens' worth is there."""
+        """``yes``, ``no``, ``not decided`` or ``no change``: whether at least .97 of the tokens' worth is there."""
         return self.tokens.no_loss
 
     def row(self) -> dict[str, Any]:
@@ -117,14 +119,22 @@ class ArmGain:
             "pairs": self.density.pairs,
             "status": self.status,
             "no_loss": self.no_loss,
+            **{
+                f"{name}_{part}": value
+                for name, shift in (("density", self.density), ("token", self.tokens))
+                for part, value in (("one", shift.verdict), ("least", shift.least), ("most", shift.most))
+            },
         }
 
 
 LATER = ("pairs", "status")
+TRENDS = ("trend", "trend_lo", "trend_hi", "size_trend", "size_trend_lo", "size_trend_hi", "p_value")
 
 
 def ratio(name: str) -> Callable[[Mapping[str, Any]], str]:
     """Return a function that shows a ratio with its interval, or the bound where one end is unknown.
+
+    Where no one ratio holds, the range over sizes and budgets stands in its place.
 
     Examples
     --------
@@ -133,6 +143,9 @@ def ratio(name: str) -> Callable[[Mapping[str, Any]], str]:
     """
 
     def written(row: Mapping[str, Any]) -> str:
+        if row.get(f"{name}_one") == "no":
+            least, most = (formatting.three_digits(row[f"{name}_{end}"]) for end in ("least", "most"))
+            return f"{least} to {most}, by size and budget"
         low, high = row[f"{name}_lo"], row[f"{name}_hi"]
         value = row[f"{name}_ratio"]
         text = "unknown" if formatting.is_missing(value) else formatting.three_digits(value)
@@ -179,7 +192,7 @@ class Gains(Readable):
     evidence : dict of str to str
         How seconds, joules and bytes were got.
     spec : dict
-        Preset, corpus, arms, sizes, budgets, seeds, link, level and draws.
+        Preset, corpus, arms, sizes, budgets, seeds, link, level, and the law and noise found.
     digest : str
         sha256 of the losses and costs that went in.
     notes : tuple of Note
@@ -211,16 +224,24 @@ class Gains(Readable):
 
         return pd.DataFrame([arm.row() for arm in self.arms], columns=list(COLUMNS))
 
+    def parts(self) -> pd.DataFrame:
+        """Return the rows of ``by`` that stand for the ratios of arms whose token ratio is not one."""
+        several = [arm.arm for arm in self.arms if not arm.tokens.one]
+        return self.by[self.by["arm"].isin(several) & self.by["by"].isin(["size", "tokens"])]
+
     def trends(self) -> pd.DataFrame:
-        """Return d ln ratio / d ln D per arm: ``arm, ratio, trend, trend_lo, trend_hi``."""
+        """Return d ln ratio / d ln D and d ln ratio / d ln N per arm, and the test that both are 0.
+
+        ``arm, ratio, trend, trend_lo, trend_hi, size_trend, size_trend_lo, size_trend_hi, p_value``.
+        """
         import pandas as pd
 
         rows = [
-            {"arm": arm.arm, "ratio": name, "trend": s.trend, "trend_lo": s.trend_lo, "trend_hi": s.trend_hi}
+            {"arm": arm.arm, "ratio": name, **{column: getattr(shift, column) for column in TRENDS}}
             for arm in self.arms
-            for name, s in (("density", arm.density), ("token", arm.tokens))
+            for name, shift in (("density", arm.density), ("token", arm.tokens))
         ]
-        return pd.DataFrame(rows, columns=["arm", "ratio", "trend", "trend_lo", "trend_hi"])
+        return pd.DataFrame(rows, columns=["arm", "ratio", *TRENDS])
 
     def resolution(self) -> pd.DataFrame:
         """Return the resolution, in half-widths of ln ratios, here and for an hour of two cores.
@@ -283,15 +304,31 @@ class Gains(Readable):
         title = "A run of the largest size, and what each gigabyte saved bought."
         return Listing(title, self.frame().merge(self.prices(), on="arm"), fields)
 
+    def parts_listing(self, rows: pd.DataFrame | None = None) -> Listing:
+        """Return both ratios by budget, by size, and by set of questions; all rows of ``by`` unless some are given."""
+        fields = (
+            Field("Arm", column("arm")),
+            Field("By", column("by")),
+            Field("Value", column("value")),
+            Field("Density ratio", ratio("density"), "density_ratio"),
+            Field("Token ratio", ratio("token"), "token_ratio"),
+            Field("Status", column("status")),
+        )
+        return Listing("The pairs of one part alone.", self.by if rows is None else rows, fields)
+
     def trends_listing(self) -> Listing:
-        """Return d ln ratio / d ln tokens of every arm."""
+        """Return the trends of every arm with tokens and size, and the test that one ratio holds."""
         fields = (
             Field("Arm", column("arm")),
             Field("Ratio", column("ratio")),
             numeric("d ln ratio / d ln D", "trend"),
             Field("Interval", ranged("trend", formatting.number), "trend_lo"),
+            numeric("d ln ratio / d ln N", "size_trend"),
+            Field("Interval of it", ranged("size_trend", formatting.number), "size_trend_lo"),
+            numeric("p of one ratio", "p_value", formatting.p_value),
         )
-        return Listing("Above 0, an arm gains as training goes on.", self.trends(), fields)
+        title = "Above 0, an arm gains as training goes on (D) or as models grow (N). p: of the test that both are 0."
+        return Listing(title, self.trends(), fields)
 
     def resolution_listing(self) -> Listing:
         """Return how finely the ladder resolves each arm."""
@@ -373,34 +410,36 @@ class GainRecord(Record, frozen=True):
     trends: Sequence[Mapping[str, Any]] = ()
 
 
-WORLDS: tuple[Mapping[str, float], ...] = ({}, {"rho": 0.8}, {"tau": 0.8})
-"""What is injected into simulated ladders: nothing, a density ratio, a token ratio."""
-
-
 def null_listing(null: pd.DataFrame) -> Listing:
-    """Return how often intervals of simulated ladders hold what was injected, of :func:`null_test`."""
+    """Return how often intervals of simulated ladders hold what was planted, of :func:`null_test`."""
     fields = (
-        Field("Injected density ratio", column("density_ratio")),
-        Field("Injected token ratio", column("token_ratio")),
-        numeric("Density intervals that hold it", "density_held", formatting.percentage),
-        numeric("Token intervals that hold it", "token_held", formatting.percentage),
-        numeric("Half-width of ln density", "half_width"),
+        Field("World", column("world")),
+        numeric("Intervals that hold it", "held", formatting.percentage),
+        numeric("Gain said", "gain", formatting.percentage),
+        numeric("Loss said", "loss", formatting.percentage),
+        numeric("One ratio rejected", "not_one", formatting.percentage),
+        numeric("Half-width of ln ratio", "half_width"),
     )
-    return Listing("Simulated ladders like this one: do 95 % intervals hold what was injected?", null, fields)
+    return Listing("Simulated ladders like this one: do 95 % intervals hold what was planted?", null, fields)
 
 
 def null_test(
-    gains: Gains, *, ladders: int = 200, seed: int = 0, step: Callable[[str, float], object] = lambda label, share: None
+    gains: Gains | GainRecord,
+    *,
+    ladders: int = 200,
+    seed: int = 0,
+    step: Callable[[str, float], object] = lambda label, share: None,
 ) -> pd.DataFrame:
-    """Simulate ladders like the one measured, and count how often the intervals hold what was injected.
+    """Simulate ladders like the one measured, and count how often the intervals hold what was planted.
 
-    Sizes, budgets, seeds, the law and the noise of pairs are the ladder's own.
+    Sizes, budgets, seeds, the law and the noise of pairs are the ladder's own; the last worlds of
+    :data:`densing.scores.ladder.WORLDS` break what the model takes for granted.
 
     Parameters
     ----------
-    gains : Gains
+    gains : Gains or GainRecord
     ladders : int
-        In each of three worlds: nothing changed, a density ratio of .8, a token ratio of .8.
+        In each world.
     seed : int
     step : callable
         Called with a label and the share done.
@@ -408,8 +447,7 @@ def null_test(
     Returns
     -------
     pandas.DataFrame
-        ``density_ratio, token_ratio`` (injected), ``ladders, density_held, token_held`` (shares of the 95 % intervals
-        that hold it; missing where the other ratio was changed), ``half_width`` (median, of ln density).
+        ``world, ladders``, and what :func:`densing.scores.ladder.coverage` counts.
 
     Raises
     ------
@@ -419,6 +457,7 @@ def null_test(
     import pandas as pd
 
     from densing.jobs import in_processes
+    from densing.scores.ladder import WORLDS
 
     if ladders < 1:
         raise InputError(f"--null {ladders}: one simulated ladder or more")
@@ -427,37 +466,17 @@ def null_test(
         "sizes": spec["params"], "budgets": spec["tokens"], "seeds": len(spec["seeds"]), "theta": spec["law"],
         **spec["noise"],
     }  # fmt: skip
-    count = max(1, min(8, ladders // 10))
-    sizes = [ladders // count + (part < ladders % count) for part in range(count)]
     items = [
-        {**like, **world, "ladders": size, "seed": seed + 10_000 * number + 100 * part}
+        {**like, "world": world, "ladders": ladders, "seed": seed + 10_000 * number}
         for number, world in enumerate(WORLDS)
-        for part, size in enumerate(sizes)
     ]
-    done: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+    rows: dict[str, Mapping[str, Any]] = {}
     for ended in in_processes(_simulate, items, processes.processors(), lambda item, told: None):
         if ended.row is None:
             raise InputError(f"a simulated ladder failed: {ended.reason}")
-        done.append((ended.item, ended.row))
-        step("simulated ladders", len(done) / len(items))
-    rows = []
-    for world in WORLDS:
-        injected = {"rho": 1.0, "tau": 1.0, **world}
-        parts = [(item, row) for item, row in done if all(item.get(key, 1.0) == injected[key] for key in injected)]
-        total = sum(item["ladders"] for item, _ in parts)
-
-        def share(key: str, parts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = parts) -> float:
-            return sum(item["ladders"] * row[key] for item, row in parts) / sum(item["ladders"] for item, _ in parts)
-
-        rows.append(
-            {
-                "density_ratio": injected["rho"], "token_ratio": injected["tau"], "ladders": total,
-                "density_held": math.nan if "tau" in world else share("density"),
-                "token_held": math.nan if "rho" in world else share("token"),
-                "half_width": share("resolution"),
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+        rows[ended.item["world"]] = ended.row
+        step("simulated ladders", len(rows) / len(items))
+    return pd.DataFrame([{"world": world, "ladders": ladders, **rows[world]} for world in WORLDS])
 
 
 def _simulate(item: Mapping[str, Any], tell: object) -> dict[str, float]:
@@ -473,9 +492,7 @@ def ladder_gain(
     law: Path | str | None = None,
     link: str | None = None,
     watts: float = WATTS,
-    draws: int = 1000,
     level: float = 0.95,
-    seed: int = 0,
 ) -> Gains:
     """Estimate what every arm of a ladder bought beside plain training.
 
@@ -484,18 +501,16 @@ def ladder_gain(
     folder : path
         A ladder trained with arms (``densing ladder train --arm``).
     baseline : str
-        The arm that the others are compared with; the law of losses is fitted to its runs.
+        The arm that the others are compared with; the law of losses is that of its runs and, shifted, of each arm's.
     law : path, optional
-        A ladder of the same corpus to whose runs the law is fitted instead: for few sizes here.
+        A ladder of the same corpus and training whose plain runs say what the law is, too: for few sizes here.
     link : str, optional
         A rate such as ``100mbit``: seconds are then the simulator's step times the steps, on processors like this one
         behind such links; otherwise what the virtual ranks took here.
     watts : float
         Of a busy core, where joules were not counted.
-    draws : int
-        Resamplings, and as many bootstrap draws of the law.
-    level, seed
-        Of the intervals and of all that is drawn.
+    level : float
+        Of the intervals.
 
     Raises
     ------
@@ -537,17 +552,20 @@ def ladder_gain(
             f"{folder}: {baseline} is the only arm here; train another beside it, for example "
             f"`densing ladder train --arm {baseline} --arm local-sgd:tau=8 --ranks 4 --out {folder}`"
         )
-    plain = losses[losses["arm"].eq(baseline)] if law is None else _reference_losses(Path(law), about)
+    plain = losses[losses["arm"].eq(baseline)]
+    if law is not None:
+        plain = _joined(plain, _reference_losses(Path(law), about))
     plain = plain[plain["loss"].gt(0) & plain["loss"].lt(math.inf)]
-    fitted = fit_loss(plain, draws=draws, seed=seed)
+    fitted = fit_loss(plain)
     costs = {name: _Cost(exports, name, link, watts) for name in names}
     noise = []
     sets = _question_losses(folder, exports)
 
     @cache
-    def law_of(task: str) -> LawFit:
+    def law_of(task: str) -> tuple[LawFit, pd.DataFrame]:
         table = sets[task]
-        return fit_loss(table[table["arm"].eq(baseline)], draws=min(draws, 400), seed=seed)
+        own = table[table["arm"].eq(baseline)]
+        return fit_loss(own), own
 
     gains, tables, alone, notes = [], [], [], []
     for name in others:
@@ -556,12 +574,11 @@ def ladder_gain(
         notes += _pair_notes(name, baseline, pairs, unmatched)
         if pairs.empty:
             continue
-        density, tokens = (
-            fit_shift(fitted, pairs, axis, draws=draws, level=level, seed=seed) for axis in ("params", "tokens")
-        )
+        density, tokens = (fit_shift(fitted, plain, pairs, axis, level=level) for axis in ("params", "tokens"))
         notes += _status_notes(name, density, tokens)
         notes += _corpus_notes(exports, name, baseline)
-        noise.append(pair_noise(pairs))
+        if density.status != "no_change":
+            noise.append(pair_noise(pairs))
         cells = set(pairs[["size", "seed", "tokens"]].itertuples(index=False, name=None))
         spent = costs[name].core_seconds(cells) + costs[baseline].core_seconds(cells)
         kept = float(pairs["params_arm"].mean())
@@ -569,12 +586,11 @@ def ladder_gain(
         speed = costs[name].tokens_per_core_second(cells)
         gains.append(ArmGain(name, density, tokens, **means, kept_parameters=kept, core_seconds=spent,
                              tokens_per_core_second=speed))  # fmt: skip
-        options: dict[str, Any] = {"level": level, "seed": seed}
-        parts = [shifts_by(fitted, pairs, column, **options) for column in ("size", "tokens")]
+        parts = [shifts_by(fitted, plain, pairs, column, level=level) for column in ("size", "tokens")]
         for task, table in sets.items():
             rows, _ = pair_table(table, name, baseline)
             if len(rows):
-                parts.append(shifts_by(law_of(task), rows.assign(set=task), "set", **options))
+                parts.append(shifts_by(*law_of(task), rows.assign(set=task), "set", level=level))
         tables.append(pd.concat(parts, ignore_index=True).assign(arm=name))
     if not gains:
         raise InputError(
@@ -588,9 +604,8 @@ def ladder_gain(
         text = f"{folder}: no benchmark results; gains use validation loss only (run `densing ladder eval {folder}`)"
         notes.append(Note("not-evaluated", "info", text))
     elif sets:
-        rows = sets[MEAN]
         try:
-            asked = unpaired_resolution(law_of(MEAN), rows[rows["arm"].eq(baseline)], level=level, pooled=True)
+            asked = unpaired_resolution(*law_of(MEAN), level=level, pooled=True)
         except FitError as error:
             text = f"{folder}: what questions without pairs would see is left out: {error}"
             notes.append(Note("no-question-law", "info", text))
@@ -600,9 +615,9 @@ def ladder_gain(
         "sizes": list(used.sort_values("params_non_embedding")["size"].unique()),
         "params": sorted(map(float, set(used.loc[used["arm"].eq(baseline), "params_non_embedding"]))),
         "tokens": sorted(map(float, set(used["tokens"]))),
-        "noise": {part: float(np.mean([row[part] for row in noise])) for part in ("common", "noise")},
-        "seeds": sorted(map(int, set(used["seed"]))), "link": link, "watts": watts, "level": level, "draws": draws,
-        "seed": seed, "baseline_cost": costs[baseline].all_runs(), "law": fitted.params.to_dict(),
+        "noise": {part: float(np.mean([row[part] for row in noise])) for part in noise[0]} if noise else {},
+        "seeds": sorted(map(int, set(used["seed"]))), "link": link, "watts": watts, "level": level,
+        "baseline_cost": costs[baseline].all_runs(), "law": fitted.params.to_dict(),
         "law_of": None if law is None else str(law),
     }  # fmt: skip
     return Gains(
@@ -620,14 +635,21 @@ def sentence(arm: ArmGain) -> str:
     --------
     >>> from densing.scores.ladder import fit_loss, fit_shift, pair_table, simulated_ladder
     >>> losses = simulated_ladder(tau=0.8)
-    >>> law = fit_loss(losses[losses["arm"].eq("plain")], draws=10)
+    >>> plain = losses[losses["arm"].eq("plain")]
     >>> pairs, _ = pair_table(losses, "arm")
-    >>> one, other = (fit_shift(law, pairs, axis, draws=100) for axis in ("params", "tokens"))
+    >>> one, other = (fit_shift(fit_loss(plain), plain, pairs, axis) for axis in ("params", "tokens"))
     >>> sentence(ArmGain("a", one, other, 1e6, 10, 150, 5000, 60)).split(";")[-1].strip()
     'no loss: no'
     """
 
+    if arm.status == "no_change":
+        return "not an arm: no change; every loss is the baseline's to the last bit"
+
     def written(shift: Shift) -> str:
+        if not shift.one:
+            return (
+                f"{formatting.number(shift.least)} to {formatting.number(shift.most)}, by size and budget: no one ratio"
+            )
         ends = f"({formatting.number(shift.lo)} to {formatting.number(shift.hi)})"
         if shift.lo is None or shift.hi is None:
             ends = "(no end known)" if shift.lo is shift.hi else ""
@@ -674,6 +696,15 @@ def _reference_losses(folder: Path, about: Mapping[str, Any]) -> pd.DataFrame:
             f"{folder}: a ladder of corpus {corpus}, not {about.get('corpus_hash')}; their losses do not compare"
         )
     return arm_losses([export for export in read_exports(folder) if own_run(export)], folder)
+
+
+def _joined(plain: pd.DataFrame, reference: pd.DataFrame) -> pd.DataFrame:
+    """Return plain runs of both ladders; those that both hold once, the others' under names of their own."""
+    import pandas as pd
+
+    cells = ["size", "seed", "tokens", "loss"]
+    shared = reference.merge(plain[cells].drop_duplicates(), on=cells, how="left", indicator=True)["_merge"].eq("both")
+    return pd.concat([plain, reference[~shared.to_numpy()].assign(size=lambda rows: "law " + rows["size"])])
 
 
 def number_of(value: Any) -> float:
@@ -860,7 +891,10 @@ def _pair_notes(arm: str, baseline: str, pairs: pd.DataFrame, unmatched: pd.Data
     if pairs.empty:
         notes.append(Note("no-pairs", "error", f"arm {arm}: no pair with {baseline} is left; nothing is said of it"))
     elif (pairs["arm"] == pairs["plain"]).all():
-        text = f"arm {arm}: all {len(pairs)} losses are {baseline}'s to the last bit; it changes nothing"
+        text = (
+            f"arm {arm}: not an arm, no change: all {len(pairs)} losses are {baseline}'s to the last bit, so it has no "
+            "ratio and no verdict"
+        )
         notes.append(Note("changes-nothing", "warning", text, {"arm": arm}))
     return notes
 
@@ -885,6 +919,7 @@ _MEANING = {
     "flat": "the law is too flat in {axis} to invert it; read the end that is there as a bound",
     "below_floor": "its losses are those of less than a hundredth of the {axis}",
     "above_ceiling": "its losses are lower than the law reaches with a hundred times the {axis}",
+    "several": "no one ratio holds for all sizes and budgets ({p_value}); read the ratios by size and budget",
     "few_pairs": "fewer than 6 pairs of size and seed; train more seeds or sizes before anything is decided",
 }
 
@@ -892,10 +927,15 @@ _MEANING = {
 def _status_notes(arm: str, density: Shift, tokens: Shift) -> list[Note]:
     notes = {}
     for ratio, shift, axis in (("density", density, "size"), ("token", tokens, "tokens")):
-        if shift.status != "ok":
+        if shift.status not in ("ok", "no_change"):
             meaning = _MEANING[shift.status].format(axis=axis)
             notes[shift.status if shift.status == "few_pairs" else ratio] = Note(
                 shift.status.replace("_", "-"), "warning", f"arm {arm}, {ratio} ratio: {meaning}", {"arm": arm}
+            )
+        if not shift.one:
+            meaning = _MEANING["several"].format(p_value=formatting.p_value(shift.p_value))
+            notes[f"{ratio}-several"] = Note(
+                "no-one-ratio", "info", f"arm {arm}, {ratio} ratio: {meaning}", {"arm": arm}
             )
     return list(notes.values())
 

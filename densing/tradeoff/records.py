@@ -101,6 +101,12 @@ class ArmFigures(Record, frozen=True):
     token_hi: float | None = None
     kept_parameters: float | None = None
     no_loss: str = "not decided"
+    density_one: str = ""
+    density_least: float | None = None
+    density_most: float | None = None
+    token_one: str = ""
+    token_least: float | None = None
+    token_most: float | None = None
 
 
 class LadderSpec(Record, frozen=True):
@@ -124,6 +130,10 @@ class ArmTrend(Record, frozen=True):
     trend: float | None = None
     trend_lo: float | None = None
     trend_hi: float | None = None
+    size_trend: float | None = None
+    size_trend_lo: float | None = None
+    size_trend_hi: float | None = None
+    p_value: float | None = None
 
 
 def gain_record(gain: Gains | GainRecord | Path | str) -> tuple[GainRecord, str]:
@@ -304,6 +314,6 @@ def _again(record: GainRecord, folder: Path) -> Gains:
     spec = record.spec
     options: dict[str, Any] = {
         "baseline": spec["baseline"], "law": spec.get("law_of"), "link": spec["link"], "watts": spec["watts"],
-        "draws": spec["draws"], "level": spec["level"], "seed": spec["seed"],
+        "level": spec["level"],
     }  # fmt: skip
     return ladder_gain(folder, **options)

@@ -44,7 +44,7 @@ from densing.core import (
 )
 from densing.efficiency.systems import RECORDS, compare, get_technique, parse_settings
 from densing.efficiency.throughput import SHARE, Span, fitted_step
-from densing.tradeoff.records import ArmFigures, arm_figures, arm_trends, gain_record
+from densing.tradeoff.records import ArmFigures, ArmTrend, arm_figures, arm_trends, gain_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -437,6 +437,7 @@ class _Row(NamedTuple):
 
     figures: ArmFigures
     trend: tuple[float, float, float] | None
+    size_trend: tuple[float, float, float] | None
     params: tuple[float, ...]
     tokens: tuple[float, ...]
     level: float
@@ -466,18 +467,20 @@ SHIPPED = "shipped record"
 
 def _rows(record: GainRecord, where: str) -> list[_Row]:
     spec, figures = arm_figures(record, where)
-    trends = {
-        each.arm: (each.trend, each.trend_lo, each.trend_hi)
-        for each in arm_trends(record, where)
-        if each.ratio == "token" and each.trend is not None
-    }
+    trends = {each.arm: each for each in arm_trends(record, where) if each.ratio == "token"}
     params = tuple(float(value) for value in record.spec.get("params", ()) if value > 0)
     rows = []
     for figure in figures:
-        ends = trends.get(figure.arm)
-        trend = None if ends is None or ends[1] is None or ends[2] is None else ends
-        rows.append(_Row(figure, trend, params, spec.tokens, spec.level, where))  # type: ignore[arg-type]
+        own = trends.get(figure.arm, ArmTrend(figure.arm, "token"))
+        with_tokens = _whole(own.trend, own.trend_lo, own.trend_hi)
+        with_size = _whole(own.size_trend, own.size_trend_lo, own.size_trend_hi)
+        rows.append(_Row(figure, with_tokens, with_size, params, spec.tokens, spec.level, where))
     return rows
+
+
+def _whole(value: float | None, low: float | None, high: float | None) -> tuple[float, float, float] | None:
+    """Return a trend with its interval; None where a part of it is missing."""
+    return None if value is None or low is None or high is None else (value, low, high)
 
 
 def _arm_row(spec: Spec, rows: Sequence[_Row]) -> _Row | None:
@@ -519,12 +522,15 @@ def _at(row: _Row, target: Target) -> _Ratio | None:
     mean, square = math.log(figures.token_ratio), sd**2
     # A record without trends, or without sizes, may have any trend up to one: a ratio in proportion to D or N.
     unknown = (0.0, -1.0, 1.0)
-    for trend, at, ladder in ((row.trend or unknown, target.tokens, row.tokens), (None, target.params, row.params)):
+    for trend, at, ladder in (
+        (row.trend or unknown, target.tokens, row.tokens),
+        (row.size_trend or (0.0, *_size_ends(row)), target.params, row.params),
+    ):
         if not ladder:
             return None
         logs = np.log(ladder)
         x, width = at - float(logs.mean()), max(float(np.ptp(logs)), math.log(2))
-        slope, low, high = trend if trend is not None else (0.0, *_size_ends(row))
+        slope, low, high = trend
         own = (high - low) / (2 * NormalDist().inv_cdf(0.5 + row.level / 2))
         bend = max(abs(slope), own) * x**2 / (2 * width)
         mean += slope * x
@@ -533,7 +539,7 @@ def _at(row: _Row, target: Target) -> _Ratio | None:
 
 
 def _size_ends(row: _Row) -> tuple[float, float]:
-    """Ends of the trend with ln N, which records do not hold: as large as that with ln D may be, either way."""
+    """Ends of the trend with ln N, where a record does not hold it: as large as that with ln D may be, either way."""
     if row.trend is None:
         return -1.0, 1.0
     most = max(abs(row.trend[1]), abs(row.trend[2]))

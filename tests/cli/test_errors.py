@@ -50,6 +50,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "ladder eval": ("nope",),
     "ladder fit": ("nope",),
     "ladder gain": ("nope",),
+    "ladder plan": ("--resolve", "0"),
     "distil": ("--teacher", "smollm", "--rounds", "x", *OUT),
     "tune": ("--model", "smollm", *OUT),
     "exits": ("--exits", "x", *OUT),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def test_arms_are_trained_and_compared(tmp_path: Path) -> None:
     said = densing(*train)
     assert (said["models"], said["exported"]) == (12, 12)
     assert densing(*train)["exported"] == 0
-    gains = densing("ladder", "gain", str(folder), "--bootstrap", "30")
+    gains = densing("ladder", "gain", str(folder))
     (arm,) = gains["arms"]
     assert (arm["arm"], arm["pairs"], arm["status"], arm["no_loss"]) == (
         "local-sgd:tau=30", 6, "few_pairs", "not decided",
@@ -162,6 +163,22 @@ def test_arms_are_trained_and_compared(tmp_path: Path) -> None:
     assert 0.02 < arm["bytes"] / plain["bytes"] < 0.05
     # The laws of the ladder are those of its plain runs.
     assert {row["n"] for row in densing("ladder", "fit", str(folder), "--bootstrap", "20")["fits"]} == {6}
+
+
+def test_null_arms_change_the_losses_and_what_changes_nothing_is_no_arm(tmp_path: Path) -> None:
+    folder = tmp_path / "null"
+    arms = [f"--arm={arm}" for arm in ("plain", "plain:order=reverse", "plain:order=reseed", "plain:ranks=4")]
+    densing("ladder", "train", "--preset", "tiny", "--out", str(folder), "--seeds", "0..0", "--workers", "1", "--ranks",
+            "4", "--budgets", "1", "--sizes", "d8", *arms)  # fmt: skip
+    losses = {}
+    for path in sorted((folder / "models").glob("*/densing.json")):
+        about = json.loads(path.read_text())
+        losses[about["arm"]] = about["loss"]["validation_nats_per_token"]
+    plain = losses.pop("plain")
+    assert losses.pop("plain:ranks=4") == plain
+    assert len(losses) == 2 and all(loss != plain for loss in losses.values())
+    # Last bits of sums, against other blocks in every step.
+    assert abs(losses["plain:order=reverse"] / plain - 1) < abs(losses["plain:order=reseed"] / plain - 1)
 
 
 def test_students_learn_from_a_model_of_the_ladder(tmp_path: Path, ladder: tuple[Path, dict[str, Any]]) -> None:

@@ -15,14 +15,15 @@ from densing.cli import app
 from densing.core import ArtefactError, DensingError, InputError, UnknownNameError, decode, plain
 from densing.efficiency.systems.claims import RECORDS, recorded
 from densing.report import build_gain
-from densing.scores.ladder import simulated_ladder
+from densing.scores.ladder import WORLDS, simulated_ladder
 from densing.tradeoff import GainRecord, check_record, gain_table, ladder_gain, null_test, read_arms
 from densing.tradeoff.gain import COLUMNS, simulated_step
 from tests.support.command import printed
 from tests.support.ladder_files import write_ladder
 
 CONTRACT = {"arm", "density_ratio", "density_lo", "density_hi", "token_ratio", "token_lo", "token_hi", "bytes",
-            "seconds", "joules", "kept_parameters", "pairs", "status", "no_loss"}  # fmt: skip
+            "seconds", "joules", "kept_parameters", "pairs", "status", "no_loss", "density_one", "density_least",
+            "density_most", "token_one", "token_least", "token_most"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: Path, tmp_path: Path) -> None:
     page = tmp_path / "gain.md"
     said = CliRunner().invoke(
-        app, ["ladder", "gain", str(ladder), "--json", "--bootstrap", "60", "--page", str(page)], catch_exceptions=False
+        app, ["ladder", "gain", str(ladder), "--json", "--page", str(page)], catch_exceptions=False
     )
     assert said.exit_code == 0, said.output
     document = printed(said.stdout)
@@ -56,22 +57,21 @@ def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: 
 @pytest.mark.slow
 def test_simulated_ladders_are_like_the_one_measured(ladder: Path, tmp_path: Path) -> None:
     page = tmp_path / "gain.md"
-    options = ["ladder", "gain", str(ladder), "--json", "--bootstrap", "60", "--null", "6", "--page", str(page)]
+    options = ["ladder", "gain", str(ladder), "--json", "--null", "6", "--page", str(page)]
     found = printed(CliRunner().invoke(app, options, catch_exceptions=False).stdout)
     noise = found["spec"]["noise"]
     # The ladder was simulated with .003 of both.
     assert noise["common"] == pytest.approx(0.003, rel=0.5) and noise["noise"] == pytest.approx(0.003, rel=0.3)
-    nothing, density, tokens = found["null"]
-    assert [row["ladders"] for row in found["null"]] == [6, 6, 6]
-    assert nothing["density_held"] >= 0.5 and nothing["token_held"] >= 0.5
-    assert density["token_held"] is None and tokens["density_held"] is None
+    rows = {row["world"]: row for row in found["null"]}
+    assert list(rows) == list(WORLDS) and {row["ladders"] for row in rows.values()} == {6}
+    assert rows["no change"]["held"] >= 0.5 and rows["tokens x 2"]["gain"] >= 0.5
     assert "--null 6" in page.read_text() and "Do the intervals hold?" in page.read_text()
     with pytest.raises(InputError, match="one simulated ladder or more"):
-        null_test(ladder_gain(ladder, draws=30), ladders=0)
+        null_test(ladder_gain(ladder), ladders=0)
 
 
 def test_costs_are_means_over_the_paired_runs(ladder: Path) -> None:
-    gains = ladder_gain(ladder, draws=30, watts=20)
+    gains = ladder_gain(ladder, watts=20)
     (arm,) = gains.arms
     steps = sum(round(tokens / 512) for tokens in gains.spec["tokens"]) / 4
     assert arm.bytes == pytest.approx(1000 * steps, rel=1e-3)
@@ -101,7 +101,7 @@ def test_seconds_over_a_link_are_the_simulators(ladder: Path) -> None:
     compute = 0.01 / 4
     assert max(compute, wire) <= plain_s <= compute + wire + 1e-6
     assert local_s == pytest.approx(compute + wire / 8, rel=0.05)
-    assert "simulated" in ladder_gain(ladder, draws=30, link="100mbit").evidence["seconds"]
+    assert "simulated" in ladder_gain(ladder, link="100mbit").evidence["seconds"]
 
 
 def test_of_a_pipelines_arm_layers_are_stages_and_ranks_micro_batches(ladder: Path) -> None:
@@ -135,7 +135,7 @@ def test_questions_come_second_each_set_with_a_law_of_its_own(tmp_path: Path, mo
             rows += [{**common, "metric": "bits_per_byte", "value": factor * loss},
                      {**common, "metric": "acc", "value": 0.5}]  # fmt: skip
     monkeypatch.setattr("densing.scores.evals.RunStore.measurements", lambda _: pd.DataFrame(rows))
-    gains = ladder_gain(folder, draws=30)
+    gains = ladder_gain(folder)
     sets = gains.by[gains.by["by"].eq("set")].set_index("value")
     assert list(sets.index) == ["mean", "bigram", "facts"]
     # A factor on all losses is no shift: every set says what the validation loss does.
@@ -155,9 +155,35 @@ def test_questions_come_second_each_set_with_a_law_of_its_own(tmp_path: Path, mo
 
 def test_an_arm_that_changes_nothing_says_so(tmp_path: Path) -> None:
     losses = simulated_ladder(noise=0, common=0, seeds=2)
-    gains = ladder_gain(write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "plain:ranks=2"}), draws=30)
+    gains = ladder_gain(write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "plain:ranks=2"}))
     assert "changes-nothing" in {note.code for note in gains.notes}
-    assert gains.arms[0].no_loss == "yes"
+    (arm,) = gains.frame().to_dict("records")
+    assert (arm["status"], arm["no_loss"]) == ("no_change", "no change")
+    assert arm["token_ratio"] is None and arm["density_lo"] is None
+    assert "no ratio and no verdict" in " ".join(note.message for note in gains.notes)
+    page = build_gain(gains, tmp_path / "gain.md").read_text()
+    assert "0 of 1 arm" in page and "nan" not in page.lower()
+
+
+def test_where_no_one_ratio_holds_the_headline_has_none(tmp_path: Path) -> None:
+    losses = simulated_ladder(tau=0.5, bend=-0.4, noise=0.002, common=0.002, spread=0.005, seeds=3)
+    folder = write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "co2:tau=8"})
+    gains = ladder_gain(folder)
+    (row,) = gains.frame().to_dict("records")
+    assert row["token_one"] == "no" and row["token_least"] < 0.5 < row["token_most"]
+    (shown,) = gains.listing().cells()
+    assert shown[2].endswith("by size and budget")
+    assert "no one ratio" in repr(gains) and "no-one-ratio" in {note.code for note in gains.notes}
+    # What is extrapolated from keeps the middle's value, with the trend and the test beside it.
+    (kept,) = gains.record().figures
+    assert kept["token_ratio"] == pytest.approx(0.5, rel=0.1)
+    token = next(row for row in gains.record().trends if row["ratio"] == "token")
+    assert token["trend_hi"] < 0 and token["p_value"] < 0.05
+    ratios = gains.parts().set_index("value")["token_ratio"]
+    assert ratios["307000"] > ratios["1640000"]
+    said = CliRunner().invoke(app, ["ladder", "gain", str(folder)], catch_exceptions=False).output
+    assert "by size and budget" in said
+    assert "by size and budget" in build_gain(gains, tmp_path / "gain.md").read_text()
 
 
 def test_cells_that_miss_are_listed_and_what_is_no_loss_is_an_error(tmp_path: Path) -> None:
@@ -165,7 +191,7 @@ def test_cells_that_miss_are_listed_and_what_is_no_loss_is_an_error(tmp_path: Pa
     arm = losses["arm"].eq("arm")
     losses.loc[losses[arm & losses["seed"].eq(1)].index[:2], "loss"] = math.nan
     losses = losses.drop(losses[arm & losses["seed"].eq(2)].index[:3])
-    gains = ladder_gain(write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "slowmo"}, cost=False), draws=30)
+    gains = ladder_gain(write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "slowmo"}, cost=False))
     assert len(gains.unmatched) == 5
     assert gains.arms[0].density.pairs == 43
     codes = {note.code: note for note in gains.notes}
@@ -195,6 +221,7 @@ def test_folders_without_what_is_needed_are_refused(tmp_path: Path, ladder: Path
     ("text", "ranks", "part"),
     [("co2:tau=0", 2, "tau"), ("co2:speed=3", 2, "speed"), ("warp", 2, "warp"), ("zero:stage=1", 2, "zero"),
      ("co2:tau=8", 1, "--ranks"), ("plain:tau=8", 2, "tau"), ("co2:inner=2", 4, "inner"),
+     ("plain:order=reverse", 1, "this arm has 1; give --ranks 3"), ("plain:order=reverse", 2, "order=reseed"),
      ("fusion:r=0.5", 2, "r"), ("fusion:cuts=equal", 2, "give r alone"), ("fusion:r=4", 1, "--ranks")],
 )  # fmt: skip
 def test_arms_that_cannot_be_trained_are_refused_beforehand(text: str, ranks: int, part: str) -> None:
@@ -205,7 +232,7 @@ def test_arms_that_cannot_be_trained_are_refused_beforehand(text: str, ranks: in
 def test_a_measurement_is_made_again_from_its_record(tmp_path: Path) -> None:
     losses = simulated_ladder(tau=0.8, noise=0.003, common=0.003, spread=0.005, seeds=2)
     folder = write_ladder(tmp_path / "ladder", losses, {"plain": "plain", "arm": "local-sgd:tau=8"})
-    options = ["ladder", "gain", str(folder), "--bootstrap", "60", "--json"]
+    options = ["ladder", "gain", str(folder), "--json"]
     assert CliRunner().invoke(app, options, catch_exceptions=False).exit_code == 0
     command = ["techniques", "validate", "--measure", str(folder), "--json"]
     rows = printed(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
@@ -237,7 +264,7 @@ def test_a_record_that_is_none_is_a_sentence(tmp_path: Path, text: str) -> None:
 
 
 def test_a_record_of_another_schema_is_refused(ladder: Path, tmp_path: Path) -> None:
-    record = plain(ladder_gain(ladder, draws=30).record())
+    record = plain(ladder_gain(ladder).record())
     (tmp_path / "gain.json").write_text(json.dumps({**record, "schema": 99}))
     with pytest.raises(ArtefactError, match="schema 99"):
         check_record(tmp_path)

@@ -134,6 +134,16 @@ def test_a_ratio_moves_along_its_trend_and_widens_with_the_distance() -> None:
     assert larger is not None and larger.mean == pytest.approx(means[0]) and larger.sd > sds[0]
 
 
+def test_a_ratio_moves_along_its_trend_with_size_where_the_record_keeps_it() -> None:
+    kept = record(trend=(-0.3, -0.4, -0.2))
+    trends = [{**kept.trends[0], "size_trend": 0.1, "size_trend_lo": 0.05, "size_trend_hi": 0.15}]
+    sized = _rows(replace(kept, trends=trends), "test")[0]
+    larger = Target(math.log(PARAMS) + 1, math.log(TOKENS))
+    old, new = _at(_rows(kept, "test")[0], larger), _at(sized, larger)
+    assert old is not None and new is not None
+    assert new.mean == pytest.approx(old.mean + 0.1) and new.sd < old.sd
+
+
 def test_far_from_its_ladder_a_ratio_says_nothing_and_names_the_distance() -> None:
     own = worth(["co2:tau=8"], STEP, CLUSTER, 1e15, gains=[record(trend=(-0.3, -0.4, -0.2))]).verdicts[0]
     assert own.status == "time only" and "says nothing beyond" in own.reason

@@ -1,4 +1,5 @@
 from .arms import ALONE as ALONE
+from .arms import REVERSE as REVERSE
 from .arms import Arm as Arm
 from .arms import Maker as Maker
 from .arms import Ranks as Ranks
@@ -12,6 +13,7 @@ from .corpus import Generated as Generated
 from .corpus import find_corpus as find_corpus
 from .corpus import find_texts as find_texts
 from .corpus import prepare as prepare
+from .design import expected_half_width as expected_half_width
 from .evaluation import LadderEvaluation as LadderEvaluation
 from .evaluation import evaluate_ladder as evaluate_ladder
 from .fits import EMERGENT as EMERGENT
@@ -30,10 +32,8 @@ from .fits import validation_table as validation_table
 from .folder import describe_ladder as describe_ladder
 from .folder import read_exports as read_exports
 from .folder import read_ladder as read_ladder
-from .gain import NO_LOSS as NO_LOSS
-from .gain import Shift as Shift
+from .gain import WORLDS as WORLDS
 from .gain import coverage as coverage
-from .gain import fit_shift as fit_shift
 from .gain import pair_noise as pair_noise
 from .gain import pair_table as pair_table
 from .gain import ratio_columns as ratio_columns
@@ -51,6 +51,9 @@ from .runs import get_preset as get_preset
 from .runs import ladder_runs as ladder_runs
 from .runs import parse_seeds as parse_seeds
 from .runs import target_runs as target_runs
+from .shift import NO_LOSS as NO_LOSS
+from .shift import Shift as Shift
+from .shift import fit_shift as fit_shift
 from .teaching import step_flops as step_flops
 from .tuning import Tuning as Tuning
 from .tuning import tune as tune

@@ -27,6 +27,8 @@ ALONE = (PLAIN, BEHAVIOUR)
 STANDARD, LADDER = "standard", "ladder"
 """Wirings of a layer's modules."""
 FAMILY_FLOOR = 1e-6
+REVERSE, RESEED = "reverse", "reseed"
+"""Orders of arms that should gain nothing."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*", re.ASCII)
 
 
@@ -52,8 +54,9 @@ class Arm:
         To which the exported weights are rounded, per row of each matrix.
     clients : float or None
         Concentration of the Dirichlet distribution of the ranks' mixtures of families; None: all ranks read one stream.
-    order : {"ascending", "reverse"}
-        In which ranks' tensors are added up: of no consequence but in the last bits.
+    order : {"ascending", "reverse", "reseed"}
+        Arms that should gain nothing. ``reverse``: ranks' tensors are added up from the last, which changes the last
+        bits of sums over three ranks or more. ``reseed``: blocks of text come in the order of another seed.
     tokens : float
         Factor of the tokens of every budget: longer training under the budget's name, a target with a known answer.
     teacher : str
@@ -192,8 +195,8 @@ def parse_arm(text: str, ranks: int = 1) -> Arm:
             raise InputError(f"--arm {text}: {key}={value} is not {form}")
     if "corpus" in own:
         get_recipe(own["corpus"])
-    if own.get("order", "reverse") not in ("ascending", "reverse"):
-        raise UnknownNameError(f"order of --arm {text}:", own["order"], ("ascending", "reverse"))
+    if own.get("order", REVERSE) not in ("ascending", REVERSE, RESEED):
+        raise UnknownNameError(f"order of --arm {text}:", own["order"], ("ascending", REVERSE, RESEED))
     if own.get("wiring", STANDARD) not in (STANDARD, LADDER):
         raise UnknownNameError(f"wiring of --arm {text}:", own["wiring"], (STANDARD, LADDER))
     if own.get("wiring", STANDARD) == LADDER and (method not in ALONE or "bits" in own):

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from densing.core import DensingError, DomainError, InputError, UnknownNameError
-from densing.scores.ladder.arms import Arm, arm_corpus
+from densing.scores.ladder.arms import RESEED, Arm, arm_corpus
 from densing.scores.ladder.corpus import VALIDATION_TOKENS, Corpus, Generated
 
 TARGETS = ("longer", "clean", "shuffled")
@@ -25,6 +25,8 @@ MODELS, DESCRIPTION = "models", "densing.json"
 """Where exports lie below a ladder's folder, and the file in each that says what it is."""
 # Targets are other models than the ladder's: their seeds begin where no ladder's end.
 TARGET_SEED = 1000
+# Seeds of other orders of blocks begin where no run's end.
+OTHER_ORDER = 1_000_000
 # A step of the smallest model costs about as much as this many parameters times sequences do.
 STEP_OVERHEAD = 1_200_000
 
@@ -127,6 +129,25 @@ class Preset:
     def rate(self, shape: Shape) -> float:
         """Return the learning rate of the stable stage."""
         return float(self.peak * (self.peak_width / shape.width) ** 0.5)
+
+    def shorter(self, budgets: int) -> Preset:
+        """Return the preset with its smallest token budgets alone.
+
+        Raises
+        ------
+        InputError
+            When it has fewer.
+
+        Examples
+        --------
+        >>> get_preset("cpu").shorter(2).shapes[0].steps
+        (600, 1050)
+        """
+        most = min(len(shape.steps) for shape in self.shapes)
+        if not 1 <= budgets <= most:
+            raise InputError(f"--budgets {budgets}: preset {self.name} has {most}; give a number from 1 to {most}")
+        shapes = tuple(dataclasses.replace(shape, steps=shape.steps[:budgets]) for shape in self.shapes)
+        return dataclasses.replace(self, shapes=shapes)
 
     def tokens(self, shape: Shape, steps: int) -> int:
         """Return the tokens that a number of steps trains on."""
@@ -348,6 +369,11 @@ class Run:
             return self.tokens(budget.end)
         shape = next(one for one in get_preset(self.preset.name).shapes if one.name == self.shape.name)
         return self.preset.tokens(shape, shape.steps[self.steps.index(budget.end)])
+
+    @property
+    def order_seed(self) -> int:
+        """Seed of the order of blocks: the run's own, another one where the arm says so."""
+        return self.seed + (OTHER_ORDER if self.arm is not None and self.arm.order == RESEED else 0)
 
     @property
     def step_cost(self) -> int:

@@ -102,7 +102,7 @@ class Trainer:
         run = self.run
         stream = run.corpus.stream(run.tokens(run.steps[-1]) + 1)
         self._blocks = blocks(stream, run.preset.block)
-        self._order = Order(len(self._blocks), run.shape.batch, run.seed)
+        self._order = Order(len(self._blocks), run.shape.batch, run.order_seed)
 
     def fresh(self) -> None:
         """Begin at step 0."""
@@ -305,7 +305,7 @@ class ArmTrainer(Trainer):
             blocks(generate(recipe, tokens, run.corpus.seed, client=number), run.preset.block)
             for number, recipe in enumerate(recipes)
         ]
-        self._order = Order(len(self._clients[0]), run.shape.batch // ranks, run.seed)
+        self._order = Order(len(self._clients[0]), run.shape.batch // ranks, run.order_seed)
 
     def fresh(self) -> None:
         """Begin at step 0."""

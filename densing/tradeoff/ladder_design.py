@@ -1,0 +1,241 @@
+"""Which sizes, seeds and budgets resolve a token ratio of a given fineness, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from densing.core import Card, InputError, Readable, Record, formatting, listing_of
+from densing.efficiency.systems import RECORDS
+from densing.tradeoff.records import arm_figures, gain_record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from densing.scores.ladder import Preset, Run
+    from densing.tradeoff.gain import GainRecord
+
+DEFAULT = "rounds"
+"""The shipped record whose law, noise and speed are taken where none is given: of CO2, local SGD and SlowMo."""
+UNKNOWN = {"spread": 0.02, "ripple": 0.005}
+"""Sd of ln loss between plain runs, of records of before they were kept: those of :func:`simulated_ladder`."""
+MARGIN = 1.1
+"""Intervals come out up to a tenth wider than with known noise, which they estimate."""
+MOST_SEEDS, LEAST_RUNS, LEAST_CELLS = 48, 6, 3
+"""Seeds tried; runs of an arm below which nothing is decided; sizes and budgets that a law of five parameters needs."""
+
+
+class Design(Record, frozen=True):
+    """A ladder that may be trained.
+
+    Parameters
+    ----------
+    sizes : tuple of str
+    tokens : tuple of int
+        Budgets of each size.
+    seeds : int
+    half_width : float
+        That the interval of ln token ratio is expected to have.
+    core_hours : float
+        Of all runs of plain training and one arm.
+    command : str
+        That trains it.
+    """
+
+    sizes: tuple[str, ...]
+    tokens: tuple[int, ...]
+    seeds: int
+    half_width: float
+    core_hours: float
+    command: str
+
+
+class Designs(Readable, Record, frozen=True):
+    """The cheapest ladder that resolves a ratio, and the cheapest for every other number of sizes.
+
+    Parameters
+    ----------
+    resolve : float
+        The half-width to reach, as a share: .1 is an interval from ratio / 1.1 to ratio x 1.1.
+    ratio, level : float
+    preset : str
+    noise_of : str
+        Where law, noise and speed were measured.
+    noise : mapping of str to float
+        Sd of ln losses, see :func:`densing.scores.ladder.pair_noise`.
+    law : mapping of str to float
+    designs : tuple of Design
+        The cheapest first.
+    """
+
+    resolve: float
+    ratio: float
+    level: float
+    preset: str
+    noise_of: str
+    noise: Mapping[str, float]
+    law: Mapping[str, float]
+    designs: tuple[Design, ...]
+
+    def frame(self) -> pd.DataFrame:  # type: ignore[override]
+        """Return a row per design."""
+        import pandas as pd
+
+        rows = [
+            {
+                "sizes": ", ".join(design.sizes), "budgets": ", ".join(map(formatting.size, design.tokens)),
+                "seeds": design.seeds, "half_width": design.half_width, "core_hours": design.core_hours,
+            }
+            for design in self.designs
+        ]  # fmt: skip
+        return pd.DataFrame(rows)
+
+    def card(self) -> Card:
+        """Return what is shown."""
+        best = self.designs[0]
+        facts = {
+            "resolves": f"a token ratio near {self.ratio:g} to {formatting.percent(100 * self.resolve)}: half-width of "
+            f"its {100 * self.level:g} % interval",
+            "cost": f"about {formatting.number(best.core_hours)} core hours for plain training and one arm",
+            "noise": f"as measured in {self.noise_of}",
+            "train": best.command,
+        }
+        return Card("A ladder that resolves it", facts, listing_of("Designs, the cheapest first", self.frame()))
+
+
+def design_ladder(
+    resolve: float,
+    *,
+    preset: str = "cpu",
+    gain: GainRecord | Path | str | None = None,
+    ratio: float = 1.0,
+    level: float = 0.95,
+) -> Designs:
+    """Say which sizes, seeds and budgets resolve a token ratio at the least cost.
+
+    Every range of three or more neighbouring sizes, with all budgets or the shorter ones alone, is given as many seeds
+    as it needs; the half-width is :func:`densing.scores.ladder.expected_half_width`'s, times :data:`MARGIN`.
+
+    Parameters
+    ----------
+    resolve : float
+        The half-width of the interval, as a share of the ratio.
+    preset : str
+        Whose sizes and budgets are chosen from.
+    gain : GainRecord or path, optional
+        A measurement of the same preset whose law, noise and speed are taken; the shipped one of CO2, local SGD and
+        SlowMo when left out.
+    ratio : float
+        Token ratio about which it is to be resolved; noise is taken to be the same there.
+    level : float
+
+    Raises
+    ------
+    InputError
+        When the fineness is not above 0, the record is of another preset, or no ladder of the preset resolves it.
+
+    Examples
+    --------
+    >>> found = design_ladder(0.2)
+    >>> best = found.designs[0]
+    >>> best.half_width <= 0.183, len(best.sizes) * best.seeds >= 6
+    (True, True)
+    """
+    from densing.scores.ladder import get_preset
+
+    if not (math.isfinite(resolve) and resolve > 0):
+        raise InputError(f"--resolve {resolve:g}: a share above 0 is needed, as in 0.1 for a tenth of the ratio")
+    if not (math.isfinite(ratio) and ratio > 0):
+        raise InputError(f"--ratio {ratio:g}: a ratio above 0 is needed, as in 0.5")
+    chosen = get_preset(preset)
+    record, where = gain_record(RECORDS / f"{DEFAULT}.json" if gain is None else gain)
+    spec, _ = arm_figures(record, where)
+    if spec.preset != preset:
+        raise InputError(
+            f"{where}: a measurement of preset {spec.preset or 'unknown'}, and noise differs between presets; give "
+            f"--preset {spec.preset or 'of the record'}, or a gain.json of preset {preset} with --gain"
+        )
+    noise, law = (
+        {name: float(value) for name, value in record.spec.get(part, {}).items()} for part in ("noise", "law")
+    )
+    if not law or not {"common", "noise"} <= noise.keys():
+        raise InputError(f"{where}: keeps no law or noise of its losses; measure again with `densing ladder gain DIR`")
+    noise = UNKNOWN | noise
+    target = math.log1p(resolve)
+    second = _seconds_per_cost(chosen, record.spec)
+    found = []
+    for first in range(len(chosen.shapes)):
+        for last in range(first + LEAST_CELLS, len(chosen.shapes) + 1):
+            shapes = chosen.shapes[first:last]
+            for budgets in range(LEAST_CELLS, min(len(shape.steps) for shape in shapes) + 1):
+                tokens = tuple(chosen.tokens(shapes[0], steps) for steps in shapes[0].steps[:budgets])
+                like = {"sizes": [float(shape.non_embedding) for shape in shapes], "budgets": tokens, "ratio": ratio}
+                seeds, width = _seeds(law, noise, like, level, target)
+                if seeds:
+                    runs = [run for run in _runs(chosen, [shape.name for shape in shapes]) for _ in range(seeds)]
+                    hours = 2 * second * sum(_cost(run, budgets) for run in runs) / 3600
+                    found.append((hours, shapes, tokens, seeds, width))
+    if not found:
+        raise InputError(
+            f"--resolve {resolve:g}: no ladder of preset {preset} with up to {MOST_SEEDS} seeds resolves it with the "
+            f"noise of {where}; ask for less, such as {2 * resolve:g}"
+        )
+    cheapest: dict[int, Design] = {}
+    for hours, shapes, tokens, seeds, width in sorted(found, key=lambda row: row[0]):
+        names = tuple(shape.name for shape in shapes)
+        asked = " ".join(f"--sizes {name}" for name in names)
+        command = (
+            f"densing ladder train --preset {preset} {asked} --budgets {len(tokens)} --seeds 0..{seeds - 1} "
+            "--arm plain --arm METHOD --out DIR"
+        )
+        cheapest.setdefault(len(names), Design(names, tokens, seeds, width, hours, command))
+    designs = sorted(cheapest.values(), key=lambda design: design.core_hours)
+    source = f"the shipped record {DEFAULT}" if gain is None else where
+    return Designs(resolve, ratio, level, preset, source, noise, law, tuple(designs))
+
+
+def _seeds(
+    law: Mapping[str, float], noise: Mapping[str, float], like: Mapping[str, Any], level: float, target: float
+) -> tuple[int, float]:
+    """Return the fewest seeds that reach a half-width, and the width; none where so many are needed that none do."""
+    from densing.scores.ladder import expected_half_width
+
+    def width(seeds: int) -> float:
+        return MARGIN * expected_half_width(law, noise, **like, seeds=seeds, level=level)
+
+    least = max(2, -(-LEAST_RUNS // len(like["sizes"])))
+    first = width(least)
+    if first <= target:
+        return least, first
+    # A variance falls with the seeds, and Student's t with it: from below, then one by one.
+    seeds = max(least + 1, int(least * (first / target) ** 2 / 2))
+    while seeds <= MOST_SEEDS:
+        reached = width(seeds)
+        if reached <= target:
+            return seeds, reached
+        seeds = max(seeds + 1, int(seeds * (reached / target) ** 1.5))
+    return 0, math.inf
+
+
+def _runs(preset: Preset, sizes: list[str]) -> list[Run]:
+    from densing.scores.ladder import find_corpus, ladder_runs
+
+    return ladder_runs(preset, find_corpus("standard", Path(), preset.vocabulary), sizes=sizes, seeds=1)
+
+
+def _cost(run: Run, budgets: int) -> float:
+    """Return the cost of a run's stable stage and decays up to a budget, in units of :attr:`Run.step_cost`."""
+    plan = run.budgets[:budgets]
+    return run.step_cost * (plan[-1].branch + sum(budget.end - budget.branch for budget in plan))
+
+
+def _seconds_per_cost(preset: Preset, spec: Mapping[str, Any]) -> float:
+    """Return core seconds per unit of cost, from the measured speed of the record's longest trainings."""
+    speed = spec["baseline_cost"].get("tokens_per_core_second")
+    if not speed:
+        raise InputError("the record keeps no tokens per core second; measure again with `densing ladder gain DIR`")
+    runs = _runs(preset, list(spec["sizes"]))
+    tokens = sum(run.tokens(run.steps[-1]) for run in runs)
+    return tokens / speed / sum(run.step_cost * run.steps[-1] for run in runs)

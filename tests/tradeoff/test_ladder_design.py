@@ -1,0 +1,73 @@
+"""A designed ladder resolves what it says, in ladders simulated from its law and noise; what cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from densing.cli import app
+from densing.core import InputError
+from densing.scores.ladder import coverage, get_preset
+from densing.tradeoff import design_ladder
+from tests.support.command import printed
+from tests.support.gain_records import arm, record, written
+
+
+def test_the_command_prints_a_ladder_its_cost_and_how_to_train_it() -> None:
+    said = CliRunner().invoke(app, ["ladder", "plan", "--resolve", "0.2", "--json"], catch_exceptions=False)
+    found = printed(said.stdout)
+    first, *others = found["designs"]
+    assert first["half_width"] <= math.log(1.2) and first["seeds"] * len(first["sizes"]) >= 6
+    assert all(other["core_hours"] >= first["core_hours"] for other in others)
+    assert found["noise_of"] == "the shipped record rounds"
+    shown = CliRunner().invoke(app, ["ladder", "plan", "--resolve", "0.2"], catch_exceptions=False)
+    assert "densing ladder train --preset cpu" in " ".join(shown.output.split())
+    assert f"--seeds 0..{first['seeds'] - 1}" in " ".join(shown.output.split())
+
+
+def test_a_finer_resolution_costs_more_and_less_noise_less(tmp_path: Path) -> None:
+    coarse, fine = (design_ladder(resolve).designs[0] for resolve in (0.3, 0.15))
+    assert fine.core_hours > coarse.core_hours
+    shipped = design_ladder(0.15)
+    quiet = record(arm("co2:tau=8", 0.5, 125.0))
+    speed = {"bytes": 1.0, "tokens_per_core_second": 94_000.0}
+    noise = {name: sd / 2 for name, sd in shipped.noise.items()}
+    quiet["spec"] |= {"noise": noise, "law": dict(shipped.law), "baseline_cost": speed}
+    mine = design_ladder(0.15, gain=written(tmp_path, quiet))
+    assert mine.designs[0].core_hours < fine.core_hours
+    assert mine.noise_of.endswith("gain.json")
+
+
+def test_what_cannot_be_designed_says_why(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a share above 0"):
+        design_ladder(0)
+    with pytest.raises(InputError, match="a ratio above 0"):
+        design_ladder(0.1, ratio=-1)
+    with pytest.raises(InputError, match="of preset cpu, and noise differs"):
+        design_ladder(0.1, preset="tiny")
+    with pytest.raises(InputError, match="no ladder of preset cpu with up to 48 seeds"):
+        design_ladder(0.001)
+    with pytest.raises(InputError, match="keeps no law or noise"):
+        design_ladder(0.1, gain=written(tmp_path, record(arm("co2:tau=8", 0.5, 125.0))))
+    with pytest.raises(InputError, match="--budgets 9: preset cpu has 4"):
+        get_preset("cpu").shorter(9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ratio", [1.0, 0.5])
+def test_ladders_as_designed_resolve_what_was_asked(ratio: float) -> None:
+    found = design_ladder(0.1, ratio=ratio)
+    for design in found.designs[:2]:
+        sizes = [float(shape.non_embedding) for shape in get_preset("cpu").shapes if shape.name in design.sizes]
+        like = {"sizes": sizes, "budgets": design.tokens, "seeds": design.seeds, "theta": found.law, **found.noise}
+        simulated = coverage(ladders=100, seed=77_000, tau=ratio, **like)
+        assert simulated["half_width"] <= math.log(1.1)
+        # Two standard errors of a share of 100.
+        assert simulated["held"] >= 0.95 - 0.044
+        # Nor is more trained than is needed: half the runs would not do.
+        assert simulated["half_width"] >= math.log(1.1) / math.sqrt(2)
+    assert json.loads(json.dumps(found.to_dict(), default=str))["ratio"] == ratio
