@@ -17,7 +17,6 @@ import densing
 from densing.cli import app
 from densing.core import plain
 from densing.report import build_explained
-from densing.report.explain import weight_table
 from densing.scores.evals import read_texts
 from densing.tradeoff import Explained, explain_items, roc_auc
 from tests.support.command import printed
@@ -206,7 +205,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     shown = Page(build_explained(result, tmp_path / "page.html").read_text(encoding="utf-8"))
     built_for_everyone(shown)
     assert not shown.all("img") and len(shown.all("script")) == 1 + 1
-    assert column(weight_table(result), "Feature")[0] in " ".join(shown.words)
+    assert result.weights_listing().cells()[0][0] in " ".join(shown.words)
     text = build_explained(result, tmp_path / "page.md").read_text(encoding="utf-8")
     assert "<script" not in text and "<img" not in text and "&lt;" in text
 
