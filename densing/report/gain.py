@@ -179,9 +179,10 @@ def about(record: GainRecord) -> str:
     """Return which ladder a record is of."""
     spec, _ = arm_figures(record, "gains")
     budgets = ", ".join(f"{tokens:,.0f}" for tokens in spec.tokens)
+    tuned = "" if spec.trials is None else f"; every arm tuned with {spec.trials} trials on the smallest size"
     return formatting.clean(
         f"Ladder of preset {spec.preset}: sizes {', '.join(spec.sizes)}; {budgets} tokens; "
-        f"{formatting.plural(len(spec.seeds), 'seed')}; baseline {spec.baseline}",
+        f"{formatting.plural(len(spec.seeds), 'seed')}; baseline {spec.baseline}{tuned}",
         markdown.LONGEST,
     )
 

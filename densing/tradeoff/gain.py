@@ -618,7 +618,7 @@ def ladder_gain(
         "noise": {part: float(np.mean([row[part] for row in noise])) for part in noise[0]} if noise else {},
         "seeds": sorted(map(int, set(used["seed"]))), "link": link, "watts": watts, "level": level,
         "baseline_cost": costs[baseline].all_runs(), "law": fitted.params.to_dict(),
-        "law_of": None if law is None else str(law),
+        "law_of": None if law is None else str(law), "trials": about.get("trials"),
     }  # fmt: skip
     return Gains(
         str(folder), baseline, tuple(gains), by[["arm", *(column for column in by if column != "arm")]],

@@ -120,6 +120,7 @@ class LadderSpec(Record, frozen=True):
     sizes: tuple[str, ...] = ()
     tokens: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
+    trials: int | None = None
 
 
 class ArmTrend(Record, frozen=True):

@@ -96,6 +96,8 @@ class Verdict(Record, frozen=True):
         Bandwidth of the slowest link up to which it pays; None outside the map.
     decides : str
         What measurement would decide it.
+    trials : int or None
+        With which the ladder's arms were tuned, plain training among them; None where they were not, or there is none.
     """
 
     technique: str
@@ -113,6 +115,7 @@ class Verdict(Record, frozen=True):
     break_even_ratio: float | None = None
     break_even_gbps: float | None = None
     decides: str = ""
+    trials: int | None = None
 
 
 class Worth(Readable, Record, frozen=True):
@@ -442,6 +445,7 @@ class _Row(NamedTuple):
     tokens: tuple[float, ...]
     level: float
     where: str
+    trials: int | None
 
 
 def _own_rows(gains: Sequence[Any]) -> list[_Row]:
@@ -459,7 +463,9 @@ def _own_rows(gains: Sequence[Any]) -> list[_Row]:
 
 def _shipped_rows() -> list[_Row]:
     records = (gain_record(path) for path in sorted(RECORDS.glob("*.json")))
-    return [row for record, _ in records if record.spec.get("baseline") in PLAIN for row in _rows(record, SHIPPED)]
+    rows = [row for record, _ in records if record.spec.get("baseline") in PLAIN for row in _rows(record, SHIPPED)]
+    # Of two measurements of a technique the one whose arms were tuned alike.
+    return sorted(rows, key=lambda row: row.trials is None)
 
 
 SHIPPED = "shipped record"
@@ -474,7 +480,7 @@ def _rows(record: GainRecord, where: str) -> list[_Row]:
         own = trends.get(figure.arm, ArmTrend(figure.arm, "token"))
         with_tokens = _whole(own.trend, own.trend_lo, own.trend_hi)
         with_size = _whole(own.size_trend, own.size_trend_lo, own.size_trend_hi)
-        rows.append(_Row(figure, with_tokens, with_size, params, spec.tokens, spec.level, where))
+        rows.append(_Row(figure, with_tokens, with_size, params, spec.tokens, spec.level, where, spec.trials))
     return rows
 
 
@@ -585,7 +591,8 @@ def _verdict(
         density = _ends(figures.density_ratio, figures.density_lo, figures.density_hi)
         ratio = _at(measured, target)
         why = _far(measured, target, ratio)
-    timed = msgspec.structs.replace(timed, ladder_ratio=ladder, density=density, reason=why)
+    trials = None if measured is None else measured.trials
+    timed = msgspec.structs.replace(timed, ladder_ratio=ladder, density=density, reason=why, trials=trials)
     if ratio is None or why:
         return timed
     mean, sd = speed + ratio.mean, math.hypot(sd_s, ratio.sd)
@@ -695,12 +702,19 @@ def _notes(verdicts: Sequence[Verdict], assumed: bool) -> list[Note]:
     for verdict in verdicts:
         if verdict.speedup is None:
             notes.append(Note(verdict.status.replace(" ", "-"), "warning", f"{verdict.technique}: {verdict.reason}"))
-    if any(verdict.ladder_ratio is not None for verdict in verdicts):
+    measured = [verdict for verdict in verdicts if verdict.ladder_ratio is not None]
+    if any(verdict.trials is None for verdict in measured):
         message = (
             "token ratios are those of small models with a ladder's learning rate, batch and ranks; a recipe tuned for "
             "the technique may lose less"
         )
         notes.append(Note("ladders-recipe", "warning", message))
+    elif measured:
+        message = (
+            f"token ratios are those of small models with a ladder's batch and ranks; learning rate and outer step of "
+            f"every arm, plain included, were tuned with {measured[0].trials} trials on the smallest"
+        )
+        notes.append(Note("ladders-tuned", "info", message))
     if assumed:
         message = f"no published run is like this step: ln step is taken to be off by {UNKNOWN_SPREAD:g}, an assumption"
         notes.append(Note("assumed-spread", "warning", message, {"spread": UNKNOWN_SPREAD}))

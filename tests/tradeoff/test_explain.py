@@ -22,7 +22,7 @@ from densing.tradeoff import Explained, explain_items, roc_auc
 from tests.support.command import printed
 from tests.support.explained_items import explained_run
 from tests.support.report_frames import HOSTILE
-from tests.support.report_pages import Page, built_for_everyone, column
+from tests.support.report_pages import Page, built_for_everyone
 
 FEW: dict[str, Any] = {"model": "weak", "against": "strong", "draws": 4}
 

@@ -116,6 +116,15 @@ def test_without_a_record_the_answer_is_one_of_time() -> None:
     assert "there are co2:tau=8" in own.reason and "ladder train --arm co2:tau=16" in own.reason
 
 
+def test_what_was_tuned_says_so_and_what_was_not_warns() -> None:
+    tuned, untuned = (worth(["co2:tau=8"], STEP, CLUSTER, TOKENS, gains=[record(**more)])
+                      for more in ({"trials": 8}, {}))  # fmt: skip
+    assert tuned.verdicts[0].trials == 8 and untuned.verdicts[0].trials is None
+    codes = [{note.code for note in found.notes} & {"ladders-tuned", "ladders-recipe"} for found in (tuned, untuned)]
+    assert codes == [{"ladders-tuned"}, {"ladders-recipe"}]
+    assert "with 8 trials" in next(note.message for note in tuned.notes if note.code == "ladders-tuned")
+
+
 def row(**options: Any) -> _Row:
     return _rows(record(**options), "test")[0]
 
