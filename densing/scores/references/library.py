@@ -29,7 +29,6 @@ from densing.scores.references.families import (
     family_names,
     get_family,
     group_members,
-    known_benchmark,
     ladder_members,
     reference_members,
     refuse_unpublished,
@@ -96,16 +95,10 @@ def load_reference(
     """
     if name.endswith(".json"):
         return _user_reference(Path(name), benchmark).at_tokens(tokens)
-    family = get_family(name)
-    refuse_unpublished(family)
-    if family.kind == "joint":
-        return joint_reference(catalog or load_catalog(), benchmark).at_tokens(tokens)
+    refuse_unpublished(get_family(name))
     if benchmark in available_benchmarks(name):
         return _shipped(fits_folder() / name / f"{benchmark}.json").at_tokens(tokens)
-    catalog = catalog or load_catalog()
-    if family.kind == "one-step":
-        known_benchmark(catalog, benchmark)
-    return build_reference(catalog, name, benchmark).at_tokens(tokens)
+    return build_reference(catalog or load_catalog(), name, benchmark).at_tokens(tokens)
 
 
 def available_benchmarks(name: str) -> list[str]:
@@ -144,7 +137,7 @@ def _user_reference(path: Path, benchmark: str) -> Reference:
         return from_fit(fit)
     except ArtefactError as error:
         raise ArtefactError(f"{path}: {error}; fit again") from error
-    except (InputError, TypeError, ValueError) as error:
+    except InputError as error:
         raise ArtefactError(f"{path}: $.meta.reference: cannot be read ({error}); fit again") from error
 
 

@@ -111,6 +111,12 @@ def test_the_size_of_a_run_is_what_any_rank_knows() -> None:
     assert [row.devices for row in scaling_of({"a": merge_run(profiles()), "b": run}, "strong", {}).rows] == [3, 8]
 
 
+@pytest.mark.parametrize(("sizes", "told"), [((1, 1, 1), False), ((-1, -1, 1), False), ((0, -1, 0), True)])
+def test_a_size_is_assumed_where_no_rank_states_one(sizes: tuple[int, int, int], told: bool) -> None:
+    run = changed(world_size=sizes)
+    assert [note.code for note in scaling_notes({"run": run})] == ["size-assumed"] * told
+
+
 def test_runs_that_differ_in_more_than_size_are_told() -> None:
     small, large = changed(), changed(world_size=(8, 8, 8))
     assert list(scaling_notes({"small": small, "large": large})) == []

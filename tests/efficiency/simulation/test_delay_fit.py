@@ -61,6 +61,9 @@ def test_an_exponential_is_scipys() -> None:
     total = (own - own.min()).sum()
     low, high = stats.chi2.ppf((0.025, 0.975), 2 * (own.size - 1)) / (2 * total)
     assert math.isclose(found.mu.low, low, rel_tol=1e-9) and math.isclose(found.mu.high, high, rel_tol=1e-9)
+    # n (n - 1) times what the work lies below the least value, over that sum, is F with 2 and 2 (n - 1) degrees.
+    reach = stats.f.ppf(0.95, 2, 2 * (own.size - 1)) * total / (own.size * (own.size - 1))
+    assert found.work.high == least and math.isclose(least - found.work.low, reach, rel_tol=1e-9)
     assert math.isclose(found.bic, 2 * math.log(own.size) - 2 * expected, rel_tol=1e-9)
 
 

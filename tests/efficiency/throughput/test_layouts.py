@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 
 import msgspec
@@ -13,7 +14,7 @@ from densing.core.errors import InputError
 from densing.efficiency.simulation import load_cluster, load_workload
 from densing.efficiency.throughput import check_throughput, framework_names, frozen, plan_layout, step_seconds
 from densing.efficiency.throughput.fitted import runs_of
-from densing.efficiency.throughput.layouts import _layouts
+from densing.efficiency.throughput.layouts import REASONS, _layouts
 
 SMALL = load_workload("llama-8b").model
 
@@ -54,8 +55,15 @@ def test_the_first_layout_is_the_fastest_of_a_table_of_all() -> None:
         assert each.tokens_per_s * each.step_s == pytest.approx(tokens)
         assert sum(each.parts_s.values()) == pytest.approx(each.step_s)
         assert each.mfu == pytest.approx(counted * tokens / each.step_s / (16 * device.flops), rel=1e-6)
-    # The same layouts as rows of a table, on the same device: the same speeds.
+    # What the best one saves over the next of another split.
     best = found.layouts[0]
+    other = next(each for each in found.layouts if (each.tp, each.pp) != (best.tp, best.pp))
+    said = re.fullmatch(r"tp (\d+) and pp (\d+) take ([\d.]+) % longer, most of it for (.+)", found.why)
+    assert said is not None and (int(said[1]), int(said[2])) == (other.tp, other.pp)
+    assert float(said[3]) == pytest.approx(100 * (other.step_s - best.step_s) / best.step_s, abs=0.051)
+    saved = {part: other.parts_s[part] - best.parts_s[part] for part in REASONS}
+    assert saved[next(part for part in REASONS if REASONS[part] == said[4])] == max(saved.values())
+    # The same layouts as rows of a table, on the same device: the same speeds.
     row = {
         "row_id": "best", "framework": "Megatron-Core", "layers": SMALL.layers, "hidden": SMALL.hidden,
         "heads": SMALL.heads, "kv_heads": SMALL.kv_heads, "ffn_hidden": SMALL.ffn, "vocab": SMALL.vocabulary,

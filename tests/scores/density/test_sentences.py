@@ -39,6 +39,10 @@ OTHERS = "it must not be compared with densities on another reference or benchma
          f"{OTHERS}, nor with others on this one: it was measured differently (shots 0, reference 5)."),
         ({"protocol": "unknown"}, f"{OTHERS}, and only with care with others on this one: how it was measured is not"),
         ({"model": "two\nlines \u202e"}, "two lines has density"),
+        ({"model": "m" * 120}, "m" * 120 + " has density"),
+        ({"model": "m" * 121}, "m" * 119 + "… has density"),
+        ({"reference": "r" * 80}, " reference " + "r" * 80 + ", benchmark"),
+        ({"reference": "r" * 81}, " reference " + "r" * 79 + "…, benchmark"),
     ],
 )  # fmt: skip
 def test_a_sentence_says_what_its_row_says(change: dict[str, Any], said: str) -> None:

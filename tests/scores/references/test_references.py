@@ -111,8 +111,9 @@ def test_unknown_names_suggest_the_nearest() -> None:
         load_reference("qwen15")
     with pytest.raises(UnknownNameError, match="did you mean 'mmlu'"):
         load_reference("qwen1.5", "mmluu")
-    with pytest.raises(UnknownNameError, match="olmo-ladder"):
-        load_reference("olmo-ladder", "gsm8k")
+    for task in ("gsm8k", "no-task"):
+        with pytest.raises(UnknownNameError, match="olmo-ladder"):
+            load_reference("olmo-ladder", task)
 
 
 def test_tokens_move_a_two_step_reference_only() -> None:
@@ -415,6 +416,9 @@ def test_a_users_fit_is_read_with_suspicion(tmp_path: Path) -> None:
     assert load_reference(user_fit(path, domain={"params": (1e9, 1e9)})).fit.domain["params"] == (1e9, 1e9)
     with pytest.raises(ArtefactError, match=r"own\.json: \$\.meta\.reference.*; fit again"):
         load_reference(user_fit(path, meta={"reference": {"name": "x"}}))
+    about = {**load_reference("llama").fit.meta["reference"], "protocols": {"mmlu": {"shots": "many"}}}
+    with pytest.raises(ArtefactError, match=r"own\.json: \$\.meta\.reference: .*shots is 'many'.*; fit again"):
+        load_reference(user_fit(path, meta={"reference": about}))
     with pytest.raises(ArtefactError, match=r"\$\.meta\.protocol is not an object"):
         load_reference(user_fit(path, meta={"protocol": [1]}))
     scores = fit_law(

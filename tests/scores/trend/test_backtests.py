@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -282,6 +283,10 @@ def test_the_outlook_is_the_winners_and_starts_at_the_last_release() -> None:
     ordered = outlook.table[["lo90", "lo50", "density", "hi50", "hi90"]].to_numpy()
     assert (np.diff(ordered, axis=1) >= 0).all() and (ordered > 0).all()
     assert outlook.since <= pd.Timestamp(END) < outlook.table["released"].max()
+    # Four dates, each with sizes from small to large at which the sentence begins and ends.
+    sizes = outlook.table.groupby("released")["params"].agg(list)
+    assert len(sizes) == 4 and all(row == [1e9, 4e9, 8e9, 32e9] for row in sizes)
+    assert re.search(r"of 1\sB to 32\sB parameters", outlook.sentence)
     json.dumps(plain(outlook.to_dict()), allow_nan=False)
 
 

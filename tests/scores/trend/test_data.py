@@ -29,7 +29,8 @@ def density_result() -> SimpleNamespace:
             "model": list("abcdefg"),
             "family": ["f", "f", "g", "g", None, "h", "h"],
             "released": pd.to_datetime(["2023-03-01"] * 5 + [None, "2023-05-01"]),
-            "density": [0.5, 0.1, 3.0, 2.0, 0.2, 1.0, np.nan],
+            # Of a bound the limit counts, whatever density stands beside it, or none.
+            "density": [0.5, np.nan, np.nan, 2.0, 0.2, 1.0, np.nan],
             "status": ["ok", "below_floor", "above_ceiling", "extrapolated", "extrapolated", "ok", "ok"],
             "bound": ["", "upper", "lower", "lower", "upper", "", ""],
         }
