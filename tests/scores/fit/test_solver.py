@@ -295,9 +295,11 @@ def test_optima_with_one_objective_are_one() -> None:
         assert _distinct(lost)[:, 0].tolist() == [0.0]
 
 
-def test_refits_that_go_astray_begin_again_from_a_grid_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("loss", ["log", "huber"])
+def test_refits_that_go_astray_begin_again_from_a_grid_of_their_own(monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
     law, x, y = noisy(LOSS_CASES[0], 3, 0.01)
-    fitter = Fitter.build(law, x, get_loss("log"))
+    # A hundredth of the noise: delta comes down in steps, and refits begin again with the last.
+    fitter = Fitter.build(law, x, get_loss(loss, 1e-4))
     weights = np.random.default_rng(0).integers(1, 4, (5, y.size)).astype(float)
     targets = np.log(y) + 0.01 * np.random.default_rng(1).standard_normal((5, y.size))
     theta = fitter.point(np.log(y), np.ones(y.size)).theta[0]
@@ -316,6 +318,25 @@ def test_refits_that_go_astray_begin_again_from_a_grid_of_their_own(monkeypatch:
             own = observed if observed.ndim == 1 else observed[row]
             best = minimise(fitter.problem, own, weights[row], starts(fitter.problem, own, weights[row], 4))
             np.testing.assert_allclose(again[row], best.theta[np.argmin(best.objective)], rtol=1e-5)
+
+
+def test_second_tries_of_absolute_deviations_take_their_delta_from_the_first_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    law, x, y = noisy(LOSS_CASES[0], 3, 0.01)
+    fitter, ones = Fitter.build(law, x, get_loss("lad")), np.ones((2, y.size))
+    theta = fitter.point(np.log(y), ones[0]).theta[0]
+    targets = np.log(y) + np.array([[0.01], [0.3]]) * np.random.default_rng(1).standard_normal((2, y.size))
+    end = Solution(np.stack([theta, theta]), np.full(2, np.inf), np.zeros(2, bool), np.zeros((2, theta.size), bool))
+    deltas: list[float] = []
+    monkeypatch.setattr(Fitter, "descend", lambda *_: end)
+    monkeypatch.setattr(
+        solver, "minimise", lambda problem, *rest: deltas.append(problem.loss.delta) or minimise(problem, *rest)
+    )
+    for target in (targets, targets[0]):
+        fitter.refit(theta, target, ones, 2)
+    away = np.abs(targets[0] - np.log(law.predict(theta, fitter.problem.x)))
+    assert deltas == pytest.approx([1e-5 * np.median(away)] * 2)
 
 
 def test_rows_are_solved_in_blocks_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
