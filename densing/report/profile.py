@@ -278,7 +278,7 @@ def title(run: RunProfile, total: Partition) -> str:
     --------
     >>> from types import SimpleNamespace as Space
     >>> cause = Space(share_pct=91.2, ms_per_step=45.1, title="devices wait for the host")
-    >>> run = Space(figures={"steps": 4}, ranks=(), causes=(cause,))
+    >>> run = Space(per="per step", ranks=(), causes=(cause,))
     >>> title(run, Partition(100, 90, 50, 40, 0, 20, 20, 5, 25))
     '91.2 % of the time, 45.1 ms per step, is lost: devices wait for the host'
     """

@@ -222,7 +222,9 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             shares("Hidden", "hidden_pct", hint="Share behind compute"),
             shares("Waiting", "waiting", hint="Share of the time spent waiting for other ranks"),
             numeric("Size, mean", "each", formatting.volume, hint="Output bytes for all-gather, input bytes otherwise"),
-            numeric("algbw GB/s", "algbw_gbps", formatting.digits, hint="Bytes over time, waiting included"),
+            numeric(
+                "algbw GB/s", "algbw_gbps", formatting.digits, hint="Bytes over time, waiting included", minor=True
+            ),
             numeric("busbw GB/s", "busbw_gbps", formatting.digits, hint="algbw × factor of nccl-tests (recalled)"),
         )
         title = (

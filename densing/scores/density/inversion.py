@@ -604,7 +604,7 @@ def model_scatter(reference: Reference) -> Scatter | None:
     >>> from densing.scores.references import load_reference
     >>> scatter = model_scatter(load_reference("qwen1.5", "mmlu"))
     >>> round(scatter.sd, 3), scatter.freedom
-    (0.008, 5.0)
+    (0.009, 5.0)
 
     See Also
     --------

@@ -239,6 +239,8 @@ def test_work_of_the_queue_grows_with_the_tasks_alone(monkeypatch: pytest.Monkey
             heappush(queue, entry)
 
         monkeypatch.setattr("densing.efficiency.simulation.engine.heappush", counted)
+        # Not the compiled loops, which a process takes to once it has simulated much.
+        monkeypatch.setattr("densing.efficiency.simulation.engine.has_numba", lambda: False)
         graph = layers(count, 1.0, 0.9, (0, 1, 2, 3))
         simulate(graph, kappa=0.2)
         per_task.append(len(entries) / len(graph))

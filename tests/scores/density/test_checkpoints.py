@@ -95,7 +95,7 @@ def test_checkpoints_of_results_come_by_step_with_a_view_and_a_page(run: Path) -
     points = pd.read_csv(run / "steps-points.csv")
     assert set(points["step"]) == set(STEPS) and "Density of checkpoints: out" in page.read_text()
     shown = densing(*given, "--by-step").stdout
-    assert "Density by step against olmo-ladder" in shown and "run" in shown.splitlines()[2]
+    assert "Density by step against olmo-ladder" in shown and "Run" in shown.splitlines()[2]
     usual = [row["model"] for row in answer(*given) if row["quantity"] == "loss"]
     assert usual == [row["model"] for row in losses], "in the order of steps without the view, too"
 

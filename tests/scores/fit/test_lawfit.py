@@ -297,7 +297,7 @@ def test_summary_and_card_say_how_it_was_fitted():
     lines = fit.summary().splitlines()
     assert lines[0] == "power-offset: L = E + A N^-alpha"
     assert lines[1] == f"12 points, loss huber, delta 0.001 (sum {fit.objective:.6g}), bound_hit; 3 case draws, seed 4"
-    assert lines[2].split() == ["param", "estimate", "lo", "hi"] and len(lines) == 6 + len(fit.notes)
+    assert lines[2].split() == ["Parameter", "Estimate", "95", "%", "interval"] and len(lines) == 6 + len(fit.notes)
     assert lines[6] == f"{fit.notes[0].severity}: {fit.notes[0].message}"
     facts = {
         "points": "12",
