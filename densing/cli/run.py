@@ -17,7 +17,7 @@ from densing.core import Note, doubts, formatting, plain, severest_first, write_
 
 if TYPE_CHECKING:
     from densing.scores.study import Study
-    from densing.tradeoff import Frontier, GainRecord
+    from densing.tradeoff import Frontier, GainRecord, Worth
 
 
 CAVEATS = 3
@@ -51,6 +51,13 @@ def run(
             "repeated.",
         ),
     ] = None,
+    worth: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--worth",
+            help="What `densing worth ... --json` printed: adds a report section with its verdicts. May be repeated.",
+        ),
+    ] = None,
     include: o.Include = None,
     denominator: o.Denominator = "total",
     tokens: o.Tokens = None,
@@ -76,14 +83,14 @@ def run(
 
     Prints the headline, three caveats and where the report is; --verbose also the front, the tests and every note.
 
-    Example: densing run --gain ladders/arms/gain.json
+    Example: densing run --gain ladders/arms/gain.json --worth worth.json
     """
     from densing.cli.eval import bar
     from densing.plots import leave_one_out
     from densing.report import build_report
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.study import StudyOptions, background_evaluation, run_study
-    from densing.tradeoff import gain_record, study_frontier
+    from densing.tradeoff import gain_record, read_worth, study_frontier
 
     o.parse_window(since, until)
     scores = scores and o.brought(scores, sheet, fetch)
@@ -91,6 +98,7 @@ def run(
     options = StudyOptions(reference, benchmark, since, until, selection_of(include), denominator, guard, tokens, seed)
     # A damaged record is refused before minutes of computing, not after.
     ladders = [gain_record(path)[0] for path in gain or []]
+    worths = [read_worth(path) for path in worth or []]
     merged = load_catalog(*(catalog or []))
     # The evaluation takes about as long as the study, and neither reads the other.
     evaluation = background_evaluation(out / "measured", merged, fast=fast, tokens=tokens) if measure else nullcontext()
@@ -102,7 +110,7 @@ def run(
                 study = replace(study, measured=wait(show))
     measured = study.measured
     against = study_frontier(study)
-    report = build_report(study, out / "report.html", against=against, gains=ladders)
+    report = build_report(study, out / "report.html", against=against, gains=ladders, worths=worths)
     write_csv(study.models, out / "density.csv")
     write_csv(study.trend.estimates, out / "trend.csv")
     write_csv(study.trend.pace(), out / "pace.csv")
@@ -110,7 +118,7 @@ def run(
     if measured is not None and measured.densities is not None:
         write_csv(measured.densities.table, out / "measured.csv")
     if json:
-        emit_json(_payload(study, report, against, ladders))
+        emit_json(_payload(study, report, against, ladders, worths))
     else:
         notes = [*study.notes, *(() if study.placed is None else study.placed.notes)]
         if calls.current().verbose:
@@ -183,7 +191,9 @@ def _headline(study: Study) -> list[str]:
     return lines
 
 
-def _payload(study: Study, report: Path, against: Frontier, ladders: Sequence[GainRecord]) -> dict[str, Any]:
+def _payload(
+    study: Study, report: Path, against: Frontier, ladders: Sequence[GainRecord], worths: Sequence[Worth]
+) -> dict[str, Any]:
     trend, comparison, measured = study.trend.to_dict(), study.comparison, study.measured
     return {
         "report": str(report),
@@ -226,6 +236,7 @@ def _payload(study: Study, report: Path, against: Frontier, ladders: Sequence[Ga
         else {"density": measured.densities.table, "models": measured.models, "measurements": measured.measurements},
         "frontier": against.to_dict(),
         "gains": [ladder.to_dict() for ladder in ladders],
+        "worths": [each.to_dict() for each in worths],
         "versions": study.versions,
         "hashes": study.hashes,
         "notes": [*study.notes, *(() if study.placed is None else study.placed.notes)],

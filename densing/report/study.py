@@ -52,6 +52,8 @@ from densing.report.frontier import FLOPS, SCALES, WHAT, frontier_table, scale_f
 from densing.report.gain import HOW, shown_gains
 from densing.report.page import shown_figure, write
 from densing.report.tables import ShownTable, page_table, pairs, shown_table, site
+from densing.report.worth import HOW as HOW_WORTH
+from densing.report.worth import map_of, verdicts
 from densing.scores.density import (
     DENSITY,
     EFFECTIVE,
@@ -80,7 +82,7 @@ if TYPE_CHECKING:
     from densing.scores.references import Reference
     from densing.scores.study import LocalEvaluation, PastForecast, Placed, Split, Study, WinningForecast
     from densing.scores.trend import Backtest, Checks, Front, TrendResult
-    from densing.tradeoff import Frontier, GainRecord, Gains
+    from densing.tradeoff import Frontier, GainRecord, Gains, Worth
 
 
 METHOD = "Method: Xiao et al., arXiv 2412.04315."
@@ -93,6 +95,7 @@ def build_report(
     *,
     against: Frontier | None = None,
     gains: Iterable[Gains | GainRecord | Path | str] = (),
+    worths: Iterable[Worth] = (),
 ) -> Path:
     """Write the report of a study: one HTML file that needs no network.
 
@@ -110,6 +113,8 @@ def build_report(
     gains : iterable of Gains, GainRecord or path
         Ladders with arms for the section on changes of training: what :func:`densing.ladder_gain` gives, or the
         ``gain.json`` that ``densing ladder gain`` leaves. Without any there is no such section.
+    worths : iterable of Worth
+        Verdicts on techniques, what :func:`densing.worth` gives, for a section of their own.
 
     Returns
     -------
@@ -142,11 +147,14 @@ def build_report(
     >>> page[:15], "<script src" in page
     ('<!DOCTYPE html>', False)
     """
-    return write(study_page(study, against, gains), path)
+    return write(study_page(study, against, gains, worths), path)
 
 
 def study_page(
-    study: Study, against: Frontier | None = None, gains: Iterable[Gains | GainRecord | Path | str] = ()
+    study: Study,
+    against: Frontier | None = None,
+    gains: Iterable[Gains | GainRecord | Path | str] = (),
+    worths: Iterable[Worth] = (),
 ) -> Page:
     """Return the page: the headline, then what follows from it, each part folded that is not for every reader."""
     shown = figures(study)
@@ -164,6 +172,7 @@ def study_page(
         *_measured(study, shown),
         *_frontier(study_frontier(study) if against is None else against),
         *_gains(gains),
+        *_worths(worths),
         Section("estimators", "Estimators side by side", (
             shown["estimates"], estimates_table(study.trend), *present(priors_table(study.trend)),
         ), short="Estimators", folded=True),
@@ -274,6 +283,17 @@ def _gains(gains: Iterable[Gains | GainRecord | Path | str]) -> tuple[Section, .
     for ladder in ladders:
         blocks += [Heading(ladder.title), ladder.figure, *ladder.blocks]
     return (Section("gains", "What changes of training buy", tuple(blocks), short="Gains", folded=True),)
+
+
+def _worths(worths: Iterable[Worth]) -> tuple[Section, ...]:
+    blocks: list[Block] = []
+    for number, each in enumerate(worths):
+        title = formatting.clean(each.card().title)
+        blocks += [Heading(title), map_of(each, f"worth-{number}"), *verdicts(each, f"worth-{number}")]
+    if not blocks:
+        return ()
+    section = (Prose(HOW_WORTH, "small"), *blocks)
+    return (Section("worth", "Are techniques worth it?", section, short="Worth", folded=True),)
 
 
 def _multiverse(study: Study, shown: Mapping[str, Figure]) -> Section:

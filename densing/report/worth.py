@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 from densing.core import formatting
 from densing.plots import plot_worth
-from densing.report.document import Headline, Page, Points, Prose, Section, doubtful, notes_section, versions_section
+from densing.report.document import (
+    Block,
+    Figure,
+    Headline,
+    Page,
+    Points,
+    Prose,
+    Section,
+    doubtful,
+    notes_section,
+    versions_section,
+)
 from densing.report.page import shown_figure, write
 from densing.report.tables import page_table
 
@@ -49,20 +60,29 @@ def build_worth(result: Worth, path: Path | str) -> Path:
 
 def worth_page(result: Worth) -> Page:
     """Return the page."""
-    caption = (
-        "Above its line a technique pays: the token ratio that makes up for its step, by the speed of the link. "
-        "Points: the cluster's link, and what a token is worth there, with the 95 % interval."
-    )
-    figure = shown_figure("worth", plot_worth(result), caption)
-    points = Points.of([formatting.clean(sentence, MOST_WORDS) for sentence in result.sentences()])
     sections = (
-        Section("verdicts", "Verdicts", (Prose(HOW), *points, page_table("worth-table", result.listing()))),
+        Section("verdicts", "Verdicts", (Prose(HOW), *verdicts(result, "worth"))),
         notes_section(result.notes),
         versions_section(),
     )
     head = Headline("Is it worth it?", formatting.clean(result.card().title), _facts(result), doubtful(result.notes),
-                    figure)  # fmt: skip
+                    map_of(result, "worth"))  # fmt: skip
     return Page("densing worth", head, sections, "... --page FILE")
+
+
+def map_of(result: Worth, name: str) -> Figure:
+    """Return the map of link speed against token ratio."""
+    caption = (
+        "Above its line a technique pays: the token ratio that makes up for its step, by the speed of the link. "
+        "Points: the cluster's link, and what a token is worth there, with the 95 % interval."
+    )
+    return shown_figure(name, plot_worth(result), caption)
+
+
+def verdicts(result: Worth, name: str) -> tuple[Block, ...]:
+    """Return the verdicts in words, and their table."""
+    points = Points.of([formatting.clean(sentence, MOST_WORDS) for sentence in result.sentences()])
+    return (*points, page_table(f"{name}-table", result.listing()))
 
 
 def _facts(result: Worth) -> tuple[tuple[str, str], ...]:

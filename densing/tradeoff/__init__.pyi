@@ -51,4 +51,5 @@ from .tuning import tune_arms as tune_arms
 from .worth import Verdict as Verdict
 from .worth import Worth as Worth
 from .worth import read_specs as read_specs
+from .worth import read_worth as read_worth
 from .worth import worth as worth

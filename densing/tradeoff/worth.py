@@ -29,6 +29,7 @@ import msgspec
 import numpy as np
 
 from densing.core import (
+    ArtefactError,
     Card,
     Field,
     InputError,
@@ -38,8 +39,11 @@ from densing.core import (
     Record,
     UnknownNameError,
     column,
+    decode,
     formatting,
     numeric,
+    printed_data,
+    read_json,
     seconds,
 )
 from densing.efficiency.systems import RECORDS, compare, get_technique, parse_settings
@@ -199,6 +203,37 @@ class Worth(Readable, Record, frozen=True):
         title = f"{self.model} on {self.devices:,} devices of {self.cluster}, {formatting.size(self.tokens)} tokens"
         facts = {verdict.technique: text for verdict, text in zip(self.verdicts, self.sentences(), strict=True)}
         return Card(title, facts, self.listing(), self.notes)
+
+
+def read_worth(path: Path | str) -> Worth:
+    """Read what ``densing worth --json`` printed.
+
+    Parameters
+    ----------
+    path : path
+
+    Raises
+    ------
+    InputError
+        When it cannot be read.
+    ArtefactError
+        When it is not such an answer.
+    """
+    document = read_json(Path(path))
+    data = printed_data(document)
+    if not isinstance(data, dict) or not isinstance(data.get("verdicts"), list):
+        raise ArtefactError(f"{path}: not what `densing worth --json` prints; write it with `... --json > FILE`")
+    # An end that is not known has no number in JSON.
+    verdicts = [
+        {
+            name: {end: math.nan if each is None else each for end, each in value.items()}
+            if isinstance(value, dict) else value
+            for name, value in verdict.items()
+        }
+        for verdict in data["verdicts"] if isinstance(verdict, dict)
+    ]  # fmt: skip
+    notes = data.get("notes") or (document.get("notes") if isinstance(document, dict) else None) or ()
+    return decode({**data, "verdicts": verdicts, "notes": notes}, Worth, str(path))
 
 
 class Target(NamedTuple):

@@ -8,13 +8,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
-from densing.core import ArtefactError
+from densing.cli import app
+from densing.core import ArtefactError, InputError
 from densing.report import build_gain, build_report
 from densing.report.page import render
 from densing.report.study import study_page
 from densing.scores.ladder import simulated_ladder
-from densing.tradeoff import Gains, gain_table, ladder_gain
+from densing.tradeoff import Gains, gain_table, ladder_gain, read_worth
 from tests.support import report_fixture as fixture
 from tests.support.gain_records import arm, record, written
 from tests.support.ladder_files import write_ladder
@@ -36,6 +38,30 @@ def gains(tmp_path_factory: pytest.TempPathFactory) -> Gains:
     return ladder_gain(write_ladder(folder, losses, {"plain": "plain", "arm": "local-sgd:tau=8"}))
 
 
+def test_the_report_has_a_section_of_the_verdicts_that_it_is_given(study: Any, tmp_path: Path) -> None:
+    words = ["worth", "zero1,co2:tau=8", "--model", "llama-8b", "--cluster", "a100x8-tcp", "--tokens", "2e10", "--json"]
+    told = CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    (tmp_path / "worth.json").write_text(told, encoding="utf-8")
+    found = read_worth(tmp_path / "worth.json")
+    printed = json.loads(told)
+    # Ends that are not known come back as such: the same sentences.
+    assert list(found.sentences()) == printed["data"]["sentences"]
+    assert [note.to_dict() for note in found.notes] == printed["notes"]
+    shown = Page(render(study_page(study, worths=[found])))
+    assert "worth" in [section["id"] for section in shown.all("section")]
+    assert "data-plot-worth-0" in shown.script_text
+    said = " ".join(" ".join(shown.words).split())
+    assert "Are techniques worth it?" in said and "zero1 pays" in said
+    built_for_everyone(shown)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"verdicts": [3]}', '{"verdicts": [{"technique": 1}]}', "{"])
+def test_what_is_no_verdict_is_refused_by_its_file(text: str, tmp_path: Path) -> None:
+    (tmp_path / "w.json").write_text(text, encoding="utf-8")
+    with pytest.raises((ArtefactError, InputError), match=r"w\.json"):
+        read_worth(tmp_path / "w.json")
+
+
 def test_the_report_has_a_section_of_the_ladders_that_it_is_given(study: Any, tmp_path: Path) -> None:
     first = written(tmp_path, record(arm("good", 0.9, 250.0, token_ratio=1.1, token_lo=0.98, token_hi=1.2,
                                          no_loss="yes"), arm(HOSTILE, None, None, status="flat", density_hi=0.7),
@@ -43,7 +69,7 @@ def test_the_report_has_a_section_of_the_ladders_that_it_is_given(study: Any, tm
     second = written(tmp_path, record(arm(fixture.BREAKOUT, 0.8, 200.0), digest="ff" * 32), "other.json")
     shown = Page(render(study_page(study, gains=[first, second, first])))
     assert [section["id"] for section in shown.all("section")] == [
-        name for name in STUDY_SECTIONS if name not in ("answers", "front")
+        name for name in STUDY_SECTIONS if name not in ("worth", "answers", "front")
     ]
     figures = [name for name in shown.script_text if name.startswith("data-plot-gain")]
     assert figures == ["data-plot-gain-0", "data-plot-gain-1"], "the first is given twice and shown once"

@@ -131,9 +131,9 @@ def test_page_is_built_for_everyone(page: Page) -> None:
 
 
 def test_sections_come_in_the_promised_order(page: Page) -> None:
-    # Sections of ladders and of questions, of which this report was given none, are left out.
+    # Sections of ladders, verdicts and questions, of which this report was given none, are left out.
     assert [section["id"] for section in page.all("section")] == [
-        name for name in STUDY_SECTIONS if name not in ("gains", "answers", "front")
+        name for name in STUDY_SECTIONS if name not in ("gains", "worth", "answers", "front")
     ]
 
 

@@ -26,6 +26,7 @@ STUDY_SECTIONS = [
     "measured",
     "frontier",
     "gains",
+    "worth",
     "estimators",
     "reference-curve",
     "multiverse",
