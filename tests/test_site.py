@@ -147,7 +147,7 @@ def test_quickstart_gives_a_density_an_interval_and_a_plot(site: Path) -> None:
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert len(cells) == 6, "six cells, as promised"
     density = cells[2].outputs[0]["data"]["text/html"]
-    assert "Mine-3B" in density and "density_lo" in density
+    assert "Mine-3B" in density and "Interval" in density
     assert "over the twelve months" in cells[3].outputs[0]["data"]["text/html"].lower()
     assert "months" in cells[4].outputs[0]["data"]["text/html"]
     # The site draws figures with the renderer that docs/conf.py names: markup, and Plotly from a script.

@@ -54,6 +54,8 @@ def test_draws_every_figure_without_an_error_or_a_request(page: Any, report: Pat
 
 
 def test_hostile_names_stay_text(page: Any) -> None:
+    # Figures are drawn one by one: all of them, before one is pointed at.
+    unfold(page)
     assert page.execute_script("return window.hacked === undefined && !document.querySelector('main img')")
     assert page.execute_script("return document.querySelectorAll('.plot a').length") == 0
     shown = page.execute_script(

@@ -227,10 +227,10 @@ def fit_shift(
     low = None if low is None or low <= -edge else low
     high = None if high is None or high >= edge else high
     status: Status = "ok"
-    if abs(ln) >= edge:
-        status = "above_ceiling" if ln > 0 else "below_floor"
-    elif clusters < FEW_CLUSTERS:
+    if clusters < FEW_CLUSTERS:
         status = "few_pairs"
+    elif abs(ln) >= edge:
+        status = "above_ceiling" if ln > 0 else "below_floor"
     elif low is None or high is None or (high - low) / 2 > FLAT:
         status = "flat"
     # With no end on either side the best value is where the noise has put it.
