@@ -153,7 +153,7 @@ def train(
                    **({"tuning": search} if search else {})}, search.notes if search else ())  # fmt: skip
         return
     if search is not None:
-        emit_table(search.table(), search.card().title)
+        emit_table(search.listing())
         show_notes(search.notes)
     if exported:
         following = "gain" if arms else "eval"

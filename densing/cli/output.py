@@ -121,8 +121,9 @@ def emit_table(listing: Listing, title: str = "") -> None:
     """
     room, every = width(10**6), calls.current().verbose
     typer.secho(visible(title or listing.title), italic=True)
-    typer.echo("\n".join(["", *listing.lines(room, every=every), ""]))
-    if hidden := listing.hidden(room, every):
+    lines, hidden = listing.laid_out(room, every=every)
+    typer.echo("\n".join(["", *lines, ""]))
+    if hidden:
         say(f"No room for {', '.join(map(visible, hidden))}: widen the terminal, or use --json.")
 
 

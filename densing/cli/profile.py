@@ -639,9 +639,9 @@ def _ms(value: object) -> str:
 
 def _table(listing: Listing, width: int | None, most: int | None = None) -> list[str]:
     """Return a table as lines, and what a narrow terminal leaves out of it."""
-    hidden = ", ".join(listing.hidden(width))
-    left_out = [f"no room for {hidden}: widen the terminal, or use --json"] if hidden else []
-    return [*listing.lines(width, most), *_folded(left_out, width)]
+    lines, hidden = listing.laid_out(width, most)
+    left_out = [f"no room for {', '.join(hidden)}: widen the terminal, or use --json"] if hidden else []
+    return [*lines, *_folded(left_out, width)]
 
 
 def _ranks(run: RunProfile, width: int | None) -> list[str]:

@@ -129,40 +129,35 @@ class Listing:
         """Return the words of the first ``most`` rows."""
         return [[field.show(row) for field in self.main(every)] for row in self.records[:most]]
 
-    def lines(self, room: int | None = None, most: int | None = None, every: bool = False) -> list[str]:
-        """Return the table as aligned text, its header first.
+    def lines(self, most: int | None = None, every: bool = False) -> list[str]:
+        """Return the whole table, or its first ``most`` rows, as aligned text, its header first."""
+        return self.laid_out(None, most, every)[0]
+
+    def laid_out(self, room: int | None, most: int | None = None, every: bool = False) -> tuple[list[str], list[str]]:
+        """Return the table as aligned text, its header first, and the headers of the columns that have no room.
 
         Parameters
         ----------
-        room : int, optional
-            Columns of the terminal: text folds, and fields that do not fit are left out (:meth:`hidden`). None sets
-            the whole table.
+        room : int or None
+            Columns of the terminal: text folds, and fields that do not fit beside each other are left out, the first
+            never. None sets the whole table.
         most : int, optional
             Rows.
         every : bool
             Minor columns too.
         """
-        fields = self.fitting(room, most, every)
-        cells = [row[: len(fields)] for row in self.cells(most, every)]
-        return aligned([field.head for field in fields], cells, [field.numeric for field in fields], room)
-
-    def hidden(self, room: int | None = None, every: bool = False) -> list[str]:
-        """Return the headers of the columns that a terminal has no room for."""
-        return [field.head for field in self.main(every)[len(self.fitting(room, None, every)) :]]
-
-    def fitting(self, room: int | None, most: int | None = None, every: bool = False) -> tuple[Field, ...]:
-        """Return the columns that fit beside each other, the first always."""
-        fields = self.main(every)
-        if room is None:
-            return fields
-        used = 0
-        for at, (field, *words) in enumerate(zip(fields, *self.cells(most, every), strict=True)):
-            wide = max(map(_width, (field.head, *words)))
-            used += wide if field.numeric else min(wide, TEXT_WIDTH)
-            if at and used > room:
-                return fields[:at]
-            used += len(GAP)
-        return fields
+        fields, rows = self.main(every), self.cells(most, every)
+        used, fit = 0, len(fields)
+        if room is not None:
+            for at, (field, *words) in enumerate(zip(fields, *rows, strict=True)):
+                wide = max(map(_width, (field.head, *words)))
+                used += wide if field.numeric else min(wide, TEXT_WIDTH)
+                if at and used > room:
+                    fit = at
+                    break
+                used += len(GAP)
+        heads, figures = [field.head for field in fields], [field.numeric for field in fields]
+        return aligned(heads[:fit], [row[:fit] for row in rows], figures[:fit], room), heads[fit:]
 
     def texts(self, most: int | None = None) -> pd.DataFrame:
         """Return the table, or its first ``most`` rows, as a frame of texts under its headers."""

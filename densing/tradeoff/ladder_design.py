@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import Card, InputError, Readable, Record, formatting, listing_of
+from densing.core import Card, InputError, Readable, Record, UnknownNameError, formatting, listing_of
 from densing.efficiency.systems import RECORDS
 from densing.tradeoff.records import arm_figures, gain_record
 
@@ -164,7 +164,8 @@ def design_ladder(
         raise InputError(f"{where}: keeps no law or noise of its losses; measure again with `densing ladder gain DIR`")
     noise = UNKNOWN | noise
     target = math.log1p(resolve)
-    second = _seconds_per_cost(chosen, record.spec)
+    runs = _runs(chosen)
+    second = _seconds_per_cost(runs, record.spec)
     found = []
     for first in range(len(chosen.shapes)):
         for last in range(first + LEAST_CELLS, len(chosen.shapes) + 1):
@@ -174,8 +175,7 @@ def design_ladder(
                 like = {"sizes": [float(shape.non_embedding) for shape in shapes], "budgets": tokens, "ratio": ratio}
                 seeds, width = _seeds(law, noise, like, level, target)
                 if seeds:
-                    runs = [run for run in _runs(chosen, [shape.name for shape in shapes]) for _ in range(seeds)]
-                    hours = 2 * second * sum(_cost(run, budgets) for run in runs) / 3600
+                    hours = 2 * seeds * second * sum(_cost(runs[shape.name], budgets) for shape in shapes) / 3600
                     found.append((hours, shapes, tokens, seeds, width))
     if not found:
         raise InputError(
@@ -219,10 +219,12 @@ def _seeds(
     return 0, math.inf
 
 
-def _runs(preset: Preset, sizes: list[str]) -> list[Run]:
+def _runs(preset: Preset) -> dict[str, Run]:
+    """Return a run of every size of a preset."""
     from densing.scores.ladder import find_corpus, ladder_runs
 
-    return ladder_runs(preset, find_corpus("standard", Path(), preset.vocabulary), sizes=sizes, seeds=1)
+    corpus = find_corpus("standard", Path(), preset.vocabulary)
+    return {run.shape.name: run for run in ladder_runs(preset, corpus, seeds=1)}
 
 
 def _cost(run: Run, budgets: int) -> float:
@@ -231,11 +233,14 @@ def _cost(run: Run, budgets: int) -> float:
     return run.step_cost * (plan[-1].branch + sum(budget.end - budget.branch for budget in plan))
 
 
-def _seconds_per_cost(preset: Preset, spec: Mapping[str, Any]) -> float:
+def _seconds_per_cost(runs: Mapping[str, Run], spec: Mapping[str, Any]) -> float:
     """Return core seconds per unit of cost, from the measured speed of the record's longest trainings."""
     speed = spec["baseline_cost"].get("tokens_per_core_second")
     if not speed:
         raise InputError("the record keeps no tokens per core second; measure again with `densing ladder gain DIR`")
-    runs = _runs(preset, list(spec["sizes"]))
-    tokens = sum(run.tokens(run.steps[-1]) for run in runs)
-    return tokens / speed / sum(run.step_cost * run.steps[-1] for run in runs)
+    for size in spec["sizes"]:
+        if size not in runs:
+            raise UnknownNameError("size of the preset:", size, runs)
+    measured = [runs[size] for size in spec["sizes"]]
+    tokens = sum(run.tokens(run.steps[-1]) for run in measured)
+    return tokens / speed / sum(run.step_cost * run.steps[-1] for run in measured)

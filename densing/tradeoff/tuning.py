@@ -23,9 +23,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable, Record, formatting, write_text
+from densing.core import (
+    Card,
+    Field,
+    InputError,
+    Listing,
+    Note,
+    Readable,
+    Record,
+    column,
+    formatting,
+    numeric,
+    write_text,
+)
 from densing.scores.ladder import (
     ALONE,
     Arm,
@@ -105,24 +116,29 @@ class ArmSearch(Readable, Record, frozen=True):
     arms: tuple[TunedArm, ...]
     notes: tuple[Note, ...] = ()
 
-    def table(self) -> pd.DataFrame:
+    def listing(self) -> Listing:
         """Return a row per arm: what was chosen, and both losses."""
-        return pd.DataFrame([
-            {
-                "arm": each.arm,
-                "chosen": ", ".join(f"{name} {formatting.number(value)}" for name, value in each.settings.items()),
-                "given_loss": each.given_loss,
-                "loss": each.loss,
-                "next_rate": each.next_rate if each.next_size else math.nan,
-            }
-            for each in self.arms
-        ])  # fmt: skip
+
+        def chosen(row: Mapping[str, Any]) -> str:
+            return ", ".join(f"{name} {formatting.number(value)}" for name, value in row["settings"].items())
+
+        def carried(row: Mapping[str, Any]) -> str:
+            return formatting.number(row["next_rate"]) if row["next_size"] else formatting.MISSING
+
+        fields = (
+            Field("Arm", column("arm")),
+            Field("Chosen", chosen, hint="lr: factor of the preset's learning rate"),
+            numeric("Loss as given", "given_loss", formatting.three_digits),
+            numeric("Chosen loss", "loss", formatting.three_digits),
+            Field("Best rate, next size", carried, "next_rate", hint="Over the chosen one: 1 where the rule holds"),
+        )
+        title = f"{len(self.arms)} arms tuned on {self.size}, {self.trials} trials each"
+        return Listing(title, self.arms, fields)
 
     def card(self) -> Card:
         """Return what is shown."""
-        return Card(
-            f"{len(self.arms)} arms tuned on {self.size}, {self.trials} trials each", {}, self.table(), self.notes
-        )
+        listing = self.listing()
+        return Card(listing.title, {}, listing, self.notes)
 
     def tuned(self, arms: Sequence[Arm]) -> list[Arm]:
         """Return the arms with their chosen settings, under the names they had."""

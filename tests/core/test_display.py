@@ -97,12 +97,12 @@ def test_a_narrow_terminal_folds_text_keeps_figures_and_leaves_out_columns_from_
     table = result.table
     assert table is not None
     for room in range(16, 90):
-        lines = table.lines(room)
+        lines, hidden = table.laid_out(room)
         assert max(map(len, lines)) <= max(room, 16)
         heads = [field.head for field in table.main()]
-        assert lines[0].split() + table.hidden(room) == heads
-    assert len(table.lines(60)) > len(table.lines()), "a long name folds"
-    assert "2024-07-01" in "".join(table.lines(30))
+        assert lines[0].split() + hidden == heads
+    assert len(table.laid_out(60)[0]) > len(table.lines()), "a long name folds"
+    assert "2024-07-01" in "".join(table.laid_out(30)[0])
 
 
 def test_wide_and_combining_characters_take_their_columns() -> None:

@@ -65,6 +65,7 @@ def test_each_arm_gets_the_setting_nearest_its_own_optimum(monkeypatch: pytest.M
     assert [arm.name for arm in tuned] == ["plain", "co2:tau=8"]
     assert tuned[1].knobs["tau"] == "8" and float(tuned[1].knobs["outer_lr"]) == found.arms[1].settings["outer_lr"]
     assert not found.notes
+    assert "2 arms tuned on d8, 16 trials each" in repr(found) and "outer_momentum" in repr(found)
     assert json.loads((tmp_path / "tuning.json").read_text())["arms"][0]["settings"] == found.arms[0].settings
 
 
@@ -117,6 +118,8 @@ def test_the_command_tunes_trains_and_goes_on(tmp_path: Path) -> None:
     assert first.exit_code == 0, first.output
     document = printed(first.stdout)
     assert document["exported"] == 4 and [each["trials"] for each in document["tuning"]["arms"]] == [3, 3]
+    shown = CliRunner().invoke(app, [each for each in options if each != "--json"], catch_exceptions=False)
+    assert shown.exit_code == 0 and "2 arms tuned on d8, 3 trials each" in shown.output
     again = printed(CliRunner().invoke(app, options, catch_exceptions=False).stdout)
     assert again["exported"] == 0 and again["tuning"] == document["tuning"]
     untuned = CliRunner().invoke(app, [option for option in options if option not in ("--tune", "3")])
