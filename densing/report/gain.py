@@ -117,23 +117,17 @@ def gain_page(gains: Gains, null: pd.DataFrame | None = None) -> Page:
             folded=True,
         ),
         Section("resolution", "Resolution", resolution(gains), folded=True),
-        *(
-            []
-            if null is None
-            else [
-                Section(
-                    "null",
-                    "Do the intervals hold?",
-                    (page_table("null-table", null_listing(null), null_words(null)),),
-                    short="Null",
-                )
-            ]
-        ),
+        *([] if null is None else [_held(null)]),
         notes_section(gains.notes),
         Section("versions", "Versions", (Pairs("Versions", pairs(gains.record().versions)),), folded=True),
     )
     head = Headline(TITLE, HOW, facts, doubtful(gains.notes), shown.figure)
     return Page("densing ladder gain", head, sections, f"DIR --page FILE{options}", {"record": gains.digest})
+
+
+def _held(null: pd.DataFrame) -> Section:
+    table = page_table("null-table", null_listing(null), null_words(null))
+    return Section("null", "Do the intervals hold?", (table,), short="Null")
 
 
 def resolution(gains: Gains) -> tuple[Block, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -36,13 +36,12 @@ class Control(NamedTuple):
     ----------
     seconds : float64 (steps,)
         Of the steps of the steady state, on the delays that they were planned with.
-    mean, se : float
-        Over many independent draws, and its standard error.
+    exact : callable
+        Returns the mean over many independent draws, and its standard error, seconds: drawn where it is asked for.
     """
 
     seconds: NDArray[np.float64]
-    mean: float
-    se: float
+    exact: Callable[[], tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,8 @@ def _drawn(timeline: Timeline, plan: Plan, cluster: Cluster) -> tuple[float, flo
         known = plan.control.seconds
         spread = float(((known - known.mean()) ** 2).sum())
         slope = float(((known - known.mean()) * seconds).sum()) / spread if spread else 0.0
-        shift, own = slope * (plan.control.mean - float(known.mean())), slope * plan.control.se
+        mean, error = plan.control.exact()
+        shift, own = slope * (mean - float(known.mean())), slope * error
         seconds = seconds - slope * known
     means = np.add.reduceat(seconds, cuts[:-1]) / np.diff(cuts)
     return shift, float(np.hypot(means.std(ddof=1) / np.sqrt(BATCHES), own))

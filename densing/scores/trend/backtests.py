@@ -330,11 +330,7 @@ class ForecastBacktest(Readable):
             numeric("Size", "params", formatting.size),
             numeric("Density", "density"),
             numeric("Forecast", "forecast"),
-            Field(
-                "90 % interval",
-                lambda row: " to ".join(formatting.number(row[end]) for end in ("lo90", "hi90")),
-                "lo90",
-            ),
+            _between(90),
             numeric("Scores", "scores", formatting.count),
             numeric("Points", "points", formatting.three_digits),
             numeric("Forecast points", "points_forecast", formatting.three_digits),
@@ -574,18 +570,12 @@ class Outlook(Readable):
     @property
     def listing(self) -> Listing:
         """The density of a model to come, by date and size."""
-
-        def between(share: int) -> Field:
-            ends = f"lo{share}", f"hi{share}"
-            shown = lambda row: " to ".join(formatting.number(row[end]) for end in ends)  # noqa: E731
-            return Field(f"{share} % interval", shown, ends[0])
-
         fields = (
             RELEASED,
             numeric("Size", "params", formatting.size),
             numeric("Density", "density"),
-            between(50),
-            between(90),
+            _between(50),
+            _between(90),
             numeric("Ability, logits", "ability", minor=True),
         )
         return Listing(f"Density of models after {formatting.day(self.since)}, of one model each", self.table, fields)
@@ -975,6 +965,14 @@ def _table(cases: pd.DataFrame, names: Sequence[str], seed: int) -> pd.DataFrame
                     row[f"{short}_lo"], row[f"{short}_hi"] = np.quantile(skill, [tail, 1 - tail])
                 rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _between(share: int) -> Field:
+    """Return the column of an interval of a forecast, which holds so many in a hundred."""
+    low, high = f"lo{share}", f"hi{share}"
+    return Field(
+        f"{share} % interval", lambda row: f"{formatting.number(row[low])} to {formatting.number(row[high])}", low
+    )
 
 
 def scores_listing(rows: pd.DataFrame, title: str) -> Listing:

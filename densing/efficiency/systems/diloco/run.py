@@ -86,7 +86,7 @@ class DiLoCo(Rounds):
         self.anchor, self.momentum = self.flat.read(), self.flat.zeros()
         ends = [self.flat.numel * part // fragments for part in range(fragments + 1)]
         self.fragments = [slice(*pair) for pair in pairwise(ends)]
-        self._buffer = self.flat.zeros()[: max(part.stop - part.start for part in self.fragments)].clone()
+        self._buffer = self.anchor.new_zeros(max(part.stop - part.start for part in self.fragments))
         self._handle: Handle | None = None
         self._at = 0
         """The fragment under way."""

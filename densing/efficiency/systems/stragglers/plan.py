@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -175,7 +176,7 @@ def serve(
     control = None
     if delay is not None and delay.lasts != "run":
         same = _done(scheme, costs.partition_s, np.array(lateness[warmup:]), len(lateness[0]))
-        control = Control(same, *exact_mean(scheme, costs.partition_s, delay, places))
+        control = Control(same, partial(exact_mean, scheme, costs.partition_s, delay, places))
     # A mean over ranks is one over workers.
     return Plan(graph, server + 1, warmup, steps, dict(memory or {}), {server: 0}, control)
 
