@@ -311,6 +311,21 @@ class Graph:
         self._sealed += len(times)
         return first
 
+    def again(self, block: Block, awaited: Int32) -> int:
+        """Add a block of this graph once more, quicker than :meth:`extend`: only what its tasks wait for is new.
+
+        Returns the number of the first.
+        """
+        first = len(self)
+        if (first + len(block.seconds)) // ASK_EVERY > first // ASK_EVERY:
+            self.room(len(block.seconds))
+        self._operation.frombytes(block.operation.tobytes())
+        self._seconds.frombytes(block.seconds.tobytes())
+        self._step.extend([self.step] * len(block.seconds))
+        self._waits.frombytes(block.waits.tobytes())
+        self._awaited.frombytes(awaited.tobytes())
+        return first
+
     def block(self, first: int = 0) -> Block:
         """Return the tasks from one on, in read-only columns."""
         self._seal()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from inspect import signature
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import msgspec
@@ -21,8 +21,8 @@ from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.simulation.workload import Split, Transformer, Workload
 from densing.efficiency.systems.planner.base import DataParallelRun, TensorParallelRun, merged, plan_steps, run_knobs
 from densing.efficiency.systems.planner.collectives import CostModel, Use
-from densing.efficiency.systems.planner.exchange import Blocking, Buckets, cut
-from densing.efficiency.systems.planner.stage import NOTHING, Edge, Layout, join
+from densing.efficiency.systems.planner.exchange import Blocking, Buckets, Exchange, Pass, cut
+from densing.efficiency.systems.planner.stage import NOTHING, Edge, Event, Layout, join
 from densing.efficiency.systems.prox_csl.technique import Convex
 from densing.efficiency.systems.registry import BUILT_IN, get_technique, settle
 from densing.efficiency.timeline.timeline import Kind
@@ -369,3 +369,34 @@ def test_a_codec_between_stages_sends_less_and_computes_more() -> None:
     # A packet that has come early does not hold up what is done before it is needed.
     slow = plan_steps(step, made, Blocking(), warmup=0, steps=1, edges=(Edge(1.0, 0.0, 1e-9),))
     assert simulate(slow.graph, 2).makespan == pytest.approx(simulate(bare.graph, 2).makespan, rel=1e-3)
+
+
+@pytest.mark.parametrize("speed", [(), tuple(1 - rank / 50 for rank in range(8))], ids=["equal", "unequal"])
+def test_a_plan_with_copied_passes_is_the_one_with_every_pass_laid(speed: tuple[float, ...]) -> None:
+    works = [workload(micro_batches=4, dp=2, tp=2, pp=2), workload(micro_batches=4, batch=8, dp=4, pp=2, virtual=2)]
+    planned = 0
+    for name, work in product(NAMES, [works[0], msgspec.structs.replace(works[1], recompute="full")]):
+        technique = get_technique(name)
+        try:
+            quick = technique.plan(work, cluster(8, speed=speed)).graph
+        except InputError:
+            continue
+        with pytest.MonkeyPatch.context() as patch:
+            for kind in (Exchange, Buckets):
+                patch.setattr(kind, "absent", lambda self, run: False)
+            whole = technique.plan(work, cluster(8, speed=speed)).graph
+        assert quick.tasks == list(whole.tasks), name
+        planned += 1
+    assert planned > 30
+
+
+def test_a_schedule_that_remembers_passes_is_laid_in_full() -> None:
+    class Remembers(Blocking):
+        before: Event = NOTHING
+
+        def lay(self, run: Pass, after: Event) -> Event:
+            self.before = super().lay(run, join(after, self.before))
+            return self.before
+
+    tasks = plan_steps(workload(micro_batches=4), cluster(1), Remembers(), memory={}).graph.tasks
+    assert all(task.after for task in tasks[1:])

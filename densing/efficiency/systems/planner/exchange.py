@@ -183,6 +183,13 @@ class Exchange:
         """Whether the step being planned is the same as the one before, and neither waits for an earlier one."""
         return False
 
+    def absent(self, run: Pass) -> bool:
+        """Whether a pass is laid as if there were no exchange: nothing of it falls into the pass or waits for it.
+
+        A schedule lays all such passes of a stage and phase alike, so that one is a copy of another.
+        """
+        return not self.gate
+
     def begin(self, run: Pass) -> None:
         """Take notice of a pass."""
 
@@ -295,6 +302,10 @@ class Buckets(Exchange):
         if not self.stage.graph.step:
             return repeat(inf)
         return chain([FIRST_BUCKET_BYTES], repeat(BUCKET_BYTES)) if self.bucket is None else repeat(self.bucket)
+
+    def absent(self, run: Pass) -> bool:
+        """Whether a pass leaves its gradients where they are."""
+        return super().absent(run) and (run.phase == "forward" or not (self.each or run.last))
 
     def begin(self, run: Pass) -> None:
         """Begin with the first bucket."""

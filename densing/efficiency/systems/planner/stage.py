@@ -211,6 +211,7 @@ class Stage:
         self.parameters = sum(module.parameters for module in modules)
         self.experts = sum(module.experts for module in modules)
         self._groups = {kind: program.layout.groups(kind, self.place) for kind in KINDS}
+        self._sends: dict[tuple[int, float], list[tuple[int, float, tuple[str, ...], Comm]]] = {}
 
     def size(self, kind: str) -> int:
         """Members of a group of a kind."""
@@ -267,15 +268,15 @@ class Stage:
         What a rank sends to both neighbours passes the interface of its node one after the other; within a node every
         pair has its own link, unless the cluster says that it is shared.
         """
-        layout, stream = self.program.layout, f"p2p to {other.place}"
-        done = []
-        for position, (source, target) in enumerate(layout.neighbours(self.place, other.place)):
-            seconds = layout.handing_on(count, source, target)
-            comm = Comm("send_recv", "pp", "pp", 2, (source, target), src=source, dst=target)
-            waits = after[position] if after else ()
-            rank, level = self.ranks[position], span_of(self.program.cluster, (source, target))
-            own = level == "intra" and not self.program.cluster.intra.shared
-            interface = () if own else (f"{level} of {rank}",)
+        if (other.place, count) not in self._sends:
+            self._sends[other.place, count] = [
+                self._send(rank, count, source, target)
+                for rank, (source, target) in zip(
+                    self.ranks, self.program.layout.neighbours(self.place, other.place), strict=True
+                )
+            ]
+        done, stream = [], f"p2p to {other.place}"
+        for position, (rank, seconds, resources, comm) in enumerate(self._sends[other.place, count]):
             task = self.graph.add(
                 name,
                 Kind.COMM,
@@ -283,12 +284,20 @@ class Stage:
                 stream,
                 seconds,
                 count=round(count),
-                after=waits,
-                resources=interface,
+                after=after[position] if after else (),
+                resources=resources,
                 comm=comm,
             )
             done.append((task,))
         return tuple(done)
+
+    def _send(self, rank: int, count: float, source: int, target: int) -> tuple[int, float, tuple[str, ...], Comm]:
+        """Who sends, its seconds, the interface that they take, and what is recorded of it."""
+        level = span_of(self.program.cluster, (source, target))
+        own = level == "intra" and not self.program.cluster.intra.shared
+        seconds = self.program.layout.handing_on(count, source, target)
+        comm = Comm("send_recv", "pp", "pp", 2, (source, target), src=source, dst=target)
+        return rank, seconds, () if own else (f"{level} of {rank}",), comm
 
 
 def _waits(after: Event, positions: Sequence[int]) -> tuple[int, ...]:
@@ -367,6 +376,7 @@ class Layout:
         self.split, self.cluster, self.inner = split, cluster, inner
         self.every = bool(cluster.speed) or cluster.delay is not None
         self._neighbours: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._groups: dict[tuple[str, int], list[Group]] = {}
 
     @property
     def simulated(self) -> int:
@@ -390,13 +400,15 @@ class Layout:
 
     def groups(self, kind: str, stage: int) -> list[Group]:
         """Return the groups of a kind that are simulated; a single one stands for all where ranks are equal."""
-        real = self.real(kind, stage)
-        if not self.every:
-            # One group stands for all of them: the one whose ranks lie farthest apart.
-            worst = max(real, key=self._spread)
-            return [Group((0,), (stage,), worst)]
-        first = self._rank(0, 0, stage)
-        return [Group(tuple(rank - first for rank in ranks), ranks, ranks) for ranks in real]
+        if (kind, stage) not in self._groups:
+            real, first = self.real(kind, stage), self._rank(0, 0, stage)
+            if self.every:
+                groups = [Group(tuple(rank - first for rank in ranks), ranks, ranks) for ranks in real]
+            else:
+                # One group stands for all of them: the one whose ranks lie farthest apart.
+                groups = [Group((0,), (stage,), max(real, key=self._spread))]
+            self._groups[kind, stage] = groups
+        return self._groups[kind, stage]
 
     def real(self, kind: str, stage: int) -> list[tuple[int, ...]]:
         """Return the members of every group of a kind in a stage."""

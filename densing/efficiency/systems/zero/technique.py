@@ -92,6 +92,10 @@ class FullShards(Exchange):
         self.gathered: list[Event] = []
         self.at, self.done, self.scattered = -1, NOTHING, NOTHING
 
+    def absent(self, run: Pass) -> bool:
+        """Return False: every pass gathers its layers."""
+        return False
+
     def begin(self, run: Pass) -> None:
         """List the layers of a pass and what they hold."""
         layers = [list(layer) for _, layer in groupby(run.modules, key=lambda module: module.layer)]
