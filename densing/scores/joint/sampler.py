@@ -317,18 +317,30 @@ def roots(matrix: sparse.csr_matrix, blocks: Array) -> tuple[sparse.csr_matrix, 
     """
     chosen = np.flatnonzero(blocks >= 0)
     order = chosen[np.argsort(blocks[chosen], kind="stable")]
+    begins = np.flatnonzero(np.diff(blocks[order], prepend=-1))
+    sizes = np.diff(begins, append=len(order))
+    # Rows and columns by their place in that order, and where the block of each place begins.
+    place, begin = np.full(len(blocks), -1), np.repeat(begins, sizes)
+    place[order] = np.arange(len(order))
+    entries = matrix.tocoo()
+    row, column = place[entries.row], place[entries.col]
+    inside = (row >= 0) & (column >= 0) & (begin[row] == begin[column])
+    row, column, value = row[inside], column[inside], entries.data[inside]
     rows, columns, values = [], [], []
-    made = 0
-    for members in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1):
-        block = matrix[members][:, members].toarray()
-        root = np.linalg.inv(np.linalg.cholesky(block)).T
-        row, column = np.nonzero(root)
-        rows.append(members[row])
-        columns.append(made + column)
-        values.append(root[row, column])
-        made += len(members)
-    entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
-    return sparse.csr_matrix(entries, (len(blocks), made)), blocks[order]
+    for size in np.unique(sizes):
+        # All blocks of a size are one stack.
+        first = begins[sizes == size]
+        own = np.isin(begin[row], first)
+        at = begin[row[own]]
+        stack = np.zeros((len(first), size, size))
+        stack[np.searchsorted(first, at), row[own] - at, column[own] - at] = value[own]
+        root = np.swapaxes(np.linalg.inv(np.linalg.cholesky(stack)), 1, 2)
+        block, down, across = np.nonzero(root)
+        rows.append(order[first[block] + down])
+        columns.append(first[block] + across)
+        values.append(root[block, down, across])
+    parts = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
+    return sparse.csr_matrix(parts, (len(blocks), len(order))), blocks[order]
 
 
 @dataclass
