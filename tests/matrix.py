@@ -28,11 +28,10 @@ FILES = (
     "efficiency/traces/kineto/test_reader",
     "efficiency/timeline/test_intervals",
     "efficiency/timeline/test_overlap",
-    "scores/trend/test_estimators",
+    "scores/trend/test_tobit",
     "report/test_study",
     "efficiency/profile/test_run",
     "efficiency/simulation/test_engine",
-    "efficiency/simulation/test_properties",
     "efficiency/systems/test_comparison",
     "cli/test_main",
 )

@@ -256,7 +256,7 @@ def test_the_pace_knows_no_zero_of_dates_and_densities(seed: int) -> None:
 
 
 @given(st.integers(0, 500))
-@settings(max_examples=6)
+@settings(max_examples=2)
 def test_the_order_of_rows_changes_nothing(seed: int) -> None:
     data = simulate(Scenario(n=30, families=9, law_sd=0.1, law_draws=20), seed)
     shuffled = data.take(np.random.default_rng(seed).permutation(len(data)))

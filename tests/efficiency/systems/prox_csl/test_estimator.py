@@ -27,6 +27,7 @@ def made(items: int = 400, width: int = 60, seed: int = 0) -> tuple[sparse.csr_a
     return features, np.where(margins + rng.logistic(size=items) > 0, "yes", "no")
 
 
+@pytest.mark.slow
 def test_scikit_learns_own_checks_pass() -> None:
     from sklearn.utils.estimator_checks import check_estimator
 
