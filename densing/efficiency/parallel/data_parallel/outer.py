@@ -19,7 +19,6 @@ from densing.efficiency.parallel.data_parallel.options import number, steps_of_a
 from densing.efficiency.parallel.data_parallel.rounds import Rounds
 from densing.efficiency.parallel.distributed import Handle
 
-ROUND = "round"
 Delay = int | Literal["round"]
 GapMode = Literal["aware", "constant"]
 
@@ -318,11 +317,11 @@ class Outer(Rounds):
         waiting: Waiting = nullcontext,
         link: Link | None = None,
     ) -> None:
-        turn = steps_of_a_turn(tau, fragments, 0 if delay == ROUND else delay)
+        turn = steps_of_a_turn(tau, fragments, 0 if delay == "round" else delay)
         self.delay, self.outer_optimizer, self.gap = delay, outer_optimizer, gap
         self.mix = number("mix", mix, 0.0, 1.0)
         self.warmup_rounds = whole("warmup_rounds", warmup_rounds, 0)
-        self._late = delay == ROUND
+        self._late = delay == "round"
         self._refuse(fragments, by_steps and codec is not None)
         super().__init__(model, optimizer, turn, group=group, inner_group=inner_group, waiting=waiting, link=link)
         if fragments > self.flat.numel:
@@ -434,18 +433,18 @@ class Outer(Rounds):
         optimizer = self.outer_optimizer
         if self._late and (fragments > 1 or self.mix):
             raise InputError(
-                f"delay='round' moves the whole anchor a round late: give fragments=1 and mix=0, or a number of steps "
+                "delay='round' moves the whole anchor a round late: give fragments=1 and mix=0, or a number of steps "
                 f"as delay for fragments={fragments} and mix={self.mix:g}"
             )
         if self._late and optimizer is None:
             raise InputError(
-                "delay='round' adds a late change to the anchor, and needs an outer_optimizer for it; Momentum(1.0, 0.0) "
-                "adds it as it is"
+                "delay='round' adds a late change to the anchor, and needs an outer_optimizer for it; "
+                "Momentum(1.0, 0.0) adds it as it is"
             )
         if self.delay and optimizer is not None and optimizer.by_rate:
             raise InputError(
-                f"{type(optimizer).__name__} divides by the learning rate of a round that has ended on all ranks, so it "
-                f"waits for means: give delay=0, or Momentum or Nesterov with delay={self.delay!r}"
+                f"{type(optimizer).__name__} divides by the learning rate of a round that has ended on all ranks, and "
+                f"so waits for means: give delay=0, or Momentum or Nesterov with delay={self.delay!r}"
             )
         if self.delay and by_steps:
             raise InputError(

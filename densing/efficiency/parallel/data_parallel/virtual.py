@@ -93,7 +93,7 @@ class VirtualLink(Link):
         self.started, self.sent = 0, 0.0
 
     def start(self, tensor: torch.Tensor, op: comm.Op | Literal["rows"] = "mean") -> comm.Handle:
-        """Start to replace ``tensor`` by its mean or sum over the ranks, taken in their order, or by all ranks' rows."""
+        """Start to replace ``tensor`` by the ranks' mean or sum, taken in their order, or by all their rows."""
         if op not in ("sum", "mean", "rows"):
             raise InputError(f"op={op!r}: must be sum, mean or rows")
         if self.size == 1:

@@ -14,12 +14,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from densing.core import InputError
 from densing.efficiency.parallel import (
@@ -27,13 +25,11 @@ from densing.efficiency.parallel import (
     Dense,
     Frequencies,
     Int8,
-    Link,
     Outer,
     Packet,
     Reader,
     Rule,
     TopK,
-    Waiting,
     number,
     sizes,
     whole,
@@ -83,8 +79,8 @@ class Federated(Outer):
 
     Parameters
     ----------
-    model, optimizer, tau, group, waiting, link
-        See :class:`~densing.efficiency.parallel.data_parallel.rounds.Rounds`.
+    model, optimizer, tau, **options
+        See :class:`~densing.training.Outer`, of which this is a codec without error feedback, weighted by steps.
     codec : callable
         Makes the codec of a tensor; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
         are sent as they are.
@@ -114,14 +110,10 @@ class Federated(Outer):
         clients: int | None = None,
         parts: bool = False,
         seed: int = 0,
-        group: dist.ProcessGroup | None = None,
-        waiting: Waiting = nullcontext,
-        link: Link | None = None,
+        **options: Any,
     ) -> None:
         self.mu, self.seed, self.parts = number("mu", mu, 0.0), whole("seed", seed, 0), parts
-        super().__init__(
-            model, optimizer, tau, codec=codec, error_feedback=False, by_steps=True, group=group, waiting=waiting, link=link
-        )  # fmt: skip
+        super().__init__(model, optimizer, tau, codec=codec, error_feedback=False, by_steps=True, **options)
         self.clients = self.link.size if clients is None else clients
         self.home = home(self.link.rank, self.link.size, self.clients)
         self._pulled = False
