@@ -8,8 +8,7 @@ from typing import Literal
 
 import torch
 
-from densing.efficiency.parallel.codecs import sizes
-from densing.efficiency.parallel.codecs.codec import Codec, Dense, Packet, Reader, pack
+from densing.efficiency.parallel.codecs import Codec, Dense, Packet, Reader, pack, sizes
 from densing.efficiency.parallel.data_parallel.flat import FINE, Flat
 from densing.efficiency.parallel.data_parallel.link import Link
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from densing.core import InputError, UnknownNameError
-from densing.efficiency.parallel.codecs.codec import Codec, codec_states, load_codecs
+from densing.efficiency.parallel.codecs import Codec, codec_states, load_codecs
 from densing.efficiency.parallel.data_parallel.coded import CodedMean, NotFiniteError
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.options import number, steps_of_a_turn, whole
@@ -285,7 +285,7 @@ class Outer(Rounds):
     --------
     CO2 with DiLoCo's outer step, and differences of a byte an element.
 
-    >>> from densing.efficiency.parallel.codecs.codec import Int8
+    >>> from densing.efficiency.parallel.codecs import Int8
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> outer = Outer(model, optimizer, tau=2, codec=Int8, outer_optimizer=Nesterov(0.5, 0.5), delay="round")

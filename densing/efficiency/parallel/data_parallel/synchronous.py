@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from densing.core import InputError
-from densing.efficiency.parallel.codecs.codec import Codec, Dense, codec_states, load_codecs
+from densing.efficiency.parallel.codecs import Codec, Dense, codec_states, load_codecs
 from densing.efficiency.parallel.data_parallel.coded import CodedMean, NotFiniteError
 from densing.efficiency.parallel.data_parallel.flat import floating_buffers
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting, start_alike
@@ -40,7 +40,7 @@ class Synchronous:
 
     Examples
     --------
-    >>> from densing.efficiency.parallel.codecs.codec import Int8
+    >>> from densing.efficiency.parallel.codecs import Int8
     >>> model = torch.nn.Linear(64, 8)
     >>> method = Synchronous(model, torch.optim.SGD(model.parameters(), lr=0.1), Int8)
     >>> model(torch.ones(1, 64)).square().sum().backward()
