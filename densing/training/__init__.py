@@ -1,13 +1,14 @@
 """Wrappers and callbacks for your own training loop; most take three lines.
 
 Wrappers of a model and its optimizer let ranks communicate less or later; torch is loaded on first use. Two families:
-``Synchronous`` exchanges gradients in every step, and ``Outer`` what local steps have changed, once a round. Both take a
-codec (``Half``, ``Int8``, ``TopK``, ``Threshold``, ``Frequencies``), and ``Outer`` an outer step (``Momentum``,
+``Synchronous`` exchanges gradients in every step, and ``Outer`` what local steps have changed, once a round. Both take
+a codec (``Half``, ``Int8``, ``TopK``, ``Threshold``, ``Frequencies``), and ``Outer`` an outer step (``Momentum``,
 ``Nesterov``, ``DelayedNesterov``, ``SlowMomentum``) and a delay. ``DCT`` and ``TopKGradients`` are the first with the
 choices of their papers, ``LocalSGD``, ``SlowMo``, ``CO2``, ``DiLoCo``, ``Federated`` and ``FedFT`` the second. Methods
-of their own are ``PowerSGD`` and ``SpaFL``. ``RankState`` is what ``torch.distributed.checkpoint`` saves of them. ``checkpoint_densities`` says how dense the model
-is, ``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
-``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any other tracker.
+of their own are ``PowerSGD`` and ``SpaFL``. ``RankState`` is what ``torch.distributed.checkpoint`` saves of them.
+``checkpoint_densities`` says how dense the model is, ``DensityCallback`` logs that from the Trainer of transformers,
+and ``log_to_wandb``, ``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any
+other tracker.
 ``ProxCSL`` is a sparse classifier with scikit-learn's interface, over items that may be stored in several places
 (``Store``); it needs no torch.
 """
