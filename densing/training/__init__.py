@@ -57,30 +57,7 @@ if TYPE_CHECKING:
         to_log,
     )
 
-_LOGGED = (
-    "DensityCallback",
-    "checkpoint_densities",
-    "log_to_mlflow",
-    "log_to_tensorboard",
-    "log_to_wandb",
-    "to_log",
-)
-_FAMILIES = (
-    "DelayedNesterov",
-    "Dense",
-    "Frequencies",
-    "Gap",
-    "Half",
-    "Int8",
-    "Momentum",
-    "Nesterov",
-    "Outer",
-    "RankState",
-    "SlowMomentum",
-    "Synchronous",
-    "Threshold",
-    "TopK",
-)
+_HOMES = ("efficiency.parallel", "efficiency.systems", "scores.density")
 _EXTRAS = {"torch": "train", "transformers": "evals", "sklearn": "explain"}
 
 __all__ = [
@@ -126,9 +103,9 @@ def __getattr__(name: str) -> Any:
 
     from densing.core import UnavailableError, install_command
 
-    home = "efficiency.parallel" if name in _FAMILIES else "scores.density" if name in _LOGGED else "efficiency.systems"
+    faces = (import_module(f"densing.{home}") for home in _HOMES)
     try:
-        return getattr(import_module(f"densing.{home}"), name)
+        return getattr(next(face for face in faces if name in face.__all__), name)
     except ModuleNotFoundError as error:
         needed = (error.name or "").split(".")[0]
         if needed not in _EXTRAS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +21,7 @@ from densing.efficiency.parallel.distributed import Handle
 
 Delay = int | Literal["round"]
 GapMode = Literal["aware", "constant"]
+Memory = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -58,27 +59,25 @@ class Momentum:
         if self.clip is not None:
             number("clip", self.clip, 0.0, strict=True)
 
-    def step(
-        self, anchor: torch.Tensor, change: torch.Tensor, momentum: torch.Tensor, *, count: int, rate: float
-    ) -> None:
+    def step(self, anchor: torch.Tensor, change: torch.Tensor, memory: Memory, count: int, rate: float) -> None:
         """Move an anchor against the change of a round, which is overwritten.
 
         Parameters
         ----------
-        anchor, change, momentum : Tensor, shape (n,)
+        anchor, change : Tensor, shape (n,)
+        memory : sequence of Tensor, shape (n,)
+            Those of :attr:`vectors`.
         count : int
             Steps that this part of the anchor has taken before.
         rate : float
             The ranks' learning rate.
         """
-        self.remember(change, momentum)
-        anchor.sub_(momentum, alpha=self.lr)
+        anchor.sub_(self.remember(change, memory[0]), alpha=self.lr)
 
-    def remember(self, change: torch.Tensor, momentum: torch.Tensor) -> None:
-        """Add a change to the momentum, and clip it."""
+    def remember(self, change: torch.Tensor, momentum: torch.Tensor) -> torch.Tensor:
+        """Add a change to the momentum, clip it, and return it."""
         momentum.mul_(self.momentum).add_(change)
-        if self.clip is not None:
-            momentum.clamp_(-self.clip, self.clip)
+        return momentum if self.clip is None else momentum.clamp_(-self.clip, self.clip)
 
 
 @dataclass(frozen=True)
@@ -91,16 +90,13 @@ class Nesterov(Momentum):
     lr: float = 0.7
     momentum: float = 0.9
 
-    def step(
-        self, anchor: torch.Tensor, change: torch.Tensor, momentum: torch.Tensor, *, count: int, rate: float
-    ) -> None:
+    def step(self, anchor: torch.Tensor, change: torch.Tensor, memory: Memory, count: int, rate: float) -> None:
         """Move an anchor against the change of a round; see :class:`Momentum`."""
-        self.remember(change, momentum)
-        anchor.sub_(change.add_(momentum, alpha=self.momentum), alpha=self.lr)
+        anchor.sub_(change.add_(self.remember(change, memory[0]), alpha=self.momentum), alpha=self.lr)
 
 
 @dataclass(frozen=True)
-class DelayedNesterov(Momentum):
+class DelayedNesterov(Nesterov):
     r"""Momentum that takes part in every N-th outer step only, for changes that arrive late.
 
     .. math:: \Delta \leftarrow \Delta + g,\qquad x \leftarrow x - \alpha (g / N + [\text{N-th}]\, \beta m)
@@ -108,8 +104,8 @@ class DelayedNesterov(Momentum):
     where in every N-th step :math:`m \leftarrow \beta m + \Delta / N` first and :math:`\Delta \leftarrow 0` after.
     ``every=1`` is :class:`Nesterov`.
 
-    Source: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", arXiv 2401.09135, algorithm 3 with
-    c = 0 (recalled, not compared with the paper).
+    Source: Liu et al., "Asynchronous Local-SGD Training for Language Modeling", arXiv 2401.09135, delayed Nesterov
+    momentum with c = 0 (recalled, not compared with the paper).
 
     Parameters
     ----------
@@ -119,8 +115,6 @@ class DelayedNesterov(Momentum):
         N.
     """
 
-    lr: float = 0.7
-    momentum: float = 0.9
     every: int = 2
 
     vectors: ClassVar[tuple[str, ...]] = ("momentum", "pending")
@@ -129,23 +123,13 @@ class DelayedNesterov(Momentum):
         super().__post_init__()
         whole("every", self.every, 1)
 
-    def step(  # type: ignore[override]
-        self,
-        anchor: torch.Tensor,
-        change: torch.Tensor,
-        momentum: torch.Tensor,
-        pending: torch.Tensor,
-        *,
-        count: int,
-        rate: float,
-    ) -> None:
+    def step(self, anchor: torch.Tensor, change: torch.Tensor, memory: Memory, count: int, rate: float) -> None:
         """Move an anchor against the change of a round; see :class:`Momentum`."""
-        pending.add_(change)
-        change.div_(self.every)
+        momentum, pending = memory
+        pending.add_(change.div_(self.every))
         if (count + 1) % self.every == 0:
-            self.remember(pending.div_(self.every), momentum)
+            change.add_(self.remember(pending, momentum), alpha=self.momentum)
             pending.zero_()
-            change.add_(momentum, alpha=self.momentum)
         anchor.sub_(change, alpha=self.lr)
 
 
@@ -162,17 +146,14 @@ class SlowMomentum(Momentum):
     prefix: ClassVar[str] = "slow"
     by_rate: ClassVar[bool] = True
 
-    def step(
-        self, anchor: torch.Tensor, change: torch.Tensor, momentum: torch.Tensor, *, count: int, rate: float
-    ) -> None:
+    def step(self, anchor: torch.Tensor, change: torch.Tensor, memory: Memory, count: int, rate: float) -> None:
         """Move an anchor against the change of a round; see :class:`Momentum`."""
         if rate <= 0.0:
             raise InputError(
                 f"slowmo: the learning rate is {rate} at the end of a round; the outer update divides by it; keep it "
                 "above 0"
             )
-        self.remember(change.div_(rate), momentum)
-        anchor.sub_(momentum, alpha=self.lr * rate)
+        anchor.sub_(self.remember(change.div_(rate), memory[0]), alpha=self.lr * rate)
 
 
 class Gap:
@@ -430,29 +411,25 @@ class Outer(Rounds):
 
     def _refuse(self, fragments: int, by_steps: bool) -> None:
         """Refuse what does not go together; see the class."""
-        optimizer = self.outer_optimizer
-        if self._late and (fragments > 1 or self.mix):
-            raise InputError(
-                "delay='round' moves the whole anchor a round late: give fragments=1 and mix=0, or a number of steps "
-                f"as delay for fragments={fragments} and mix={self.mix:g}"
-            )
-        if self._late and optimizer is None:
-            raise InputError(
-                "delay='round' adds a late change to the anchor, and needs an outer_optimizer for it; "
-                "Momentum(1.0, 0.0) adds it as it is"
-            )
-        if self.delay and optimizer is not None and optimizer.by_rate:
-            raise InputError(
-                f"{type(optimizer).__name__} divides by the learning rate of a round that has ended on all ranks, and "
-                f"so waits for means: give delay=0, or Momentum or Nesterov with delay={self.delay!r}"
-            )
-        if self.delay and by_steps:
-            raise InputError(
-                f"by_steps weighs with the steps of a round that has ended on all ranks; give delay=0 instead of "
-                f"{self.delay!r}, or by_steps=False"
-            )
-        if self.gap is not None and not self._late:
-            raise InputError(f"gap weighs changes that are a round late; give delay='round' instead of {self.delay!r}")
+        step, delay = self.outer_optimizer, f"delay={self.delay!r}"
+        troubles = {
+            "delay='round' moves the whole anchor a round late: give fragments=1 and mix=0, or a number of steps as "
+            f"delay for fragments={fragments} and mix={self.mix:g}": self._late and (fragments > 1 or self.mix > 0),
+            "delay='round' adds a late change to the anchor, and needs an outer_optimizer for it; Momentum(1.0, 0.0) "
+            "adds it as it is": self._late and step is None,
+            f"{type(step).__name__} divides by the learning rate of a round that has ended on all ranks, and so waits "
+            f"for means: give delay=0, or Momentum or Nesterov with {delay}": bool(
+                self.delay and step and step.by_rate
+            ),
+            "by_steps weighs with the steps of a round that has ended on all ranks; give delay=0 instead of "
+            f"{delay}, or by_steps=False": bool(self.delay and by_steps),
+            f"gap weighs changes that are a round late; give delay='round' instead of {delay}": (
+                self.gap is not None and not self._late
+            ),
+        }
+        for trouble, there in troubles.items():
+            if there:
+                raise InputError(trouble)
 
     def _end_round(self) -> None:
         if self.round < self.warmup_rounds:
@@ -561,7 +538,7 @@ class Outer(Rounds):
                 self.previous.copy_(anchor)
             count = self.updates // len(self.fragments)
             memory = [getattr(self, name)[part] for name in self._memory]
-            self.outer_optimizer.step(anchor, change, *memory, count=count, rate=rate)
+            self.outer_optimizer.step(anchor, change, memory, count, rate)
         self.updates += 1
         if self._late:
             return
