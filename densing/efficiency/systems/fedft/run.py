@@ -81,8 +81,8 @@ class Federated(Outer):
     ----------
     model, optimizer, tau, **options
         See :class:`~densing.training.Outer`, of which this is a codec without error feedback, weighted by steps.
-    codec : callable
-        Makes the codec of a tensor; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
+    codec : Codec, or callable that makes one
+        Every tensor gets its own; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
         are sent as they are.
     mu : float
         Weight of the proximal term; 0 is FedAvg.
@@ -105,7 +105,7 @@ class Federated(Outer):
         optimizer: torch.optim.Optimizer,
         tau: int,
         *,
-        codec: Callable[[], Codec] = Dense,
+        codec: Codec | Callable[[], Codec] = Dense,
         mu: float = 0.0,
         clients: int | None = None,
         parts: bool = False,
@@ -200,7 +200,7 @@ class FedFT(Federated):
         rule: Rule = "prefix",
         **options: Any,
     ) -> None:
-        super().__init__(model, optimizer, tau, codec=lambda: Frequencies(keep, rule), **options)
+        super().__init__(model, optimizer, tau, codec=Frequencies(keep, rule), **options)
 
 
 class TopKDelta(Federated):
@@ -217,7 +217,7 @@ class TopKDelta(Federated):
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, tau: int, *, share: float = 0.1, **options: Any
     ) -> None:
-        super().__init__(model, optimizer, tau, codec=lambda: TopK(share), **options)
+        super().__init__(model, optimizer, tau, codec=TopK(share), **options)
 
 
 class Int8Delta(Federated):

@@ -79,11 +79,11 @@ def wire_of(codec: str, share: float = 1.0) -> Wire:
     return Wire(weigh, False, *sizes.WHOLE_PASSES[codec])
 
 
-def codec_of(codec: str, share: float) -> Callable[[], Codec] | None:
-    """Return the maker of a codec of :data:`CODEC`, for a real run."""
+def codec_of(codec: str, share: float) -> Codec | None:
+    """Return a codec of :data:`CODEC`, for a real run."""
     from densing.efficiency.parallel import Half, Int8, TopK
 
-    return {"none": None, "half": Half, "int8": Int8, "topk": partial(TopK, share)}[codec]
+    return {"none": None, "half": Half(), "int8": Int8(), "topk": TopK(share)}[codec]
 
 
 class Outer(Rounds):
