@@ -404,7 +404,10 @@ class Outer(Rounds):
             self._handle, self._at = (Handle(None) if state["under_way"] else None), int(state.get("at", 0))
 
     def _settings(self) -> dict[str, Any]:
-        codec = None if self.coded is None else self.coded.name
+        codec = None
+        if self.coded is not None:
+            most = sum(map(self.coded.row_bytes, range(len(self.fragments))))
+            codec = f"{self.coded.name} of at most {most:,} bytes"
         return {**super()._settings(), "fragments": len(self.fragments), "delay": self.delay, "codec": codec}
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -227,9 +228,9 @@ class OuterLocal(Local):
         """Return the optimizer that exchanges at the end of rounds."""
         return replica.wrap(self.wrapper(), codec=codec_of(codec, share), **knobs)
 
+    @abstractmethod
     def wrapper(self) -> Callable[..., Method]:
         """Return the class of a real run."""
-        raise NotImplementedError
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return in full precision what is averaged; or with a codec anchor, difference and residual, and packets."""
