@@ -31,6 +31,7 @@ EXACT: dict[str, Callable[[], Codec]] = {
     "dense": Dense,
     "half": Half,
     "int8": Int8,
+    "int8 in blocks": lambda: Int8(block=16),
     "topk": lambda: TopK(0.3),
     "topk of few": lambda: TopK(0.01),
     "threshold": lambda: Threshold(0.7),
