@@ -66,6 +66,11 @@ def main() -> None:
             f"standard error of {error} points. One ratio rejected: by the test at 5 % that it holds for all sizes and "
             "budgets.",
             "",
+            "Intervals are the jackknife's over runs of a size and seed. Student's t has no more degrees of freedom "
+            "than the seeds that the weights are estimated from (8 with four sizes of three seeds, 3 with three of "
+            "two), and where the test rejects one ratio, though not at .1 %, the interval of one ratio counts, too. "
+            "Both are what makes up for weights and a test that err; neither was fitted to these worlds.",
+            "",
             "Four worlds break what the model takes for granted: noise with heavy tails (Student's t with three "
             "degrees of freedom), noise that all runs of a size share, a token ratio that falls with the tokens (the "
             "planted one is that of the middle budget), and a law with a term that Chinchilla's has not. Noise that a "
