@@ -344,8 +344,7 @@ def plan(
     card = found.card()
     assert card.table is not None
     emit_table(card.table)
-    for name, text in card.facts.items():
-        say(f"{name}: {text}")
+    typer.echo("\n".join(f"{name}: {text}" for name, text in card.facts.items()))
 
 
 def need_training() -> None:

@@ -52,25 +52,35 @@ Framework = Annotated[
 def list_(json: JsonFlag = False) -> None:
     """List the techniques, those that other packages register too.
 
+    A token is worth: of plain training's at equal loss, by the first of this package's ladders that measured the
+    technique (`densing techniques show NAME` has them all).
+
     Example: densing techniques list
     """
     from densing.efficiency.systems import techniques
+    from densing.tradeoff import ratio, shipped_gains
 
     loaded, notes = techniques()
+    best = shipped_gains().drop_duplicates("technique")
     if json:
-        emit_plain([_brief(technique) for technique in loaded], notes)
+        emit_plain([_brief(technique) | {"measured": _measured([technique.name])} for technique in loaded], notes)
     else:
+        worth = {
+            str(row["technique"]): f"{ratio('token')(row)} at {row['arm'].partition(':')[2] or 'its defaults'}"
+            for row in best.to_dict("records")
+        }
         rows = [
             (
                 each.name,
                 each.role + (", experimental" if _experimental(each) else ""),
                 _runs(each).partition(":")[0],
+                worth.get(each.name, formatting.MISSING),
                 each.summary,
                 each.paper,
             )
             for each in loaded
         ]
-        lines = aligned(("technique", "role", "runs", "summary", "paper"), rows, [False] * 5)
+        lines = aligned(("technique", "role", "runs", "a token is worth", "summary", "paper"), rows, [False] * 6)
         wide = width(sys.maxsize)
         typer.echo("\n".join(formatting.cut(line, wide) if wide else line for line in lines))
     show_notes(notes)
@@ -85,6 +95,7 @@ def show(
     Example: densing techniques show co2
     """
     from densing.efficiency.systems import claims_of, get_technique
+    from densing.tradeoff import shipped_listing
 
     notes: list[Note] = []
     technique = get_technique(name)
@@ -96,7 +107,14 @@ def show(
         stand_in = str(getattr(technique, "stand_in", ""))
         figures = [{key: getattr(claim, key) for key in CLAIM_KEYS} for claim in claims]
         emit_plain(
-            {**_brief(technique), "stand_in": stand_in, "knobs": knobs, "claims": figures, "not_available": [*missing]},
+            {
+                **_brief(technique),
+                "stand_in": stand_in,
+                "knobs": knobs,
+                "claims": figures,
+                "measured": _measured([name]),
+                "not_available": [*missing],
+            },
             notes,
         )
         return
@@ -124,6 +142,11 @@ def show(
         typer.echo(f"\n{title}:" + ("" if rows else " none"))
         for line in aligned(header, rows, [False] * len(header)) if rows else ():
             typer.echo("  " + line)
+    if _measured([name]):
+        typer.echo("")
+        emit_table(shipped_listing([name]))
+    else:
+        typer.echo("\nmeasured on ladders: none")
     if missing:
         typer.echo("\nnot available (in no readable source): " + "; ".join(map(visible, missing)))
 
@@ -233,6 +256,7 @@ class ClusterOptions:
 
     cluster: ClusterName
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes of the cluster.")] = None
+    gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="Devices, in place of --nodes.")] = None
     delay: Annotated[
         str | None,
         typer.Option(
@@ -247,7 +271,9 @@ class ClusterOptions:
         """Return the cluster of this size, with these delays."""
         from densing.efficiency.simulation import load_cluster, parse_delay
 
-        machine = load_cluster(self.cluster)
+        if self.nodes is not None and self.gpus is not None:
+            raise InputError("--nodes and --gpus both say how large the cluster is; give one of them")
+        machine = load_cluster(self.cluster, n=self.gpus)
         if self.nodes is not None:
             machine = load_cluster(self.cluster, n=self.nodes * machine.per_node)
         return machine if self.delay is None else machine.change(delay=parse_delay(self.delay))
@@ -304,7 +330,7 @@ class MapOptions:
 
 
 @app.command("compare")
-@grouped("model cluster techniques baseline mode", "pp nodes recompute", "replicas delay")
+@grouped("model cluster techniques baseline mode", "pp nodes gpus recompute", "replicas delay")
 def compare(
     step: StepOptions,
     cluster: ClusterOptions,
@@ -340,6 +366,7 @@ def compare(
     from densing.efficiency.simulation import Gather, Workload, load_other
     from densing.efficiency.systems import compare as compare_techniques
     from densing.efficiency.systems import parse_settings, regime, timelines
+    from densing.tradeoff import shipped_listing
 
     for option, path in (("--model", step.model), ("--cluster", cluster.cluster)):
         source = Path(path)
@@ -398,6 +425,7 @@ def compare(
                 "devices": machine.n,
                 "title": comparison.title,
                 **comparison.to_dict(),
+                "measured": _measured(names),
                 **({} if grid is None else {"map": grid.to_dict()}),
             }
         )
@@ -406,6 +434,9 @@ def compare(
         # Why one does not fit stands below, why one does not apply among the notes.
         emit_table(comparison.listing().without("Remark"), _head(workload, machine))
         typer.echo("\n".join([*_legend(workload, machine, comparison), *(map_lines(grid) if grid else ())]))
+        if _measured(names):
+            typer.echo("")
+            emit_table(shipped_listing(names))
     show_notes(notes)
     finish(notes)
 
@@ -531,11 +562,15 @@ def plan(
         )  # fmt: skip
     whole = charged and budget(found, charged)
     if json:
-        emit_plain(found.to_dict() | ({"budget": whole.to_dict()} if whole else {}))
+        emit_plain(found.to_dict() | ({"budget": whole.to_dict()} if whole else {}) | {"measured": _measured([])})
     else:
         emit_table(found.listing())
         parts = ", ".join(f"{purpose} {count / 1e9:.1f} GB" for purpose, count in found.layouts[0].memory.items())
         lines = [f"memory of the first: {parts}", f"next split: {found.why}"]
+        names = ", ".join(dict.fromkeys(row["technique"] for row in _measured([])))
+        lines.append(
+            f"beyond layouts, what is learned changes: `densing worth` weighs {names} by measured token ratios"
+        )
         typer.echo("\n".join([*lines, *(_budget_lines(whole) if whole else [])]))
     show_notes(found.notes)
     finish(found.notes)
@@ -684,6 +719,13 @@ def _brief(technique: Technique) -> dict[str, Any]:
     keys = ("name", "role", "paper", "summary")
     runs = callable(getattr(technique, "run", None))
     return {**{key: getattr(technique, key) for key in keys}, "runs": runs, "experimental": _experimental(technique)}
+
+
+def _measured(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what shipped ladders measured of some techniques."""
+    from densing.tradeoff import shipped_gains
+
+    return [{str(key): value for key, value in row.items()} for row in shipped_gains(names).to_dict("records")]
 
 
 def _experimental(technique: Technique) -> str:

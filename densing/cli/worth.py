@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from densing.tradeoff import Worth
 
 
-@grouped("model cluster tokens gain price baseline", "pp nodes recompute", "delay")
+@grouped("model cluster tokens gain price baseline", "pp nodes gpus recompute", "delay")
 def worth(
-    techniques: Annotated[
-        str, typer.Argument(help="Comma-separated, with settings: co2:tau=8,dct:eta=0.99,refresh=10,zero1.")
-    ],
     step: StepOptions,
     cluster: ClusterOptions,
     tokens: Annotated[float, typer.Option("--tokens", help="Tokens of the plain run, as in 1e12.")],
+    techniques: Annotated[
+        str | None, typer.Argument(help="Comma-separated, with settings: co2:tau=8,dct:eta=0.99,refresh=10,zero1.")
+    ] = None,
+    listed: Annotated[
+        str | None, typer.Option("--techniques", help="The same as an option, as in compare.", metavar="A,B,...")
+    ] = None,
     gain: Annotated[
         list[Path] | None,
         typer.Option(
@@ -44,7 +47,7 @@ def worth(
     distance. Where the interval of both together lies above 1 a technique pays, below 1 it does not. Too far from a
     ladder, or without one, the answer is one of time alone, with the token ratio from which it would pay.
 
-    Example: densing worth co2:tau=8 --model llama-8b --cluster a100x8-tcp --nodes 8 --tokens 1e12
+    Example: densing worth co2:tau=8 --model llama-8b --cluster a100x8-tcp --gpus 64 --tokens 1e12
 
     Example: densing worth local-sgd:tau=8,zero1 --model llama-8b --cluster a100x8-tcp --tokens 2e10 --price 2.1
     --gain ladders/arms/gain.json --html worth.html
@@ -53,7 +56,11 @@ def worth(
     from densing.tradeoff import read_specs
     from densing.tradeoff import worth as weigh
 
-    specs = read_specs(techniques)
+    if techniques and listed:
+        raise InputError("techniques stand both before the options and in --techniques; name them in one place")
+    specs = read_specs(techniques or listed or "")
+    if not specs:
+        raise InputError("no technique named; give one or several, as in densing worth co2:tau=8,zero1 --model ...")
     machine = cluster.load()
     if load_other(step.model) is not None:
         raise InputError(f"--model {step.model}: not a transformer; tokens and losses are those of a language model")

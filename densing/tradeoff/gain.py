@@ -428,6 +428,7 @@ def null_test(
     *,
     ladders: int = 200,
     seed: int = 0,
+    worlds: Sequence[str] = (),
     step: Callable[[str, float], object] = lambda label, share: None,
 ) -> pd.DataFrame:
     """Simulate ladders like the one measured, and count how often the intervals hold what was planted.
@@ -441,6 +442,8 @@ def null_test(
     ladders : int
         In each world.
     seed : int
+    worlds : sequence of str
+        Of :data:`densing.scores.ladder.WORLDS`; all when empty.
     step : callable
         Called with a label and the share done.
 
@@ -468,7 +471,7 @@ def null_test(
     }  # fmt: skip
     items = [
         {**like, "world": world, "ladders": ladders, "seed": seed + 10_000 * number}
-        for number, world in enumerate(WORLDS)
+        for number, world in enumerate(worlds or WORLDS)
     ]
     rows: dict[str, Mapping[str, Any]] = {}
     for ended in in_processes(_simulate, items, processes.processors(), lambda item, told: None):
@@ -476,7 +479,7 @@ def null_test(
             raise InputError(f"a simulated ladder failed: {ended.reason}")
         rows[ended.item["world"]] = ended.row
         step("simulated ladders", len(rows) / len(items))
-    return pd.DataFrame([{"world": world, "ladders": ladders, **rows[world]} for world in WORLDS])
+    return pd.DataFrame([{"world": world, "ladders": ladders, **rows[world]} for world in worlds or WORLDS])
 
 
 def _simulate(item: Mapping[str, Any], tell: object) -> dict[str, float]:

@@ -21,6 +21,13 @@ DEFAULT = "rounds"
 """The shipped record whose law, noise and speed are taken where none is given: of CO2, local SGD and SlowMo."""
 UNKNOWN = {"spread": 0.02, "ripple": 0.005}
 """Sd of ln loss between plain runs, of records of before they were kept: those of :func:`simulated_ladder`."""
+NOISE = {
+    "common": "between an arm's run and its plain one",
+    "noise": "between their budgets",
+    "spread": "between plain runs",
+    "ripple": "between plain budgets",
+}
+"""What the parts of the noise lie between, as people read it."""
 MARGIN = 1.1
 """Intervals come out up to a tenth wider than with known noise, which they estimate."""
 MOST_SEEDS, LEAST_RUNS, LEAST_CELLS = 48, 6, 3
@@ -65,6 +72,8 @@ class Designs(Readable, Record, frozen=True):
         Where law, noise and speed were measured.
     noise : mapping of str to float
         Sd of ln losses, see :func:`densing.scores.ladder.pair_noise`.
+    noise_assumed : tuple of str
+        Parts of the noise that the measurement does not hold, and that are :data:`UNKNOWN`'s.
     law : mapping of str to float
     designs : tuple of Design
         The cheapest first.
@@ -78,6 +87,7 @@ class Designs(Readable, Record, frozen=True):
     noise: Mapping[str, float]
     law: Mapping[str, float]
     designs: tuple[Design, ...]
+    noise_assumed: tuple[str, ...] = ()
 
     def frame(self) -> pd.DataFrame:  # type: ignore[override]
         """Return a row per design."""
@@ -92,6 +102,16 @@ class Designs(Readable, Record, frozen=True):
         ]  # fmt: skip
         return pd.DataFrame(rows)
 
+    def _noise_words(self) -> str:
+        """Return the sds of ln losses, each with where it is from."""
+        places = [name for name in NOISE if name not in self.noise_assumed], list(self.noise_assumed)
+        measured, assumed = (
+            ", ".join(f"{formatting.number(100 * self.noise[name])} % {NOISE[name]}" for name in names)
+            for names in places
+        )
+        more = f"; assumed, since that record does not hold it: {assumed}" if assumed else ""
+        return f"sd of a loss, measured in {self.noise_of}: {measured}{more}"
+
     def card(self) -> Card:
         """Return what is shown."""
         best = self.designs[0]
@@ -99,7 +119,7 @@ class Designs(Readable, Record, frozen=True):
             "resolves": f"a token ratio near {self.ratio:g} to {formatting.percent(100 * self.resolve)}: half-width of "
             f"its {100 * self.level:g} % interval",
             "cost": f"about {formatting.number(best.core_hours)} core hours for plain training and one arm",
-            "noise": f"as measured in {self.noise_of}",
+            "noise": self._noise_words(),
             "train": best.command,
         }
         return Card("A ladder that resolves it", facts, listing_of("Designs, the cheapest first", self.frame()))
@@ -162,6 +182,7 @@ def design_ladder(
     )
     if not law or not {"common", "noise"} <= noise.keys():
         raise InputError(f"{where}: keeps no law or noise of its losses; measure again with `densing ladder gain DIR`")
+    noise_assumed = tuple(name for name in UNKNOWN if name not in noise)
     noise = UNKNOWN | noise
     target = math.log1p(resolve)
     runs = _runs(chosen)
@@ -193,7 +214,7 @@ def design_ladder(
         cheapest.setdefault(len(names), Design(names, tokens, seeds, width, hours, command))
     designs = sorted(cheapest.values(), key=lambda design: design.core_hours)
     source = f"the shipped record {DEFAULT}" if gain is None else where
-    return Designs(resolve, ratio, level, preset, source, noise, law, tuple(designs))
+    return Designs(resolve, ratio, level, preset, source, noise, law, tuple(designs), noise_assumed)
 
 
 def _seeds(

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing.core import (
     ArtefactError,
     DensingError,
+    Field,
     InputError,
+    Listing,
     Record,
+    column,
     decode,
     formatting,
+    numeric,
     plain,
     read_json,
     write_text,
 )
-from densing.tradeoff.gain import COLUMNS, SCHEMA, GainRecord, Gains, finite_or_none, ladder_gain, number_of
+from densing.tradeoff.gain import COLUMNS, SCHEMA, GainRecord, Gains, finite_or_none, ladder_gain, number_of, ratio
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +31,12 @@ if TYPE_CHECKING:
     from densing.efficiency.systems import Finding
 
 RECORD = "gain.json"
+PLAIN = ("plain", "ddp")
+"""Baselines that are plain training."""
+SHIPPED = (
+    "technique", "arm", "token_ratio", "token_lo", "token_hi", "token_one", "token_least", "token_most", "no_loss",
+    "bytes_share", "pairs", "trials", "record",
+)  # fmt: skip
 LEVEL = 0.95
 """Of intervals that come without their level: the usual one of ``densing density``."""
 SAME = 1e-9
@@ -242,6 +253,62 @@ def gain_table(gain: Gains | GainRecord | Path | str) -> pd.DataFrame:
         ends = {name: getattr(trend, name) for name in ("trend", "trend_lo", "trend_hi")}
         rows.append({**figure.to_dict(), "bytes_share": share, **ends})
     return pd.DataFrame(rows, columns=[*COLUMNS, "bytes_share", "trend", "trend_lo", "trend_hi"])
+
+
+def shipped_gains(techniques: Sequence[str] = ()) -> pd.DataFrame:
+    """Return what this package's own ladders measured of techniques, beside plain training.
+
+    Parameters
+    ----------
+    techniques : sequence of str
+        Names; all when empty.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``technique, arm, token_ratio, token_lo, token_hi, token_one, token_least, token_most, no_loss, bytes_share,
+        pairs, trials, record``: of an arm measured twice the row whose arms were tuned alike comes first; ``trials`` is
+        missing where they were not.
+
+    See Also
+    --------
+    densing.worth : carries the ratios to a run.
+
+    Examples
+    --------
+    >>> shipped_gains(["co2"])[["arm", "record"]].to_numpy().tolist()
+    [['co2:tau=8', 'tuned'], ['co2:tau=8', 'rounds']]
+    """
+    import pandas as pd
+
+    from densing.efficiency.systems import RECORDS
+
+    tables = []
+    for path in sorted(RECORDS.glob("*.json")):
+        record, where = gain_record(path)
+        spec, _ = arm_figures(record, where)
+        if spec.baseline in PLAIN:
+            table = gain_table(record)
+            names = table["arm"].str.partition(":")[0]
+            tables.append(table.assign(technique=names, trials=spec.trials, record=path.stem))
+    rows = pd.concat(tables, ignore_index=True).astype({"trials": "Int64"})
+    rows = rows[rows["technique"].isin(techniques)] if techniques else rows
+    return rows.sort_values(["technique", "trials"], kind="stable", ignore_index=True)[list(SHIPPED)]
+
+
+def shipped_listing(techniques: Sequence[str] = ()) -> Listing:
+    """Return :func:`shipped_gains` as people read it."""
+    fields = (
+        Field("Arm", column("arm")),
+        Field("A token is worth", ratio("token"), "token_ratio", hint="Of plain training's, at equal loss"),
+        Field("No loss", column("no_loss")),
+        numeric("Bytes", "bytes_share", formatting.percentage, hint="Of plain training's"),
+        numeric("Trials", "trials", formatting.count, hint="Of learning rate and outer step, for every arm"),
+        numeric("Pairs", "pairs", formatting.count),
+        Field("Record", column("record")),
+    )
+    title = "Measured on ladders of small models beside plain training; `densing worth` carries it to a run."
+    return Listing(title, shipped_gains(techniques), fields)
 
 
 def check_record(path: Path | str) -> list[Finding]:

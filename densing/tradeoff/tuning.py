@@ -5,6 +5,10 @@ What is searched is the factor of the learning rate and, of methods with an oute
 scrambled Halton sequence (scipy.stats.qmc), the same rates for every arm. Trials have a seed of their own, and are
 judged by the validation loss, the mean over the token budgets of one warmed-up, stable and decayed schedule.
 
+Where an arm's best rate is the least or the greatest that it was tried with, the search goes on: one more trial with
+the rate halved or doubled once more, all else equal, until the best lies inside or :data:`ROUNDS` have passed. Arms
+whose best lies inside meanwhile get the next point of the sequence, so that all have the same number of trials.
+
 The best is carried to the other sizes as it is: the learning rate remains the preset's rule in the width times the
 factor found. Whether that holds is tried on the next size, with half and twice the rate: it does not where one of them
 is better with both of two seeds.
@@ -50,7 +54,9 @@ from densing.scores.ladder import (
 )
 
 RATES = (0.25, 4.0)
-"""Factors of the learning rate that are tried."""
+"""Factors of the learning rate that are tried first."""
+OUTWARD, ROUNDS = 2.0, 6
+"""Factor by which a search goes on beyond the rates tried, and how often at most: to a 64th and the 64-fold."""
 TRIALS, FILE = "tuning", "tuning.json"
 """Folder and record of a search, in that of the ladder."""
 SEED = 10_000
@@ -76,6 +82,8 @@ class TunedArm(Record, frozen=True):
         Validation losses on the smallest size, nats per token, mean over the budgets: chosen, and as given; None where
         the latter diverged.
     trials, diverged : int
+    rates : tuple of float
+        The least and the greatest factor of the learning rate that was tried; the same where it was not searched.
     next_size : str
         Where the rule was tried; empty where there is none.
     next_rate : float
@@ -90,6 +98,7 @@ class TunedArm(Record, frozen=True):
     given_loss: float | None
     trials: int
     diverged: int
+    rates: tuple[float, float] = RATES
     next_size: str = ""
     next_rate: float = 1.0
     next_gain: float = 0.0
@@ -103,11 +112,11 @@ class ArmSearch(Readable, Record, frozen=True):
     size : str
         On which all trials were trained.
     trials : int
-        Per arm.
+        Per arm, of the first rates; an arm's own number counts those beyond them, too.
     seed : int
     arms : tuple of TunedArm
     notes : tuple of Note
-        Where the chosen rate is at the end of the range, or not the best on the next size.
+        Where the chosen rate is at the end of what was tried, or not the best on the next size.
     """
 
     size: str
@@ -132,7 +141,9 @@ class ArmSearch(Readable, Record, frozen=True):
             numeric("Chosen loss", "loss", formatting.three_digits),
             Field("Best rate, next size", carried, "next_rate", hint="Over the chosen one: 1 where the rule holds"),
         )
-        title = f"{len(self.arms)} arms tuned on {self.size}, {self.trials} trials each"
+        further = max(each.trials for each in self.arms) - self.trials
+        more = f" and {further} more beyond the first rates" if further > 0 else ""
+        title = f"{len(self.arms)} arms tuned on {self.size}, {self.trials} trials each{more}"
         return Listing(title, self.arms, fields)
 
     def card(self) -> Card:
@@ -221,7 +232,7 @@ def tune_arms(
     folder : Path
         Of the ladder; trials lie below ``tuning``, and ``tuning.json`` says what was found.
     trials : int
-        Per arm, the arm as it is given among them.
+        Per arm, the arm as it is given among them; each has as many more as the arm whose best rate is farthest off.
     seed : int
         Of the points, and of the trials' training.
     about : mapping, optional
@@ -255,15 +266,28 @@ def tune_arms(
         budgets = len(next(iter(runs)).budgets)
         return {name: float(np.mean(each)) if len(each) == budgets else math.inf for name, each in found.items()}
 
-    settings = {arm.name: trial_settings(arm, trials, seed) for arm in arms}
-    variants = {arm.name: [_with(arm, each, named=True) for each in settings[arm.name]] for arm in arms}
-    first = losses(names[0], [variant for each in variants.values() for variant in each], SEED + seed)
+    points = {arm.name: trial_settings(arm, trials + ROUNDS, seed) for arm in arms}
+    settings: dict[str, list[dict[str, float]]] = {arm.name: [] for arm in arms}
+    lost: dict[str, list[float]] = {arm.name: [] for arm in arms}
+    more = {name: each[:trials] for name, each in points.items()}
+    for number in range(ROUNDS + 1):
+        tried = {arm.name: [_with(arm, each, named=True) for each in more[arm.name]] for arm in arms}
+        first = losses(names[0], [variant for each in tried.values() for variant in each], SEED + seed)
+        for name, variants in tried.items():
+            settings[name] += more[name]
+            lost[name] += [first[variant.name] for variant in variants]
+            if not math.isfinite(min(lost[name])):
+                raise DivergedError(
+                    f"--arm {name}: all {len(lost[name])} trials diverged; lower its learning rate (lr=0.1)"
+                )
+        beyond = {arm.name: _beyond(arm, settings[arm.name], lost[arm.name]) for arm in arms}
+        if not any(beyond.values()):
+            break
+        at = trials + number
+        more = {name: [each] if (each := beyond[name]) else points[name][at : at + 1] for name in points}
     chosen, near = {}, {}
     for arm in arms:
-        own = [first[variant.name] for variant in variants[arm.name]]
-        if not math.isfinite(min(own)):
-            raise DivergedError(f"--arm {arm.name}: all {len(own)} trials diverged; lower its learning rate (lr=0.1)")
-        best = settings[arm.name][int(np.argmin(own))]
+        best = settings[arm.name][int(np.argmin(lost[arm.name]))]
         chosen[arm.name] = {"lr": arm.lr, **best}
         if "lr" in search_space(arm):
             rates = [by * chosen[arm.name]["lr"] for by in (1.0, *NEIGHBOURS)]
@@ -272,7 +296,8 @@ def tune_arms(
     second = [losses(names[1], around, SEED + seed + each) for each in range(SEEDS)] if names[1:] and around else []
     found = []
     for arm in arms:
-        own = [first[variant.name] for variant in variants[arm.name]]
+        own = lost[arm.name]
+        rates = [each.get("lr", arm.lr) for each in settings[arm.name]]
         checked = bool(second) and arm.name in near
         rate, gain = (
             _better([[each[variant.name] for variant in near[arm.name]] for each in second]) if checked else (1.0, 0.0)
@@ -285,6 +310,7 @@ def tune_arms(
                 own[0] if math.isfinite(own[0]) else None,
                 len(own),
                 sum(not math.isfinite(each) for each in own),
+                (min(rates), max(rates)),
                 names[1] if checked else "",
                 rate,
                 gain,
@@ -293,6 +319,18 @@ def tune_arms(
     result = ArmSearch(names[0], trials, seed, tuple(found), tuple(_notes(found)))
     write_text(folder / FILE, json.dumps(result.to_dict(), indent=2) + "\n")
     return result
+
+
+def _beyond(arm: Arm, settings: Sequence[Mapping[str, float]], losses: Sequence[float]) -> dict[str, float] | None:
+    """Return the best trial with its rate halved or doubled, where that is the least or greatest tried; else None."""
+    if "lr" not in search_space(arm):
+        return None
+    rates = [each.get("lr", arm.lr) for each in settings]
+    best = int(np.argmin(losses))
+    if min(rates) < rates[best] < max(rates):
+        return None
+    factor = OUTWARD if rates[best] == max(rates) else 1 / OUTWARD
+    return {**settings[best], "lr": float(f"{rates[best] * factor:.{DIGITS}g}")}
 
 
 def _better(losses: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -319,11 +357,10 @@ def _with(arm: Arm, settings: Mapping[str, float], *, named: bool = False) -> Ar
 def _notes(arms: Sequence[TunedArm]) -> list[Note]:
     notes = []
     for each in arms:
-        ends = [end for end in RATES if abs(math.log(each.settings["lr"] / end)) < math.log(1.2)]
-        if ends:
+        if each.rates[0] < each.rates[1] and each.settings["lr"] in each.rates:
             notes.append(Note("rate-at-end", "warning", (
                 f"arm {each.arm}: its best learning rate, {each.settings['lr']:g} times the preset's, is at the end of "
-                f"what was tried ({RATES[0]:g} to {RATES[1]:g}); a better one may lie beyond"
+                f"what {each.trials} trials reached ({each.rates[0]:g} to {each.rates[1]:g}); a better may lie beyond"
             ), {"arm": each.arm}))  # fmt: skip
         if each.next_size and each.next_rate != 1:
             notes.append(Note("rate-not-carried", "warning", (

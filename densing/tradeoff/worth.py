@@ -48,7 +48,7 @@ from densing.core import (
 )
 from densing.efficiency.systems import RECORDS, compare, get_technique, parse_settings
 from densing.efficiency.throughput import SHARE, Span, fitted_step
-from densing.tradeoff.records import ArmFigures, ArmTrend, arm_figures, arm_trends, gain_record
+from densing.tradeoff.records import PLAIN, ArmFigures, ArmTrend, arm_figures, arm_trends, gain_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,6 @@ UNKNOWN_SPREAD = 0.2
 """Spread of ln step where nothing was measured that is like it: about that of generations that were left out."""
 FACTORS = tuple(2.0**power for power in range(-4, 5))
 """Bandwidths of the map, over the cluster's own."""
-PLAIN = ("plain", "ddp")
 Z, Z_RANGE = (NormalDist().inv_cdf(0.5 + share / 2) for share in (LEVEL, SHARE))
 PAYS, PAYS_NOT, OPEN, TIME = "pays", "does not pay", "not decided", "time only"
 
@@ -92,6 +91,11 @@ class Verdict(Record, frozen=True):
         That it pays.
     days, device_hours : Span or None
         To the loss that plain training reaches on its tokens.
+    cost : Span or None
+        Money for them; None where no price was given.
+    saved : Span or None
+        Money that it saves beside plain training; below 0, it costs more. Its interval is that of the gain, with plain
+        training's own cost as predicted.
     density : Span or None
         Of the same model on the same tokens over plain's, as the ladder measured it.
     break_even_ratio : float or None
@@ -115,6 +119,8 @@ class Verdict(Record, frozen=True):
     probability: float | None = None
     days: Span | None = None
     device_hours: Span | None = None
+    cost: Span | None = None
+    saved: Span | None = None
     density: Span | None = None
     break_even_ratio: float | None = None
     break_even_gbps: float | None = None
@@ -292,7 +298,8 @@ def worth(
     """
     specs = [_spec(text) for text in techniques]
     _check(specs, workload, tokens, price)
-    rows = [*_own_rows(gains), *_shipped_rows()]
+    given = _own_rows(gains)
+    rows = [*given, *_shipped_rows()]
     names = [spec.label for spec in specs]
     total = 1 + 4 + len(FACTORS)
     compared = _Compared(specs, workload, baseline, progress or (lambda done, total: None), total)
@@ -316,7 +323,8 @@ def worth(
     )
     hours = days.times(24 * workload.split.ranks)
     verdicts = tuple(
-        _verdict(spec, center, sds.get(spec.label, 0.0), rows, target, days, hours, map_) for spec in specs
+        _priced(_verdict(spec, center, sds.get(spec.label, 0.0), rows, target, days, hours, map_), hours, price)
+        for spec in specs
     )
     curves = tuple(
         {"technique": name, "gbps": gbps, "break_even_ratio": 1 / speeds[name]}
@@ -324,7 +332,11 @@ def worth(
         for gbps, speeds in map_
         if name in speeds
     )
-    notes = [*(note for note in center.notes if note.code not in UNSAID), *_notes(verdicts, found is None)]
+    notes = [
+        *(note for note in center.notes if note.code not in UNSAID),
+        *_notes(verdicts, found is None),
+        *_unused(given, specs),
+    ]
     return Worth(
         workload.model.name, cluster.name, baseline, workload.split.ranks, params, tokens, plain.step_s, days, hours,
         verdicts, link, own, curves, price, tuple(notes),
@@ -618,8 +630,9 @@ def _verdict(
     elif measured is None:
         known = sorted({each.figures.arm for each in rows if each.figures.arm.partition(":")[0] == spec.name})
         also = f"; there are {', '.join(known)}" if known else ""
-        why = f"no ladder measured what its tokens are worth{also}; `densing ladder train --arm {spec.label}` does"
-        return msgspec.structs.replace(timed, reason=why)
+        why = f"no ladder measured what its tokens are worth{also}"
+        decides = f"measure it: `densing ladder train --arm plain --arm {spec.label}`"
+        return msgspec.structs.replace(timed, reason=why, decides=decides)
     else:
         figures = measured.figures
         ladder = _ends(figures.token_ratio, figures.token_lo, figures.token_hi)
@@ -629,7 +642,7 @@ def _verdict(
     trials = None if measured is None else measured.trials
     timed = msgspec.structs.replace(timed, ladder_ratio=ladder, density=density, reason=why, trials=trials)
     if ratio is None or why:
-        return timed
+        return msgspec.structs.replace(timed, decides="measure its token ratio on a ladder nearer to the run (--gain)")
     mean, sd = speed + ratio.mean, math.hypot(sd_s, ratio.sd)
     gain = _span(mean, sd)
     return msgspec.structs.replace(
@@ -643,6 +656,27 @@ def _verdict(
         break_even_gbps=_crossing(spec.label, ratio.mean, map_),
         decides=_decides(mean, sd_s, ratio.sd) if gain.low <= 1 <= gain.high else "",
     )
+
+
+def _priced(verdict: Verdict, plain_hours: Span, price: float | None) -> Verdict:
+    """Return a verdict with its cost, and what it saves beside plain training."""
+    if price is None or verdict.device_hours is None or verdict.gain is None:
+        return verdict
+    plain = price * plain_hours.value
+    saved = Span(*(plain * (1 - 1 / gain) for gain in (verdict.gain.value, verdict.gain.low, verdict.gain.high)))
+    return msgspec.structs.replace(verdict, cost=verdict.device_hours.times(price), saved=saved)
+
+
+def _unused(given: Sequence[_Row], specs: Sequence[Spec]) -> list[Note]:
+    """Return a note per record of the user's own that says nothing of any technique named."""
+    records: dict[str, list[_Row]] = {}
+    for row in given:
+        records.setdefault(row.where, []).append(row)
+    return [
+        Note("gain-unused", "warning", f"{where}: holds no arm with these settings; it has "
+             f"{', '.join(row.figures.arm for row in own)}")
+        for where, own in records.items() if not any(_arm_row(spec, own) for spec in specs)
+    ]  # fmt: skip
 
 
 def _far(row: _Row, target: Target, ratio: _Ratio | None) -> str:
@@ -713,18 +747,19 @@ def _sentence(verdict: Verdict, result: Worth) -> str:
         return f"{verdict.technique} {verdict.status}: {verdict.reason}"
     faster = f"a step is {verdict.speedup.words} times as fast"
     if verdict.gain is None:
-        need = formatting.digits(verdict.break_even_ratio)
+        speed = verdict.speedup
+        need = Span(1 / speed.value, 1 / speed.high, 1 / speed.low).words
         return (
-            f"{verdict.technique}: {faster}; pays where a token is worth more than {need} of plain's: {verdict.reason}"
+            f"{verdict.technique}: {faster}; pays where a token is worth more than {need} of plain's: "
+            f"{verdict.reason}; {verdict.decides}"
         )
     ratio = verdict.token_ratio
     assert ratio is not None and verdict.days is not None and verdict.probability is not None
-    days, plain = (formatting.digits(value) for value in (verdict.days.value, result.plain_days.value))
+    days, plain = verdict.days.words, formatting.digits(result.plain_days.value)
     chance = formatting.percent(100 * verdict.probability)
     money = ""
-    if result.price is not None and verdict.device_hours is not None:
-        saved = result.price * (result.plain_device_hours.value - verdict.device_hours.value)
-        money = f", {'saving' if saved >= 0 else 'costing'} {abs(saved):,.0f}{'' if saved >= 0 else ' more'}"
+    if (saved := verdict.saved) is not None:
+        money = f", which saves {saved.value:,.0f} ({saved.low:,.0f} to {saved.high:,.0f})"
     more = f"; {verdict.decides}" if verdict.decides else ""
     return (
         f"{verdict.technique} {verdict.status} (probability that it pays: {chance}): {faster}, a token is worth "

@@ -16,7 +16,15 @@ from densing.core import ArtefactError, DensingError, InputError, UnknownNameErr
 from densing.efficiency.systems.claims import RECORDS, recorded
 from densing.report import build_gain
 from densing.scores.ladder import WORLDS, simulated_ladder
-from densing.tradeoff import GainRecord, check_record, gain_table, ladder_gain, null_test, read_arms
+from densing.tradeoff import (
+    GainRecord,
+    check_record,
+    gain_table,
+    ladder_gain,
+    null_test,
+    read_arms,
+    shipped_gains,
+)
 from densing.tradeoff.gain import COLUMNS, simulated_step
 from tests.support.command import printed
 from tests.support.ladder_files import write_ladder
@@ -280,3 +288,29 @@ def test_records_that_claims_read_are_records() -> None:
         pairs = {"rounds": 72, "tuned": 24}.get(file.stem, 48)
         assert frame["pairs"].eq(pairs).all() and frame["no_loss"].isin(["yes", "no", "not decided"]).all()
     assert recorded("dct-refresh", "dct:eta=0.99").value in ("no loss", "loss", "not decided")
+
+
+def test_every_measured_gain_is_shown_with_its_technique() -> None:
+    """In list, show, compare and plan: the figures of the shipped records, tuned arms first."""
+    gains = shipped_gains()
+    assert {"co2", "diloco", "local-sgd", "slowmo", "dct", "topk", "fedft", "spafl", "fusion"} <= set(
+        gains["technique"]
+    )
+    arms = json.loads((RECORDS / "tuned.json").read_text(encoding="utf-8"))["figures"]
+    tuned = gains[gains["record"].eq("tuned")].set_index("arm")
+    assert {row["arm"]: row["token_ratio"] for row in arms} == tuned["token_ratio"].to_dict()
+    here = ["--model", "llama-8b", "--cluster", "a100x8-tcp"]
+
+    def told(*words: str) -> list[dict[str, object]]:
+        data = printed(CliRunner().invoke(app, ["techniques", *words, "--json"], catch_exceptions=False).stdout)
+        rows = data if isinstance(data, list) else [data]
+        return [each for row in rows for each in row["measured"]]
+
+    ours = [(row["arm"], row["record"]) for row in told("show", "co2")]
+    assert ours == [("co2:tau=8", "tuned"), ("co2:tau=8", "rounds")]
+    assert len(told("list")) == len(gains) == len(told("plan", *here))
+    assert {row["technique"] for row in told("compare", *here, "--techniques", "ddp,co2,diloco")} == {"co2", "diloco"}
+    shown = CliRunner().invoke(app, ["techniques", "show", "diloco"], catch_exceptions=False).stdout
+    ratio = tuned.loc["diloco:tau=8", "token_ratio"]
+    assert f"{ratio:.3f}" in shown and "measured on ladders" not in shown
+    assert "measured on ladders: none" in CliRunner().invoke(app, ["techniques", "show", "zero1"]).stdout

@@ -27,6 +27,10 @@ def test_the_command_prints_a_ladder_its_cost_and_how_to_train_it() -> None:
     shown = CliRunner().invoke(app, ["ladder", "plan", "--resolve", "0.2"], catch_exceptions=False)
     assert "densing ladder train --preset cpu" in " ".join(shown.output.split())
     assert f"--seeds 0..{first['seeds'] - 1}" in " ".join(shown.output.split())
+    # What the answer rests on: the record holds two of four sds, and says so of the others.
+    assert found["noise_assumed"] == ["spread", "ripple"]
+    assert "measured in the shipped record rounds: 0.82 % between an arm's run and its plain one" in shown.stdout
+    assert "assumed, since that record does not hold it: 2.0 % between plain runs" in shown.stdout
 
 
 def test_a_finer_resolution_costs_more_and_less_noise_less(tmp_path: Path) -> None:
@@ -40,6 +44,7 @@ def test_a_finer_resolution_costs_more_and_less_noise_less(tmp_path: Path) -> No
     mine = design_ladder(0.15, gain=written(tmp_path, quiet))
     assert mine.designs[0].core_hours < fine.core_hours
     assert mine.noise_of.endswith("gain.json")
+    assert mine.noise_assumed == () and "assumed" not in mine.card().facts["noise"]
 
 
 def test_what_cannot_be_designed_says_why(tmp_path: Path) -> None:

@@ -89,9 +89,33 @@ def test_a_rate_that_is_not_carried_is_said_and_noise_is_not(monkeypatch: pytest
     assert search(monkeypatch, tmp_path / "noisy", noisy, arms=["plain"]).arms[0].next_rate == 1.0
 
 
+@pytest.mark.parametrize("far", [1 / 24, 20.0])
+def test_a_search_goes_on_until_the_best_rate_lies_inside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, far: float
+) -> None:
+    """An optimum far beyond the first range is found, and every arm has as many trials as the farthest."""
+    best = {"plain": 1.2, "co2": far}
+    found = search(monkeypatch, tmp_path, lambda arm, *_: bowl(arm, best[arm.method]), trials=8)
+    plain, co2 = found.arms
+    assert abs(math.log(co2.settings["lr"] / far)) <= math.log(2) / 2 + 0.01
+    assert co2.rates[0] < co2.settings["lr"] < co2.rates[1]
+    assert plain.trials == co2.trials and 8 < co2.trials <= 8 + tuning.ROUNDS
+    assert abs(math.log(plain.settings["lr"] / 1.2)) < 0.35
+    assert "rate-at-end" not in {note.code for note in found.notes}
+
+
+def test_a_rate_that_diverges_bounds_the_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = search(monkeypatch, tmp_path, lambda arm, *_: math.inf if arm.lr > 5 else -arm.lr, trials=8, arms=["plain"])
+    (plain,) = found.arms
+    assert plain.rates[1] > 5 >= plain.settings["lr"] and plain.diverged == 1
+    assert not [note for note in found.notes if note.code == "rate-at-end"]
+
+
 def test_the_end_of_the_range_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = search(monkeypatch, tmp_path, lambda arm, *_: -arm.lr, trials=64, arms=["plain"])
     assert "rate-at-end" in {note.code for note in found.notes}
+    # After so many rounds the search gives up.
+    assert found.arms[0].trials == 64 + tuning.ROUNDS and found.arms[0].rates[1] > 64
 
 
 def test_trials_that_diverge_are_never_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -117,7 +141,9 @@ def test_the_command_tunes_trains_and_goes_on(tmp_path: Path) -> None:
     first = CliRunner().invoke(app, options, catch_exceptions=False)
     assert first.exit_code == 0, first.output
     document = printed(first.stdout)
-    assert document["exported"] == 4 and [each["trials"] for each in document["tuning"]["arms"]] == [3, 3]
+    assert document["exported"] == 4 and len(trials := {each["trials"] for each in document["tuning"]["arms"]}) == 1
+    # Each as many as the arm whose best rate took longest to lie inside.
+    assert 3 <= min(trials) <= 3 + tuning.ROUNDS
     shown = CliRunner().invoke(app, [each for each in options if each != "--json"], catch_exceptions=False)
     assert shown.exit_code == 0 and "2 arms tuned on d8, 3 trials each" in shown.output
     again = printed(CliRunner().invoke(app, options, catch_exceptions=False).stdout)

@@ -113,7 +113,7 @@ def test_what_does_not_change_a_step_is_worth_every_token() -> None:
 def test_without_a_record_the_answer_is_one_of_time() -> None:
     own = worth(["co2:tau=16"], STEP, CLUSTER, TOKENS, gains=[record()]).verdicts[0]
     assert own.status == "time only" and own.gain is None and own.break_even_ratio
-    assert "there are co2:tau=8" in own.reason and "ladder train --arm co2:tau=16" in own.reason
+    assert "there are co2:tau=8" in own.reason and "ladder train --arm plain --arm co2:tau=16" in own.decides
 
 
 def test_what_was_tuned_says_so_and_what_was_not_warns() -> None:
@@ -231,6 +231,48 @@ def test_the_command_prints_a_sentence_and_writes_a_page(tmp_path: Path) -> None
     )
     shown = CliRunner().invoke(app, words[:-2])
     assert shown.exit_code == 0 and "zero1 pays" in shown.stdout
+
+
+def test_no_figure_stands_without_its_range() -> None:
+    found = worth(["co2:tau=8", "dct:eta=0.99"], STEP, CLUSTER, TOKENS, gains=[record()], price=2.0)
+    own, timed = found.verdicts
+    assert own.gain is not None and own.cost is not None and own.saved is not None and own.device_hours is not None
+    assert own.cost.value == pytest.approx(2 * own.device_hours.value)
+    plain = 2 * found.plain_device_hours.value
+    assert own.saved.value == pytest.approx(plain - own.cost.value)
+    assert own.saved.low == pytest.approx(plain * (1 - 1 / own.gain.low))
+    decided, time_only = found.sentences()
+    assert own.days is not None and own.days.words in decided and "which saves" in decided
+    assert timed.status == "time only" and timed.speedup is not None
+    # Of the ratio at which it pays, the range is the speed-up's.
+    low, high = (f"{1 / end:.3g}" for end in (timed.speedup.high, timed.speedup.low))
+    assert f"({low} to {high}) of plain's" in time_only
+    assert "on a ladder nearer to the run" in time_only
+
+
+def test_a_record_that_says_nothing_of_what_is_named_is_noted() -> None:
+    gains = [record(), record(arm="co2:tau=4")]
+    found = worth(["co2:tau=8"], STEP, CLUSTER, TOKENS, gains=gains[:1])
+    assert "gain-unused" not in {note.code for note in found.notes}
+    other = worth(["co2:tau=8"], STEP, CLUSTER, TOKENS, gains=gains[1:])
+    (note,) = [note for note in other.notes if note.code == "gain-unused"]
+    assert "it has co2:tau=4" in note.message
+
+
+def test_techniques_and_devices_are_named_as_options_too() -> None:
+    run = ["--model", "llama-8b", "--cluster", "a100x8-tcp", "--tokens", "1e12", "--json"]
+    several = ["--techniques", "co2:tau=8,diloco,dct:eta=.99", "--gpus", "64"]
+    told = json.loads(CliRunner().invoke(app, ["worth", *several, *run]).stdout)["data"]
+    assert [verdict["technique"] for verdict in told["verdicts"]] == ["co2:tau=8", "diloco", "dct:eta=.99"]
+    assert told["devices"] == 64
+    # What no ladder measured with these settings names those that one did, and how to measure it.
+    assert "there are diloco:" in told["sentences"][1] and "densing ladder train" in told["sentences"][1]
+    for extra, says in (
+        (["co2", "--techniques", "co2"], "in one place"), ([], "no technique named"),
+        (["co2", "--gpus", "64", "--nodes", "8"], "--nodes and --gpus"),
+    ):  # fmt: skip
+        said = CliRunner().invoke(app, ["worth", *extra, *run[:-1]])
+        assert said.exit_code == 1 and says in str(said.exception or said.output)
 
 
 @pytest.mark.slow

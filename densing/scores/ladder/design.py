@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy import stats
 
 from densing.scores.ladder.arms import PLAIN
 from densing.scores.ladder.gain import pair_table, simulated_ladder
@@ -68,4 +67,4 @@ def expected_half_width(
     joint.whiten(Noise(shared, own, 0.0))
     slopes = joint.white @ joint.curve(joint.beta)[1]
     sure = joint.robust(slopes, np.zeros(len(slopes)), np.eye(len(joint.beta))[-1:])
-    return float(stats.t.ppf((1 + level) / 2, sure.freedom) * math.sqrt(sure.expected[0, 0]))
+    return joint.quantile(level, sure.freedom) * math.sqrt(sure.expected[0, 0])

@@ -238,6 +238,7 @@ def simulated_ladder(
     bend: float = 0.0,
     cross: float = 0.0,
     lump: float = 0.0,
+    tails: float = math.inf,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Return losses of a ladder whose arm has a known density and token ratio, as :func:`pair_table` takes them.
@@ -262,6 +263,8 @@ def simulated_ladder(
         Of a term sqrt(A N^-alpha B D^-beta), which Chinchilla's law has not.
     lump : float
         Sd of ln loss between the arms that all runs of a size share.
+    tails : float
+        Degrees of freedom, above 2, of Student's t that all noise is drawn from, of the same sd; normal when infinite.
     seed : int
 
     Examples
@@ -274,6 +277,10 @@ def simulated_ladder(
     ripple = spread / 4 if ripple is None else ripple
     middle, middle_size = (math.exp(float(np.mean(np.log(axis)))) for axis in (budgets, sizes))
 
+    def drawn() -> float:
+        """Return a number of mean 0 and variance 1."""
+        return rng.standard_normal() if math.isinf(tails) else rng.standard_t(tails) * math.sqrt(1 - 2 / tails)
+
     def loss(params: float, tokens: float) -> float:
         of_size, of_tokens = law["A"] * params ** -law["alpha"], law["B"] * tokens ** -law["beta"]
         return float(law["E"] + of_size + of_tokens + cross * math.sqrt(of_size * of_tokens))
@@ -281,17 +288,17 @@ def simulated_ladder(
     rows = []
     for params in sizes:
         scale = (params / middle_size) ** -steep
-        of_size = lump * rng.standard_normal() if lump else 0.0
+        of_size = lump * drawn() if lump else 0.0
         for number in range(seeds):
-            shared, own = spread * rng.standard_normal(), common * rng.standard_normal()
+            shared, own = spread * drawn(), common * drawn()
             for tokens in budgets:
                 cell = {
                     "size": f"n{params:g}", "seed": number, "tokens": float(tokens), "params_non_embedding": params,
                     "run": f"n{params:g}-s{number}",
                 }  # fmt: skip
                 worth = tau * tokens * (tokens / middle) ** bend
-                both = scale * (shared + ripple * rng.standard_normal())
-                apart = scale * (own + noise * rng.standard_normal())
+                both = scale * (shared + ripple * drawn())
+                apart = scale * (own + noise * drawn())
                 rows.append({"arm": PLAIN, **cell, "loss": loss(params, tokens) * math.exp(both)})
                 rows.append(
                     {"arm": "arm", **cell, "loss": loss(rho * params, worth) * math.exp(both + apart + of_size)}
@@ -307,11 +314,12 @@ WORLDS: Mapping[str, Mapping[str, float]] = {
     "tokens x 0.22": {"tau": 0.22},
     "density x 0.8": {"rho": 0.8},
     "small models noisier": {"steep": 0.5},
+    "tokens x 0.5, heavy tails": {"tau": 0.5, "tails": 3.0},
     "noise shared by a size": {"lump": 0.01},
     "tokens x 0.5, not one ratio": {"tau": 0.5, "bend": -0.3},
     "tokens x 0.5, another law": {"tau": 0.5, "cross": 1.0},
 }
-"""What is planted in simulated ladders; the last three break what the model takes for granted."""
+"""What is planted in simulated ladders; the last four break what the model takes for granted."""
 
 
 def coverage(

@@ -34,6 +34,8 @@ FLAT = 1.0
 NO_LOSS = 0.97
 PURE = 0.05
 """Level of the test that one ratio holds for all sizes and budgets."""
+SURE = 0.001
+"""Level at which one ratio is so surely wrong that its interval counts no more, which costs the interval that much."""
 _GRID = np.linspace(-LIMIT, LIMIT, 25)
 _SLOPE, _NOTHING, _STEPS, _ROUNDS = 1e-4, 1e-12, 60, 3
 _STEEP = 4.0
@@ -91,7 +93,8 @@ class Shift:
         None where the law cannot say: see ``status``. Where the ratio depends on size or tokens (``one`` is False), its
         value at the middle of the ladder, in logarithms.
     lo, hi : float or None
-        Ends of the interval; None where it has none.
+        Ends of the interval; None where it has none. Where the test rejects one ratio, but not at .1 %, the intervals
+        of both fits together, with one ratio and with trends: one time in twenty the test errs.
     status : {"ok", "flat", "below_floor", "above_ceiling", "few_pairs", "no_change"}
         ``flat``: an end is missing, or the half-width is above a factor of e; the end that is there is a bound.
         ``below_floor`` and ``above_ceiling``: the losses are those of a hundredth, or of a hundred times, the size (or
@@ -175,13 +178,18 @@ def fit_shift(
     fit. The interval holds the ratios at which the weighted sum of squares, least over the law, rises by no more than
     t^2 V / M, with M the variance of ln r that the weights imply, V the jackknife's over runs of a size and seed (CR3,
     linearised), and t Student's with Bell and McCaffrey's degrees of freedom: weights may be wrong, runs few and the
-    profile lopsided. That one ratio holds for all sizes and budgets is tested by a step that adds trends of ln r with
-    ln D and ln N (approximate Hotelling's T^2); where it does not, the ratio is that of the fit with trends.
+    profile lopsided. These take the weights for known; since seeds of one size tell them, t has no more degrees of
+    freedom than these seeds leave.
 
-    Source: the jackknife, MacKinnon, Nielsen and Webb, Journal of Econometrics 232 (2023), section 3; degrees of
-    freedom, Bell and McCaffrey, Survey Methodology 28 (2002), section 4; the test of several coefficients, Tipton and
-    Pustejovsky, Journal of Educational and Behavioral Statistics 40 (2015), section 3; a profile scaled to a robust
-    variance, Pace, Salvan and Sartori, Statistica Sinica 21 (2011), section 2.
+    That one ratio holds for all sizes and budgets is tested against trends of ln r with ln D and ln N: the sum of
+    squares that they save, scaled by the robust variance of the trends (CR2) as the profile is, is approximately
+    Hotelling's T^2. Where one ratio is rejected, the ratio is that of the fit with trends, and its interval holds that
+    of one ratio, too, unless the rejection is one at :data:`SURE`.
+
+    Source: the jackknife, MacKinnon, Nielsen and Webb, Journal of Econometrics 232 (2023), section 3; CR2 and degrees
+    of freedom, Bell and McCaffrey, Survey Methodology 28 (2002), section 4; the test of several coefficients, Tipton
+    and Pustejovsky, Journal of Educational and Behavioral Statistics 40 (2015), section 3; sums of squares scaled to a
+    robust variance, Pace, Salvan and Sartori, Statistica Sinica 21 (2011), section 2.
 
     Parameters
     ----------
@@ -222,7 +230,13 @@ def fit_shift(
     if clusters > 1 and abs(ln) < edge:
         more = joint.trends(level)
         if (p_value := more["p_value"]) is not None and p_value < PURE:
-            ln, low, high = joint.middle(level)
+            both = joint.middle(level)
+            ln = both[0]
+            if p_value < SURE:
+                low, high = both[1:]
+            else:
+                low, high = (None if one is None else end(one, other)
+                             for end, one, other in zip((min, max), (low, high), both[1:], strict=True))  # fmt: skip
             more |= joint.across(level)
     low = None if low is None or low <= -edge else low
     high = None if high is None or high >= edge else high
@@ -241,7 +255,11 @@ def fit_shift(
 
 
 class Joint:
-    """Both arms' ln losses, their covariance, law and ratio: ``beta`` is ln theta, ln ratio and its trends."""
+    """Both arms' ln losses, their covariance, law and ratio: ``beta`` is ln theta, ln ratio and its trends.
+
+    ``spare``: degrees of freedom of the noise of an arm's runs, its seeds of each size less their mean; with one seed
+    of each, of all runs about one mean.
+    """
 
     def __init__(self, law: Law, theta: Array, plain: pd.DataFrame, pairs: pd.DataFrame, axis: Axis) -> None:
         columns = ["size", "seed", "tokens", "params", "loss", "arm"]
@@ -259,6 +277,8 @@ class Joint:
         self.budget = rows.groupby("tokens", sort=True).ngroup().to_numpy()
         self.groups = [np.flatnonzero(self.run == run) for run in range(runs.ngroups)]
         self.size = np.array([math.log(self.x["params"][rows].mean()) for rows in self.groups])
+        seeds = np.bincount(np.unique(self.size[np.unique(self.run[self.arm])], return_inverse=True)[1])
+        self.spare = int(seeds.sum() - (len(seeds) if seeds.max() > 1 else 1)) or 1
         scaled = law.rescale(theta, {name: 1 / mean for name, mean in means.items()})
         self.beta = np.append(np.log(np.maximum(scaled, _NOTHING)), 0.0)
         # Trends that these pairs can tell, about the middle of each.
@@ -390,19 +410,26 @@ class Joint:
             root = np.linalg.inv(np.linalg.cholesky(covariance))
             self.white[np.ix_(rows, rows)] = root * math.exp(-noise.slope * size / 2)
 
-    def robust(self, slopes: Array, gap: Array, chosen: Array) -> Robust:
+    def quantile(self, level: float, freedom: float) -> float:
+        """Return Student's t of an interval, with no more degrees of freedom than the weights have."""
+        return float(stats.t.ppf((1 + level) / 2, min(freedom, self.spare)))
+
+    def robust(self, slopes: Array, gap: Array, chosen: Array, *, power: float = -1.0) -> Robust:
         """Return how sure linear combinations (q, p) of beta are.
 
         Degrees of freedom are those of the Wishart that has the covariance's mean and total variance were the weights
-        right.
+        right. Residuals of a run are multiplied by (I - H)^power, with H its part of the hat matrix: -1 is the
+        jackknife (CR3), -1/2 gives a covariance whose mean is right where the weights are (CR2).
         """
         inverse = np.linalg.pinv(slopes.T @ slopes, rcond=1e-12)
         hat = slopes @ inverse @ slopes.T
         left = np.eye(len(gap)) - hat
         parts = np.zeros((len(chosen), len(gap), len(self.groups)))
         for number, rows in enumerate(self.groups):
-            effect = chosen @ inverse @ slopes[rows].T @ np.linalg.pinv(left[np.ix_(rows, rows)], rcond=1e-8)
-            parts[:, :, number] = effect @ left[rows]
+            values, vectors = np.linalg.eigh(left[np.ix_(rows, rows)])
+            # A direction that the fit follows whole has no residual.
+            scale = np.where(values > 1e-8, np.maximum(values, 1e-8) ** power, 0.0)
+            parts[:, :, number] = chosen @ inverse @ slopes[rows].T @ (vectors * scale) @ vectors.T @ left[rows]
         scores = np.einsum("qng,n->qg", parts, gap)
         expected = np.einsum("ang,bng->ab", parts, parts)
         values, vectors = np.linalg.eigh(expected)
@@ -422,7 +449,7 @@ class Joint:
         if not inverse[-1, -1] > 0:
             # The law is level: every ratio is as good.
             return ln, None, None
-        reach = float(stats.t.ppf((1 + level) / 2, freedom) * math.sqrt(variance[0, 0]))
+        reach = self.quantile(level, freedom) * math.sqrt(variance[0, 0])
         rise = reach / math.sqrt(inverse[-1, -1])
         if reach < 1e-9:
             return ln, ln, ln
@@ -453,12 +480,17 @@ class Joint:
         start = np.append(self.beta, np.zeros(more))
         slopes, gap = self.white @ self.curve(start)[1], self.gap(self.beta)
         step = np.linalg.pinv(slopes, rcond=1e-10) @ gap
-        covariance, _, freedom, _ = self.robust(slopes, gap - slopes @ step, np.eye(len(start))[-more:])
-        squares = float(step[-more:] @ np.linalg.pinv(covariance) @ step[-more:])
+        covariance, _, freedom, inverse = self.robust(
+            slopes, gap - slopes @ step, np.eye(len(start))[-more:], power=-0.5
+        )
+        self.bent, cost = self.least(start)
+        robust, implied = (
+            float(step[-more:] @ np.linalg.pinv(each) @ step[-more:]) for each in (covariance, inverse[-more:, -more:])
+        )
         rest = freedom - more + 1
-        if rest > 0:
+        if rest > 0 and implied > 0:
+            squares = max(self.cost - cost, 0.0) * robust / implied
             found["p_value"] = float(stats.f.sf(rest * squares / (freedom * more), more, rest))
-        self.bent = self.least(start)[0]
         for number, name in enumerate(self.along):
             chosen = np.zeros(len(start))
             chosen[len(self.beta) + number] = 1.0
@@ -485,7 +517,7 @@ class Joint:
         slopes = self.white @ self.curve(self.bent)[1]
         variance, _, freedom, _ = self.robust(slopes, self.gap(self.bent), chosen[None])
         value = float(chosen @ self.bent)
-        reach = float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(variance[0, 0])
+        reach = self.quantile(level, freedom) * math.sqrt(variance[0, 0])
         return value, value - reach, value + reach
 
 
