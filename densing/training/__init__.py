@@ -1,7 +1,8 @@
 """Wrappers and callbacks for your own training loop; most take three lines.
 
 ``CO2``, ``LocalSGD``, ``SlowMo``, ``DiLoCo``, ``DCT``, ``TopKGradients``, ``PowerSGD``, ``FedFT``, ``Federated`` and
-``SpaFL`` wrap a model and its optimizer so that ranks communicate less or later; torch is loaded on first use.
+``SpaFL`` wrap a model and its optimizer so that ranks communicate less or later; ``ddp_hook`` compresses the gradients
+of torch's ``DistributedDataParallel``; torch is loaded on first use.
 ``RankState`` is what ``torch.distributed.checkpoint`` saves of them. ``checkpoint_densities`` says how dense the model
 is, ``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
 ``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any other tracker.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import RankState
+    from densing.efficiency.parallel import RankState, ddp_hook
     from densing.efficiency.systems import (
         CO2,
         DCT,
@@ -46,6 +47,7 @@ _LOGGED = (
     "log_to_wandb",
     "to_log",
 )
+_PARALLEL = ("RankState", "ddp_hook")
 _EXTRAS = {"torch": "train", "transformers": "evals", "sklearn": "explain"}
 
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "Store",
     "TopKGradients",
     "checkpoint_densities",
+    "ddp_hook",
     "log_to_mlflow",
     "log_to_tensorboard",
     "log_to_wandb",
@@ -80,7 +83,7 @@ def __getattr__(name: str) -> Any:
 
     home = "scores.density" if name in _LOGGED else "efficiency.systems"
     try:
-        return getattr(import_module(f"densing.{'efficiency.parallel' if name == 'RankState' else home}"), name)
+        return getattr(import_module(f"densing.{'efficiency.parallel' if name in _PARALLEL else home}"), name)
     except ModuleNotFoundError as error:
         needed = (error.name or "").split(".")[0]
         if needed not in _EXTRAS:

@@ -16,6 +16,8 @@ from .data_parallel.digits import digits_experiment as digits_experiment
 from .data_parallel.flat import FINE as FINE
 from .data_parallel.flat import Flat as Flat
 from .data_parallel.flat import floating_buffers as floating_buffers
+from .data_parallel.hooks import GradientHook as GradientHook
+from .data_parallel.hooks import ddp_hook as ddp_hook
 from .data_parallel.link import Link as Link
 from .data_parallel.link import Waiting as Waiting
 from .data_parallel.link import start_alike as start_alike

@@ -1,10 +1,13 @@
 from . import sizes as sizes
+from .buckets import Bucket as Bucket
 from .codec import Codec as Codec
 from .codec import Dense as Dense
 from .codec import Half as Half
 from .codec import Int8 as Int8
 from .codec import Packet as Packet
 from .codec import Reader as Reader
+from .codec import codec_states as codec_states
+from .codec import load_codecs as load_codecs
 from .codec import pack as pack
 from .frequency import Frequencies as Frequencies
 from .frequency import Rule as Rule

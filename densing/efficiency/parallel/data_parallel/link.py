@@ -83,15 +83,30 @@ class Link:
     def gather(self, data: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's row of bytes, in the order of the ranks; they may be of different lengths.
 
+        Parameters
+        ----------
+        data : Tensor of uint8
+        """
+        rows, lengths = self.rows(data)
+        return [row[:count] for row, count in zip(rows, lengths.tolist(), strict=True)]
+
+    def rows(self, data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return every rank's row of bytes, with zeros to the length of the longest, and their lengths.
+
         Lengths travel first, then rows as long as the longest.
 
         Parameters
         ----------
         data : Tensor of uint8
+
+        Returns
+        -------
+        rows : Tensor of uint8, shape (ranks, longest)
+        lengths : Tensor of int64, shape (ranks,)
         """
-        if self.size == 1:
-            return [data]
         length = torch.tensor([len(data)], dtype=torch.int64, device=data.device)
+        if self.size == 1:
+            return data[None], length
         lengths = length.new_empty(self.size)
         self.wait(comm.all_gather_into(lengths, length, group=self.group))
         longest = int(lengths.max())
@@ -100,7 +115,7 @@ class Link:
         rows = padded.new_empty(self.size * longest)
         if longest:
             self.wait(comm.all_gather_into(rows, padded, group=self.group))
-        return [row[:count] for row, count in zip(rows.view(self.size, longest), lengths.tolist(), strict=True)]
+        return rows.view(self.size, longest), lengths
 
     def exchange(self, words: str) -> list[str]:
         """Return every rank's words, in the order of the ranks: what they must agree on before and between steps."""

@@ -55,7 +55,8 @@ class RankState:
     Parameters
     ----------
     method
-        A wrapper of :mod:`densing.training`, with its model and its optimizer.
+        A wrapper of :mod:`densing.training`, with its model and its optimizer; or a hook of
+        :func:`~densing.training.ddp_hook`, with both among the rest.
     **more
         Whatever else has ``state_dict`` and ``load_state_dict``: a learning rate's schedule, a gradient scaler.
 
@@ -75,7 +76,8 @@ class RankState:
     def __init__(self, method: Any, **more: Any) -> None:
         self.method = method
         # The method last: it may put parameters of its own in the place of the model's.
-        self.parts = {"model": method.model, "optimizer": method.optimizer, **more, "method": method}
+        own = {name: getattr(method, name) for name in ("model", "optimizer") if hasattr(method, name)}
+        self.parts = {**own, **more, "method": method}
 
     def state_dict(self) -> dict[str, bytes]:
         """Return everything that the next step depends on, torch's generators of random numbers with it, as bytes."""
