@@ -22,6 +22,8 @@ from densing.efficiency.parallel import Int8, Link, comm, sizes  # noqa: E402
 from densing.efficiency.systems.dct.run import Compressed  # noqa: E402
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 WIDTH, STEPS, BAD = 40, 9, 5
 HOOKS: dict[str, dict[str, Any]] = {
     "int8": {},
