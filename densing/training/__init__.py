@@ -3,7 +3,8 @@
 ``CO2``, ``LocalSGD``, ``SlowMo``, ``DiLoCo``, ``DCT``, ``TopKGradients``, ``PowerSGD``, ``FedFT``, ``Federated`` and
 ``SpaFL`` wrap a model and its optimizer so that ranks communicate less or later; ``ddp_hook`` compresses the gradients
 of torch's ``DistributedDataParallel``; torch is loaded on first use.
-``RankState`` is what ``torch.distributed.checkpoint`` saves of them. ``checkpoint_densities`` says how dense the model
+``RankState`` is what ``torch.distributed.checkpoint`` saves of them, and ``RoundCheckpoints`` lets ranks leave and come
+back between rounds. ``checkpoint_densities`` says how dense the model
 is, ``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
 ``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any other tracker.
 ``ProxCSL`` is a sparse classifier with scikit-learn's interface, over items that may be stored in several places
@@ -15,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import RankState, ddp_hook
+    from densing.efficiency.parallel import RankState, RoundCheckpoints, ddp_hook
     from densing.efficiency.systems import (
         CO2,
         DCT,
@@ -47,7 +48,7 @@ _LOGGED = (
     "log_to_wandb",
     "to_log",
 )
-_PARALLEL = ("RankState", "ddp_hook")
+_PARALLEL = ("RankState", "RoundCheckpoints", "ddp_hook")
 _EXTRAS = {"torch": "train", "transformers": "evals", "sklearn": "explain"}
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "PowerSGD",
     "ProxCSL",
     "RankState",
+    "RoundCheckpoints",
     "SlowMo",
     "SpaFL",
     "Store",

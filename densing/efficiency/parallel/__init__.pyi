@@ -21,6 +21,7 @@ from .data_parallel.hooks import ddp_hook as ddp_hook
 from .data_parallel.link import Link as Link
 from .data_parallel.link import Waiting as Waiting
 from .data_parallel.link import start_alike as start_alike
+from .data_parallel.rejoin import RoundCheckpoints as RoundCheckpoints
 from .data_parallel.rounds import Rounds as Rounds
 from .data_parallel.rounds import number as number
 from .data_parallel.rounds import whole as whole
@@ -40,6 +41,7 @@ from .distributed import comm as comm
 from .distributed import folder as folder
 from .distributed import probe as probe
 from .distributed.comm import Handle as Handle
+from .distributed.comm import PeerError as PeerError
 from .distributed.folder import write_json as write_json
 from .distributed.launch import check as check
 from .distributed.launch import launch as launch

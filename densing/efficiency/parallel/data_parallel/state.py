@@ -100,8 +100,10 @@ class RankState:
         problem = self.method.link.agree("" if state.get(self._name) else missing)
         if problem:
             raise InputError(problem)
-        # Tensors and plain values only: a checkpoint is data, never code.
-        saved = torch.load(io.BytesIO(state[self._name]), map_location="cpu", weights_only=True)
+        self.restore(unpacked(state[self._name]))
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Continue from a rank's state as :func:`unpacked` returns it; every rank must call it."""
         check_label(self.method, self.method.link, saved["method"])
         for name, part in self.parts.items():
             part.load_state_dict(saved[name])
@@ -112,3 +114,10 @@ class RankState:
     @property
     def _name(self) -> str:
         return f"rank{self.method.link.rank}"
+
+
+def unpacked(data: bytes) -> dict[str, Any]:
+    """Return a rank's state from the bytes of :meth:`RankState.state_dict`."""
+    # Tensors and plain values only: a checkpoint is data, never code.
+    saved: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return saved
