@@ -1,12 +1,16 @@
 """Wrappers and callbacks for your own training loop; most take three lines.
 
-``CO2``, ``LocalSGD``, ``SlowMo``, ``DiLoCo``, ``DCT``, ``TopKGradients``, ``PowerSGD``, ``FedFT``, ``Federated`` and
-``SpaFL`` wrap a model and its optimizer so that ranks communicate less or later; ``ddp_hook`` compresses the gradients
-of torch's ``DistributedDataParallel``; torch is loaded on first use.
-``RankState`` is what ``torch.distributed.checkpoint`` saves of them, and ``RoundCheckpoints`` lets ranks leave and come
-back between rounds. ``checkpoint_densities`` says how dense the model
-is, ``DensityCallback`` logs that from the Trainer of transformers, and ``log_to_wandb``,
-``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any other tracker.
+Wrappers of a model and its optimizer let ranks communicate less or later; torch is loaded on first use. Two families:
+``Synchronous`` exchanges gradients in every step, and ``Outer`` what local steps have changed, once a round. Both take
+a codec (``Half``, ``Int8``, ``TopK``, ``Threshold``, ``Frequencies``), and ``Outer`` an outer step (``Momentum``,
+``Nesterov``, ``DelayedNesterov``, ``SlowMomentum``) and a delay. ``DCT`` and ``TopKGradients`` are the first with the
+choices of their papers, ``LocalSGD``, ``SlowMo``, ``CO2``, ``DiLoCo``, ``Federated`` and ``FedFT`` the second. Methods
+of their own are ``PowerSGD`` and ``SpaFL``. ``ddp_hook`` compresses the gradients of torch's
+``DistributedDataParallel``. ``RankState`` is what ``torch.distributed.checkpoint`` saves of all these, and
+``RoundCheckpoints`` lets ranks leave and come back between rounds.
+``checkpoint_densities`` says how dense the model is, ``DensityCallback`` logs that from the Trainer of transformers,
+and ``log_to_wandb``, ``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any
+other tracker.
 ``ProxCSL`` is a sparse classifier with scikit-learn's interface, over items that may be stored in several places
 (``Store``); it needs no torch.
 """
@@ -16,7 +20,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import RankState, RoundCheckpoints, ddp_hook
+    from densing.efficiency.parallel import (
+        DelayedNesterov,
+        Dense,
+        Frequencies,
+        Gap,
+        Half,
+        Int8,
+        Momentum,
+        Nesterov,
+        Outer,
+        RankState,
+        RoundCheckpoints,
+        SlowMomentum,
+        Synchronous,
+        Threshold,
+        TopK,
+        ddp_hook,
+    )
     from densing.efficiency.systems import (
         CO2,
         DCT,
@@ -40,32 +61,37 @@ if TYPE_CHECKING:
         to_log,
     )
 
-_LOGGED = (
-    "DensityCallback",
-    "checkpoint_densities",
-    "log_to_mlflow",
-    "log_to_tensorboard",
-    "log_to_wandb",
-    "to_log",
-)
-_PARALLEL = ("RankState", "RoundCheckpoints", "ddp_hook")
+_HOMES = ("efficiency.parallel", "efficiency.systems", "scores.density")
 _EXTRAS = {"torch": "train", "transformers": "evals", "sklearn": "explain"}
 
 __all__ = [
     "CO2",
     "DCT",
+    "DelayedNesterov",
+    "Dense",
     "DensityCallback",
     "DiLoCo",
     "FedFT",
     "Federated",
+    "Frequencies",
+    "Gap",
+    "Half",
+    "Int8",
     "LocalSGD",
+    "Momentum",
+    "Nesterov",
+    "Outer",
     "PowerSGD",
     "ProxCSL",
     "RankState",
     "RoundCheckpoints",
     "SlowMo",
+    "SlowMomentum",
     "SpaFL",
     "Store",
+    "Synchronous",
+    "Threshold",
+    "TopK",
     "TopKGradients",
     "checkpoint_densities",
     "ddp_hook",
@@ -83,9 +109,9 @@ def __getattr__(name: str) -> Any:
 
     from densing.core import UnavailableError, install_command
 
-    home = "scores.density" if name in _LOGGED else "efficiency.systems"
+    faces = (import_module(f"densing.{home}") for home in _HOMES)
     try:
-        return getattr(import_module(f"densing.{'efficiency.parallel' if name in _PARALLEL else home}"), name)
+        return getattr(next(face for face in faces if name in face.__all__), name)
     except ModuleNotFoundError as error:
         needed = (error.name or "").split(".")[0]
         if needed not in _EXTRAS:

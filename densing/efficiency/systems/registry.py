@@ -463,8 +463,8 @@ def run_settings(
 
     Examples
     --------
-    >>> run_settings(["ddp", "slowmo"], ["slow_lr=0.5"], tau=8)
-    {'ddp': {'bucket_mb': None}, 'slowmo': {'tau': 8, 'slow_lr': 0.5, 'slow_momentum': 0.5}}
+    >>> run_settings(["ddp", "fedprox"], ["mu=0.5"], tau=8)
+    {'ddp': {'bucket_mb': None}, 'fedprox': {'tau': 8, 'mu': 0.5, 'clients': None, 'parts': False}}
     """
     defaults = {}
     for name in names:

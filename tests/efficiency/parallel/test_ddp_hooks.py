@@ -18,21 +18,20 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from densing import training  # noqa: E402
 from densing.core import InputError, UnknownNameError  # noqa: E402
-from densing.efficiency.parallel import Int8, Link, comm, sizes  # noqa: E402
-from densing.efficiency.systems.dct.run import Compressed  # noqa: E402
+from densing.efficiency.parallel import Link, comm, sizes  # noqa: E402
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 WIDTH, STEPS, BAD = 40, 9, 5
 HOOKS: dict[str, dict[str, Any]] = {
-    "int8": {},
+    "int8": {"block": 100},
     "top-k": {"share": 0.05},
     "dct": {"eta": 0.9, "refresh": 4},
     "powersgd": {"rank": 2},
 }
 CLASSES: dict[str, Callable[[Any, Any], Any]] = {
-    "int8": lambda model, optimizer: Compressed(model, optimizer, Int8),
+    "int8": lambda model, optimizer: training.Synchronous(model, optimizer, lambda: training.Int8(block=100)),
     "top-k": lambda model, optimizer: training.TopKGradients(model, optimizer, **HOOKS["top-k"]),
     "dct": lambda model, optimizer: training.DCT(model, optimizer, **HOOKS["dct"]),
     "powersgd": lambda model, optimizer: training.PowerSGD(model, optimizer, **HOOKS["powersgd"]),

@@ -73,7 +73,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_examples_train_with_every_technique_they_name(printed: dict[str, str], name: str) -> None:
     losses = [float(loss) for loss in re.findall(r"^step \d+: loss ([\d.]+)$", printed[name], re.MULTILINE)]
-    assert len(NAMES) == 13 and len(losses) == 5
+    assert len(NAMES) == 15 and len(losses) == 5
     # The variance of a product of two standard normal numbers is 1: that is what a model that learns nothing leaves.
     assert losses[-1] < 0.8 < losses[0]
 

@@ -36,8 +36,20 @@ METHODS: dict[str, Callable[[Any, Any], Any]] = {
     "dct": lambda model, optimizer: training.DCT(model, optimizer, eta=0.9, refresh=5),
     "topk": lambda model, optimizer: training.TopKGradients(model, optimizer, share=0.05),
     "powersgd": lambda model, optimizer: training.PowerSGD(model, optimizer, rank=2),
+    "outer": lambda model, optimizer: training.Outer(
+        model, optimizer, 8, fragments=2, delay=2, codec=training.Int8, outer_optimizer=training.DelayedNesterov()
+    ),
+    "outer late": lambda model, optimizer: training.Outer(
+        model,
+        optimizer,
+        4,
+        delay="round",
+        codec=lambda: training.TopK(0.1),
+        outer_optimizer=training.Nesterov(0.5, 0.5),
+    ),
+    "synchronous": lambda model, optimizer: training.Synchronous(model, optimizer, training.Int8),
 }
-RESIDUALS = ("dct", "topk", "powersgd")
+RESIDUALS = ("dct", "topk", "powersgd", "synchronous")
 CUTS, STEPS = (8, 11, 14), 19
 """The end of a round, where CO2's average has just begun; and twice in mid-round, with one under way."""
 WIDTH = 24

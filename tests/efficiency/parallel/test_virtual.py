@@ -25,9 +25,12 @@ from densing.efficiency.systems.ddp.run import DDP  # noqa: E402
 from densing.efficiency.systems.diloco.run import DiLoCo  # noqa: E402
 from densing.efficiency.systems.fedft.run import Federated, FedFT, Int8Delta, TopKDelta  # noqa: E402
 from densing.efficiency.systems.local_sgd.run import LocalSGD, SlowMo  # noqa: E402
+from densing.training import DelayedNesterov, Dense, Half, Int8, Outer, Synchronous, TopK  # noqa: E402
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
 STEPS = 11
+WIDTH = 60
+"""Of the hidden layer: codecs send tensors below 256 elements as they are."""
 METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ddp": (DDP, {}),
     "co2": (CO2, {"tau": 3}),
@@ -43,13 +46,17 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "fedft largest": (FedFT, {"tau": 4, "keep": 0.5, "rule": "magnitude"}),
     "topk-delta": (TopKDelta, {"tau": 4, "share": 0.3}),
     "int8-delta": (Int8Delta, {"tau": 4}),
+    "diloco coded": (DiLoCo, {"tau": 6, "fragments": 2, "delay": 2, "mix": 0.5, "codec": Int8}),
+    "co2 coded": (CO2, {"tau": 3, "codec": partial(TopK, 0.3)}),
+    "outer dense": (Outer, {"tau": 3, "codec": Dense, "outer_optimizer": DelayedNesterov(), "delay": "round"}),
+    "synchronous": (Synchronous, {"codec": Half}),
 }
 
 
 def replica(seed: int) -> Replica:
     """Return a small network whose initialisation is the rank's own, so that the copy at the start shows."""
     torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+    model = torch.nn.Sequential(torch.nn.Linear(5, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 3))
     return Replica(
         model, partial(torch.optim.AdamW, lr=0.02), nullcontext, lambda trial: trial(torch.zeros(2, 5)).sum()
     )
@@ -154,7 +161,7 @@ def test_another_order_of_sums_changes_last_bits_only() -> None:
 
 
 def test_bytes_are_those_of_a_ring() -> None:
-    n = 5 * 7 + 7 + 7 * 3 + 3
+    n = 5 * WIDTH + WIDTH + WIDTH * 3 + 3
     # 2 (k - 1) / k of the buffer: the gradients of every step; or parameters and three float64 for each round.
     assert virtual("ddp", 4).sent == pytest.approx(STEPS * 1.5 * 4 * n)
     # Rounds end after steps 4 and 8, and early in finish().

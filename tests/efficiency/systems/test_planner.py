@@ -288,15 +288,17 @@ def test_a_run_is_handed_the_knobs_that_its_method_takes(name: str) -> None:
     handed = run_knobs(name, technique.knobs, technique.plan_only, {})
     replica = Replica(torch.nn.Linear(2, 2), torch.optim.AdamW, nullcontext, lambda model: torch.zeros(()))
     method = technique.method(replica, **handed)
-    lent = {"model", "make", "optimizer", "waiting", "stage", "group", "inner_group", "link"}
-    tried = {"bucket_mb"} if name == "ddp-tuned" else set()
-    taken = {each for kind in type(method).__mro__[:-1] for each in signature(kind).parameters}
+    lent = {"model", "make", "optimizer", "waiting", "stage", "group", "inner_group", "link", "options", "seed"}
     if name in CLIENTS:
-        # Clients: the replica lends the seed, the technique is the codec, and only fedprox pulls.
-        lent |= {"options", "seed", "codec"} | (set() if name == "fedprox" else {"mu"})
-        assert set(handed) == taken - lent
-        return
-    assert set(handed) | tried == set(signature(type(method)).parameters) - lent
+        # The technique is the codec, and only fedprox pulls.
+        lent |= {"codec"} | (set() if name == "fedprox" else {"mu"})
+    tried = {"bucket_mb"} if name == "ddp-tuned" else set()
+    taken = [set(signature(kind).parameters) - lent for kind in type(method).__mro__[:-1] if "__init__" in vars(kind)]
+    # Of a family's options those of the method itself are knobs, and others may be; a codec brings its share along.
+    own = taken[0] if "__init__" in vars(type(method)) else set()
+    brought = {"share"} if "codec" in handed else set()
+    assert own <= set(handed) | tried
+    assert set(handed) - brought <= set().union(*taken)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if isinstance(get_technique(name), TensorParallelRun)])

@@ -62,7 +62,14 @@ class Bucket:
         )
         self._whole_places = torch.cat([torch.zeros(0, dtype=torch.long), *(places[at] for at in self._whole)])
         self._level_places = torch.cat([torch.zeros(0, dtype=torch.long), *(places[at] for at in self._levels)])
-        self._level_lengths = torch.tensor([lengths[at] for at in self._levels], dtype=torch.long)
+        # Of every spacing of int8, how many levels it is for.
+        shared = [
+            each
+            for codec, length in zip(codecs, lengths, strict=True)
+            if isinstance(codec, Int8)
+            for each in codec.shared(length)
+        ]
+        self._shared = torch.tensor(shared, dtype=torch.long)
         self._sparse_lengths = torch.tensor([lengths[at] for at in self._sparse], dtype=torch.long)
         self._sparse_begins = torch.tensor([ends[at] for at in self._sparse], dtype=torch.long)
 
@@ -100,12 +107,12 @@ class Bucket:
         result = torch.zeros(self.numel, device=rows.device)
         fixed = COUNT_BYTES * len(self._sparse)
         scales = fixed + VALUE_BYTES * len(self._whole_places)
-        end = scales + VALUE_BYTES * len(self._levels)
+        end = scales + VALUE_BYTES * len(self._shared)
         whole = _columns(rows, fixed, scales, torch.float32)
         result[self._whole_places.to(rows.device)] = whole.sum(0)
         if self._levels:
             spacing = _columns(rows, scales, end, torch.float32)
-            spacing = spacing.repeat_interleave(self._level_lengths.to(rows.device), dim=1)
+            spacing = spacing.repeat_interleave(self._shared.to(rows.device), dim=1)
             levels = _columns(rows, end, end + len(self._level_places), torch.int8)
             result[self._level_places.to(rows.device)] = (levels.float() * spacing).sum(0)
         elif self._sparse:

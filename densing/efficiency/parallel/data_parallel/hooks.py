@@ -35,7 +35,7 @@ from densing.efficiency.parallel.codecs import (
     sizes,
 )
 from densing.efficiency.parallel.data_parallel.link import Link
-from densing.efficiency.parallel.data_parallel.rounds import whole
+from densing.efficiency.parallel.data_parallel.options import whole
 from densing.efficiency.parallel.data_parallel.state import check_label, label
 from densing.efficiency.parallel.distributed import comm
 from densing.efficiency.simulation import ring_terms
@@ -411,7 +411,7 @@ class PowerSGDHook(GradientHook):
 
 
 _CODECS: Mapping[str, tuple[Callable[..., Codec], Mapping[str, Any]]] = {
-    "int8": (Int8, {}),
+    "int8": (Int8, {"block": None}),
     "top-k": (TopK, {"share": 0.01}),
     "dct": (Threshold, {"eta": 0.99, "refresh": 1000}),
 }
@@ -424,11 +424,11 @@ def ddp_hook(
 ) -> GradientHook:
     """Compress the gradients of a ``DistributedDataParallel`` model, behind its backward pass; keep what it returns.
 
-    ``int8`` sends a byte an element, ``top-k`` the largest entries of every tensor (``share``, 0.01), ``dct`` those
-    that reach a threshold (``eta`` 0.99, ``refresh`` 1000), ``powersgd`` two thin factors of every matrix (``rank`` 1,
-    ``start`` 2); see :class:`~densing.training.TopKGradients`, :class:`~densing.training.DCT` and
-    :class:`~densing.training.PowerSGD`, which do the same after the backward pass. All keep what was not sent for the
-    next step. Tensors below 256 elements are sent whole.
+    ``int8`` sends a byte an element (``block`` elements share a spacing, by default those of a tensor), ``top-k`` the
+    largest entries of every tensor (``share``, 0.01), ``dct`` those that reach a threshold (``eta`` 0.99, ``refresh``
+    1000), ``powersgd`` two thin factors of every matrix (``rank`` 1, ``start`` 2). :class:`~densing.training.Synchronous`
+    with such codecs, :class:`~densing.training.DCT` and :class:`~densing.training.PowerSGD` do the same after the
+    backward pass. All keep what was not sent for the next step. Tensors below 256 elements are sent whole.
 
     Parameters
     ----------
@@ -467,7 +467,7 @@ def ddp_hook(
     known = _POWERSGD if name == "powersgd" else _CODECS[name][1]
     unknown = sorted(set(options) - set(known))
     if unknown:
-        raise InputError(f"ddp_hook({name!r}): no option {unknown[0]}; {', '.join(known) or 'it has none'}")
+        raise InputError(f"ddp_hook({name!r}): no option {unknown[0]}; {', '.join(known)}")
     if name == "powersgd":
         return PowerSGDHook(name, ddp, **options, scaler=scaler)
     make, defaults = _CODECS[name]

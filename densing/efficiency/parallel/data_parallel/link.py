@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -51,9 +52,17 @@ class Link:
         """Whether this rank itself takes part in the group's agreements."""
         return self.size > 1 and (self.within is None or self.within.rank == 0)
 
-    def start(self, tensor: torch.Tensor, op: comm.Op = "mean") -> comm.Handle:
-        """Start to replace ``tensor`` by its mean or sum; it belongs to the operation until :meth:`arrive`."""
-        return comm.all_reduce(tensor, op=op, group=self.group) if self.speaks else comm.Handle(None)
+    def start(self, tensor: torch.Tensor, op: comm.Op | Literal["rows"] = "mean") -> comm.Handle:
+        """Start to replace ``tensor`` by its mean or sum; it belongs to the operation until :meth:`arrive`.
+
+        ``rows``: it is as many equal rows as there are ranks, one after the other, and each rank's own comes from it.
+        """
+        if not self.speaks:
+            return comm.Handle(None)
+        if op == "rows":
+            own = tensor.view(self.size, -1)[self.rank].clone()
+            return comm.all_gather_into(tensor, own, group=self.group)
+        return comm.all_reduce(tensor, op=op, group=self.group)
 
     def wait(self, handle: comm.Handle) -> None:
         """Wait until an operation is done."""

@@ -1,6 +1,6 @@
 """Rounds: tau steps of the user's optimizer, then something with the other ranks.
 
-:class:`Rounds` is what LocalSGD and SlowMo (here) share with :class:`~densing.efficiency.systems.CO2`.
+:class:`Rounds` is what :class:`~densing.efficiency.parallel.Outer` shares with clients that average no weights (SpaFL).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from densing.core import InputError
 from densing.efficiency.parallel.data_parallel.flat import floating_buffers
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting, start_alike
+from densing.efficiency.parallel.data_parallel.options import whole
 from densing.efficiency.parallel.data_parallel.state import check_label, label
 from densing.efficiency.parallel.distributed import Handle
 
@@ -155,8 +156,8 @@ class Rounds(ABC):
 
         Tensors are the living ones, as in a state of torch: save or copy them before the next step.
         """
-        counts = {"tau": self.tau, "round": self.round, "count": self.count, "seconds": list(self.seconds)}
-        return {**label(self, self.link), **counts}
+        counts = {"round": self.round, "count": self.count, "seconds": list(self.seconds)}
+        return {**label(self, self.link), **self._settings(), **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken, in mid-round too; load model and optimizer as well.
@@ -167,10 +168,15 @@ class Rounds(ABC):
             When the state is another method's or rank's (on all ranks), or of another tau or model.
         """
         check_label(self, self.link, state)
-        if state.get("tau") != self.tau:
-            raise InputError(f"the state was saved with tau={state.get('tau')!r}, but this run has tau={self.tau}")
+        for name, value in self._settings().items():
+            if state.get(name, value) != value:
+                raise InputError(f"the state was saved with {name}={state[name]!r}, but this run has {name}={value!r}")
         self.round, self.count = int(state["round"]), int(state["count"])
         self.seconds = list(state["seconds"])
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the options that a state and the run that loads it have in common."""
+        return {"tau": self.tau}
 
     def _announce(self, ends: bool) -> Handle:
         """Start to announce whether this rank ends a round, and after how many steps.
@@ -245,40 +251,3 @@ class Rounds(ABC):
             shape = tuple(stored.shape) if isinstance(stored, torch.Tensor) else None
             raise InputError(f"{name} of the state has shape {shape}, but this model needs {tuple(into.shape)}")
         into.copy_(stored)
-
-
-def whole(name: str, value: Any, minimum: int) -> int:
-    """Return a whole number of at least ``minimum``.
-
-    Raises
-    ------
-    InputError
-
-    Examples
-    --------
-    >>> whole("tau", 8, 1)
-    8
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise InputError(f"{name}={value!r}: must be a whole number from {minimum} up")
-    return value
-
-
-def number(name: str, value: Any, minimum: float, below: float = float("inf"), *, strict: bool = False) -> float:
-    """Return a number from ``minimum`` (``strict``: above it) to below ``below``.
-
-    Raises
-    ------
-    InputError
-
-    Examples
-    --------
-    >>> number("outer_lr", 1, 0.0)
-    1.0
-    """
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not minimum <= value < below or (strict and value == minimum):
-        above = "above" if strict else "from"
-        limit = "" if below == float("inf") else f" and below {below:g}"
-        raise InputError(f"{name}={value!r}: must be a number {above} {minimum:g}{limit}")
-    return float(value)

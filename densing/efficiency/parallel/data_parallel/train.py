@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
-from densing.efficiency.parallel.data_parallel.rounds import whole
+from densing.efficiency.parallel.data_parallel.options import whole
 from densing.efficiency.parallel.distributed import (
     INJECTED,
     Clock,

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
@@ -92,13 +92,14 @@ class VirtualLink(Link):
         self.ranks, self.rank, self.size = ranks, rank, ranks.size
         self.started, self.sent = 0, 0.0
 
-    def start(self, tensor: torch.Tensor, op: comm.Op = "mean") -> comm.Handle:
-        """Start to replace ``tensor`` by its mean or sum over the ranks, taken in the ranks' order."""
-        if op not in ("sum", "mean"):
-            raise InputError(f"op={op!r}: must be sum or mean")
+    def start(self, tensor: torch.Tensor, op: comm.Op | Literal["rows"] = "mean") -> comm.Handle:
+        """Start to replace ``tensor`` by the ranks' mean or sum, taken in their order, or by all their rows."""
+        if op not in ("sum", "mean", "rows"):
+            raise InputError(f"op={op!r}: must be sum, mean or rows")
         if self.size == 1:
             return comm.Handle(None)
-        self.sent += ring_terms("all_reduce", self.size).volume * tensor.numel() * tensor.element_size()
+        ring = ring_terms("all_gather" if op == "rows" else "all_reduce", self.size)
+        self.sent += ring.volume * tensor.numel() * tensor.element_size()
         return self.ranks.take_part(self, op, tensor)
 
     def gathered(self, data: torch.Tensor, combine: Combine) -> torch.Tensor:
@@ -254,7 +255,10 @@ class VirtualRanks:
     def _combine(self, op: str, tensors: Mapping[int, torch.Tensor]) -> None:
         with torch.no_grad():
             result = tensors[0 if op == "first" else self.order[0]].detach().clone()
-            if op != "first":
+            if op == "rows":
+                for rank, tensor in tensors.items():
+                    result.view(self.size, -1)[rank] = tensor.view(self.size, -1)[rank]
+            elif op != "first":
                 for rank in self.order[1:]:
                     result.add_(tensors[rank].detach())
             if op == "mean":

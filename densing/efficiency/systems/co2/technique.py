@@ -23,57 +23,14 @@ from densing.efficiency.systems.claims import (
     link_taking,
 )
 from densing.efficiency.systems.plan import SteadyStep
-from densing.efficiency.systems.planner import (
-    FULL_BYTES,
-    NOTHING,
-    PIECE,
-    STATE,
-    STREAM,
-    TAU,
-    Event,
-    ExchangeMaker,
-    Local,
-    Rounds,
-    Stage,
-    join,
-    parameters_of,
-)
+from densing.efficiency.systems.planner import CODEC, FULL_BYTES, PIECE, TAU, OuterLocal
 from densing.efficiency.systems.registry import Knob, above_zero, choice, number, optional, whole
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import Method, Replica
+    from densing.efficiency.parallel import Method
 
 
-class OneRoundLate(Rounds):
-    """Starts the average of a round at its end and waits for it at the end of the next.
-
-    There is one buffer: what was sent a round ago is waited for and applied before the parameters are put into it and
-    sent off. Within inner groups, if any, gradients are averaged in one piece before every update.
-    """
-
-    def __init__(self, stage: Stage, tau: int, bucket_mb: float = 25.0, size: int = FULL_BYTES) -> None:
-        super().__init__(stage, tau, bucket_mb)
-        self.size = size
-        self.flying: Event = NOTHING
-        """The average under way."""
-
-    def finish(self, done: Event) -> None:
-        """Update; at a round's end apply the average sent a round ago, and send off this round's parameters."""
-        stage = self.stage
-        if stage.size("inner") > 1:
-            count = float(FULL_BYTES * (stage.parameters + 1))
-            summed = stage.collective("all_reduce gradients", "all_reduce", count, "inner", self.copy(done), STREAM)
-            done = self.copy(summed)
-        done = self.update(done)
-        if not self.ends:
-            return
-        # One buffer: what travelled is applied before the parameters are put into it once more.
-        if self.flying:
-            done = self.outer_update(self.hand_on(join(done, self.flying), 1, self.size))
-        self.flying = self.average(self.copy(done), self.bucket_mb, STATE + 1, self.size)
-
-
-class Co2(Local):
+class Co2(OuterLocal):
     """Asynchronous parameter averages, one round late.
 
     Source: Sun et al., ICLR 2024, arXiv 2401.16265; schedule and defaults as in the released class.
@@ -99,6 +56,7 @@ class Co2(Local):
         ),
         Knob("gap_penalty", 1.0, "the constant penalty", above_zero),
         Knob("warmup_rounds", 0, "first rounds, which wait for their average (real runs only)", whole(0)),
+        *CODEC,
         Knob(
             "average_bytes",
             FULL_BYTES,
@@ -125,27 +83,27 @@ class Co2(Local):
         """Published figures that the simulator can check."""
         return CLAIMS
 
-    def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
+    def options(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
         """Return averages one round late."""
-        return partial(OneRoundLate, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"], size=knobs["average_bytes"])
+        return {"delay": "round", "gap": True, "size": knobs["average_bytes"]}
 
-    def method(self, replica: Replica, **knobs: Any) -> Method:
+    def wrapper(self) -> Callable[..., Method]:
         """Return the optimizer that averages one round late."""
         from densing.efficiency.systems.co2.run import CO2
 
-        return replica.wrap(CO2, **knobs)
+        return CO2
 
     def window(self, knobs: Mapping[str, Any]) -> tuple[int, int]:
         """Return two rounds of warm-up, for the first average arrives at the second's end, and one measured."""
         return 2 * knobs["tau"], knobs["tau"]
 
-    def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
-        """Return two anchors, momentum and the buffer that travels, and with inner groups one more, in full precision.
+    def remembered(self, knobs: Mapping[str, Any]) -> float:
+        """Return two anchors and momentum, and with inner groups gradients as a vector.
 
         Source: :class:`densing.efficiency.systems.co2.run.CO2`; the released class likewise keeps two
         copies in full precision and the buffer in flight (reviewers of the paper count at least four copies).
         """
-        return parameters_of(workload) * FULL_BYTES * (5 if knobs["inner"] > 1 else 4)
+        return 4 if knobs["inner"] > 1 else 3
 
 
 CO2 = Co2()

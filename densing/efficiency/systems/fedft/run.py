@@ -13,32 +13,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from densing.core import InputError
 from densing.efficiency.parallel import (
-    FINE,
     Codec,
     Dense,
     Frequencies,
     Int8,
-    Link,
+    Outer,
     Packet,
     Reader,
-    Rounds,
     Rule,
     TopK,
-    Waiting,
-    codec_states,
-    load_codecs,
     number,
-    pack,
     sizes,
     whole,
 )
@@ -66,7 +58,7 @@ def home(rank: int, ranks: int, clients: int) -> range:
     return range(rank, clients, ranks)
 
 
-class Federated(Rounds):
+class Federated(Outer):
     """All clients of a round start from the server's weights, take ``tau`` steps and send the difference::
 
         d_k = w_k - w;   w <- w + sum_k (n_k / n) decode(encode(d_k))
@@ -87,8 +79,8 @@ class Federated(Rounds):
 
     Parameters
     ----------
-    model, optimizer, tau, group, waiting, link
-        See :class:`~densing.efficiency.parallel.data_parallel.rounds.Rounds`.
+    model, optimizer, tau, **options
+        See :class:`~densing.training.Outer`, of which this is a codec without error feedback, weighted by steps.
     codec : callable
         Makes the codec of a tensor; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
         are sent as they are.
@@ -118,18 +110,13 @@ class Federated(Rounds):
         clients: int | None = None,
         parts: bool = False,
         seed: int = 0,
-        group: dist.ProcessGroup | None = None,
-        waiting: Waiting = nullcontext,
-        link: Link | None = None,
+        **options: Any,
     ) -> None:
         self.mu, self.seed, self.parts = number("mu", mu, 0.0), whole("seed", seed, 0), parts
-        super().__init__(model, optimizer, tau, group=group, waiting=waiting, link=link)
+        super().__init__(model, optimizer, tau, codec=codec, error_feedback=False, by_steps=True, **options)
         self.clients = self.link.size if clients is None else clients
         self.home = home(self.link.rank, self.link.size, self.clients)
-        self.anchor, self._vector = self.flat.read(), self.flat.zeros()
-        tensors = self.flat.tensors(self._vector)
-        self.codecs = [Dense() if part.numel() < sizes.DENSE_BELOW else codec() for part in tensors]
-        self.sent, self._pulled = 0, False
+        self._pulled = False
 
     @property
     def client(self) -> int:
@@ -157,24 +144,6 @@ class Federated(Rounds):
         self._pulled = False
         return super().step(closure)
 
-    def figures(self) -> Mapping[str, float]:
-        """Return rounds, the bytes of a client's packets, and what share they are of dense differences: counted."""
-        dense = 4 * self.flat.numel * self.round
-        share = {"sent_share": self.sent / dense} if dense else {}
-        return {**super().figures(), "packet_bytes": float(self.sent), **share}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return counters, the server's weights, and what codecs remember."""
-        own = {"anchor": self.anchor, "codecs": codec_states(self.codecs), "sent": self.sent}
-        return {**super().state_dict(), **own}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was taken."""
-        super().load_state_dict(state)
-        self._restore(state, "anchor", self.anchor)
-        load_codecs(self.codecs, state.get("codecs", {}))
-        self.sent = int(state["sent"])
-
     def _drawn(self, rank: int) -> int:
         clients = home(rank, self.link.size, self.clients)
         if len(clients) == 1:
@@ -190,59 +159,8 @@ class Federated(Rounds):
             if parameter.grad is not None:
                 parameter.grad.add_(parameter.detach() - start, alpha=self.mu)
 
-    def _end_round(self) -> None:
-        self.link.arrive(self._announced, self._state)
-        steps = float(self._state[1])
-        parts = self.flat.tensors(self.flat.read(self._vector).sub_(self.anchor))
-        bad = self.flat.first_not_finite(self._vector)
-        if bad != FINE:
-            # Who cannot go on still takes part: all others learn of it.
-            self._vector.zero_()
-        packets = [codec.encode(part) for codec, part in zip(self.codecs, parts, strict=True)]
-        self.sent += sum(packet.bytes for packet in packets)
-        combine = self._summed if all(codec.adds for codec in self.codecs) else self._gathered
-        combine(packets, parts, bad, steps)
-        self.anchor.add_(self._vector)
-        self.flat.write(self.anchor)
-
-    def _summed(self, packets: list[Packet], parts: list[torch.Tensor], bad: int, steps: float) -> None:
-        """Turn packets that add up into the weighted mean; beside them travels a number of each rank's own."""
-        marks = torch.zeros(self.link.size, device=self.flat.device)
-        marks[self.link.rank] = bad - FINE
-        values = pack([*packets, Packet((marks,))]).view(torch.float32)
-        packets.clear()
-        values[: -len(marks)].mul_(self.count / steps)
-        handle = self.link.start(values, op="sum")
-        self.link.arrive(handle, values)
-        self._timed(handle)
-        for rank, mark in enumerate(values[-len(marks) :].tolist()):
-            self._refuse(rank, int(mark) + FINE)
-        reader = Reader(values[: -len(marks)].view(torch.uint8))
-        for codec, part in zip(self.codecs, parts, strict=True):
-            part.copy_(codec.decode(reader, part))
-
-    def _gathered(self, packets: list[Packet], parts: list[torch.Tensor], bad: int, steps: float) -> None:
-        """Turn everybody's packets into the weighted mean, added up in the order of the ranks."""
-        head = torch.tensor([bad, self.count], dtype=torch.int32, device=self.flat.device)
-
-        def decode(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-            self._vector.zero_()
-            for rank, row in enumerate(rows):
-                reader = Reader(row.cpu())
-                mark, count = reader.take(2, torch.int32).tolist()
-                self._refuse(rank, mark)
-                for codec, part in zip(self.codecs, parts, strict=True):
-                    part.add_(codec.decode(reader, part), alpha=count / steps)
-            return self._vector
-
-        self._vector.copy_(self.link.gathered(pack([Packet((head,)), *packets]), decode))
-
-    def _refuse(self, rank: int, bad: int) -> None:
-        if bad != FINE:
-            raise InputError(
-                f"round {self.round}: {self.flat.tensor_name(bad)} of client {self._drawn(rank)} (rank {rank}) holds "
-                "inf or NaN; lower the learning rate (or clip gradients), and go on from a checkpoint"
-            )
+    def _name(self, rank: int) -> str:
+        return f"client {self._drawn(rank)} (rank {rank})"
 
 
 class FedFT(Federated):

@@ -2,111 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from densing.core import UnavailableError, install_command
 from densing.efficiency.parallel import sizes
-from densing.efficiency.simulation import Module, Workload, held_modules, tensor_shapes
+from densing.efficiency.simulation import Workload
 from densing.efficiency.systems.claims import Answer, Claim, Evidence, Grade, unless_unavailable
 from densing.efficiency.systems.planner import (
     FULL_BYTES,
-    STATE,
-    STREAM,
+    SHARE,
     TAU,
-    Event,
     ExchangeMaker,
     Local,
-    Rounds,
-    Stage,
+    Outer,
+    Wire,
     parameters_of,
+    wire_of,
 )
-from densing.efficiency.systems.registry import Kind, Knob, above_zero, choice, flag, number, optional, whole
+from densing.efficiency.systems.registry import Knob, choice, flag, number, optional, whole
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Outcome, Replica
-
-
-class Wire(NamedTuple):
-    """What a codec makes of differences, as a plan needs it.
-
-    Attributes
-    ----------
-    weigh : callable
-        Bytes of a tensor's packet by its elements.
-    adds : bool
-        Whether packets are summed on the way; otherwise all are gathered.
-    encode, decode : float
-        Passes over memory, of encoding and of decoding a packet.
-    transform : bool
-        Whether each way goes through a cosine transform.
-    """
-
-    weigh: Callable[[int], int]
-    adds: bool
-    encode: float = 0.0
-    decode: float = 0.0
-    transform: bool = False
-
-    def packet_bytes(self, workload: Workload, modules: Sequence[Module]) -> int:
-        """Return the bytes of a client's packets; small tensors are sent as they are."""
-        shapes = chain.from_iterable(tensor_shapes(workload, module) for module in modules)
-        counts = [math.prod(shape) for shape in shapes]
-        return sum(FULL_BYTES * n if n < sizes.DENSE_BELOW else self.weigh(n) for n in counts)
-
-    def held(self, workload: Workload, modules: Sequence[Module]) -> int:
-        """Return the bytes of packets that a client holds: its own, and of gathered ones all, and their padding."""
-        packets = self.packet_bytes(workload, modules)
-        return packets if self.adds else packets * (2 + workload.split.dp)
-
-
-MARK_BYTES = 8
-"""A client says whether its tensors are finite, and how many steps it took."""
-FLOPS = 5.0
-"""Of a fast transform, times n log2 n. Source: Cooley and Tukey's radix-2 count (recalled)."""
-
-
-class Differences(Rounds):
-    """At the end of a round: difference to the server's weights, encoded, exchanged, decoded, written back."""
-
-    def __init__(self, stage: Stage, tau: int, wire: Wire) -> None:
-        super().__init__(stage, tau)
-        self.wire = wire
-
-    def finish(self, done: Event) -> None:
-        """Update; at a round's end exchange."""
-        done, wire, stage = self.update(done), self.wire, self.stage
-        if not self.ends:
-            return
-        ranks, packets = stage.size("outer"), wire.packet_bytes(stage.workload, stage.modules)
-        moved = float(FULL_BYTES * stage.parameters)
-        done = self._coded("encode", moved * wire.encode, 1, self.copy(done))
-        if wire.adds:
-            sums = [("parameters", float(packets + FULL_BYTES * (ranks + STATE)))]
-        else:
-            # What ends a round is said beside; then lengths, then packets as long as the longest.
-            sums = [("steps", float(FULL_BYTES * STATE))]
-        for name, count in sums:
-            done = stage.collective(f"all_reduce {name}", "all_reduce", count, "outer", done, STREAM)
-        if not wire.adds:
-            for name, each in (("lengths", sizes.LENGTH_BYTES), ("packets", packets + MARK_BYTES)):
-                count = float(ranks * each)
-                done = stage.collective(f"all_gather {name}", "all_gather", count, "outer", done, STREAM)
-        decoded, passes = (1, wire.decode) if wire.adds else (ranks, wire.decode + sizes.ADD_PASSES)
-        self.copy(self._coded("decode", moved * passes * decoded, decoded, done))
-
-    def _coded(self, name: str, moved: float, times: int, done: Event) -> Event:
-        count = self.stage.parameters
-        flops = times * FLOPS * count * math.log2(count) if self.wire.transform and count > 1 else 0.0
-        if not flops and not moved:
-            return done
-        device = self.stage.device
-        # A processor's measured products say nothing of transforms: the roofline does.
-        seconds = max(flops / (device.flops * device.efficiency), device.seconds(0.0, moved))
-        return self.stage.compute(name, seconds, done)
 
 
 CLIENTS: tuple[Knob, ...] = (
@@ -119,13 +37,6 @@ CLIENTS: tuple[Knob, ...] = (
     ),
     Knob("parts", False, "each client trains and is tested on its own part of the text (real runs only)", flag),
 )
-
-
-SHARE = Kind(
-    lambda text: number(0, 1).check(above_zero.parse(text)),
-    lambda value: number(0, 1).check(above_zero.check(value)),
-)
-"""Kind of a share: above 0, at most 1."""
 
 
 class FedAvg(Local):
@@ -147,7 +58,7 @@ class FedAvg(Local):
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return differences at the end of rounds."""
-        return partial(Differences, tau=knobs["tau"], wire=self.wire(knobs))
+        return partial(Outer, tau=knobs["tau"], wire=self.wire(knobs), steps=False, by_steps=True)
 
     def method(self, replica: Replica, **knobs: Any) -> Method:
         """Return the optimizer whose differences travel."""
@@ -157,8 +68,7 @@ class FedAvg(Local):
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return the server's weights and the difference, in full precision, and packets."""
-        held = max(self.wire(knobs).held(workload, modules) for modules in held_modules(workload))
-        return parameters_of(workload) * 2 * FULL_BYTES + held
+        return parameters_of(workload) * 2 * FULL_BYTES + self.wire(knobs).held(workload)
 
 
 class FedProx(FedAvg):
@@ -190,13 +100,7 @@ class TopKDelta(FedAvg):
 
     def wire(self, knobs: Mapping[str, Any]) -> Wire:
         """Return sparse packets, which are gathered."""
-        share = knobs["share"]
-        return Wire(
-            lambda count: sizes.sparse_bytes(count, sizes.kept(count, share)),
-            adds=False,
-            encode=sizes.encode_passes(share),
-            decode=sizes.decode_passes(share),
-        )
+        return wire_of("topk", knobs["share"])
 
     def method(self, replica: Replica, **knobs: Any) -> Method:
         """Return the optimizer whose largest differences travel."""
@@ -215,8 +119,7 @@ class Int8Delta(FedAvg):
 
     def wire(self, knobs: Mapping[str, Any]) -> Wire:
         """Return packets of bytes, which are gathered."""
-        encode, decode = sizes.WHOLE_PASSES["int8"]
-        return Wire(lambda count: FULL_BYTES + count, adds=False, encode=encode, decode=decode)
+        return wire_of("int8")
 
     def method(self, replica: Replica, **knobs: Any) -> Method:
         """Return the optimizer whose rounded differences travel."""
@@ -262,13 +165,7 @@ class FedFt(FedAvg):
         keep = knobs["keep"]
         if knobs["rule"] == "prefix":
             return Wire(lambda count: FULL_BYTES * sizes.kept(count, keep), adds=True, transform=True)
-        return Wire(
-            lambda count: sizes.sparse_bytes(count, sizes.kept(count, keep)),
-            adds=False,
-            encode=sizes.encode_passes(keep),
-            decode=sizes.decode_passes(keep),
-            transform=True,
-        )
+        return wire_of("topk", keep)._replace(transform=True)
 
     def method(self, replica: Replica, **knobs: Any) -> Method:
         """Return the optimizer whose coefficients travel."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from densing.core import InputError
-from densing.efficiency.parallel import Link, Rounds, Waiting, number
+from densing.efficiency.parallel import Outer, SlowMomentum
 
 
-class LocalSGD(Rounds):
-    """Average parameters after every ``tau`` steps, blocking.
+class LocalSGD(Outer):
+    """Average parameters after every ``tau`` steps, blocking: :class:`~densing.training.Outer` without further options.
 
     Source: Stich, "Local SGD Converges Fast and Communicates Little", arXiv 1805.09767, algorithm 1.
 
@@ -30,11 +26,8 @@ class LocalSGD(Rounds):
     2
     """
 
-    def _end_round(self) -> None:
-        self.flat.write(self._average())
 
-
-class SlowMo(Rounds):
+class SlowMo(Outer):
     """Every ``tau`` steps: ``u <- beta u + (x_start - mean) / lr``, ``x <- x_start - alpha lr u``, waited for.
 
     ``lr`` is the learning rate of the optimizer's first group at the end of the round (mean of the ranks, by their
@@ -46,6 +39,8 @@ class SlowMo(Rounds):
 
     Parameters
     ----------
+    model, optimizer, tau, **options
+        See :class:`~densing.training.Outer`.
     slow_lr : float
         alpha.
     slow_momentum : float
@@ -60,36 +55,6 @@ class SlowMo(Rounds):
         *,
         slow_lr: float = 1.0,
         slow_momentum: float = 0.5,
-        group: dist.ProcessGroup | None = None,
-        inner_group: dist.ProcessGroup | None = None,
-        waiting: Waiting = nullcontext,
-        link: Link | None = None,
+        **options: Any,
     ) -> None:
-        self.slow_lr = number("slow_lr", slow_lr, 0.0, strict=True)
-        self.slow_momentum = number("slow_momentum", slow_momentum, 0.0, 1.0)
-        super().__init__(model, optimizer, tau, group=group, inner_group=inner_group, waiting=waiting, link=link)
-        self.anchor, self.momentum = self.flat.read(), self.flat.zeros()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return counters, anchor and slow momentum."""
-        return {**super().state_dict(), "anchor": self.anchor, "momentum": self.momentum}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was taken."""
-        super().load_state_dict(state)
-        self._restore(state, "anchor", self.anchor)
-        self._restore(state, "momentum", self.momentum)
-
-    def _end_round(self) -> None:
-        mean = self._average()
-        self.link.arrive(self._announced, self._state)
-        _, steps, rates = self._state.tolist()
-        lr = rates / steps
-        if lr <= 0.0:
-            raise InputError(
-                f"slowmo: the learning rate is {lr} at the end of a round; the outer "
-                "update divides by it; keep it above 0"
-            )
-        self.momentum.mul_(self.slow_momentum).add_(torch.sub(self.anchor, mean, out=mean).div_(lr))
-        self.anchor.sub_(self.momentum, alpha=self.slow_lr * lr)
-        self.flat.write(self.anchor)
+        super().__init__(model, optimizer, tau, outer_optimizer=SlowMomentum(slow_lr, slow_momentum), **options)

@@ -26,6 +26,12 @@ from .exchange import ExchangeMaker as ExchangeMaker
 from .exchange import Pass as Pass
 from .exchange import TensorSchedule as TensorSchedule
 from .exchange import cut as cut
+from .outer import CODEC as CODEC
+from .outer import SHARE as SHARE
+from .outer import Outer as Outer
+from .outer import OuterLocal as OuterLocal
+from .outer import Wire as Wire
+from .outer import wire_of as wire_of
 from .stage import BLOCK as BLOCK
 from .stage import FULL_BYTES as FULL_BYTES
 from .stage import NOTHING as NOTHING

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from densing.core import UnavailableError, install_command
 from densing.efficiency.simulation import Cluster, Module, Workload, held_modules, tensor_shapes
 from densing.efficiency.systems.claims import Answer, Claim, Evidence, unless_unavailable
-from densing.efficiency.systems.fedft import CLIENTS, SHARE
+from densing.efficiency.systems.fedft import CLIENTS
 from densing.efficiency.systems.planner import (
     BLOCK,
     FULL_BYTES,
+    SHARE,
     STATE,
     STREAM,
     TAU,

@@ -32,6 +32,7 @@ EXACT: dict[str, Callable[[], Codec]] = {
     "dense": Dense,
     "half": Half,
     "int8": Int8,
+    "int8 in blocks": lambda: Int8(block=16),
     "topk": lambda: TopK(0.3),
     "topk of few": lambda: TopK(0.01),
     "threshold": lambda: Threshold(0.7),
@@ -263,13 +264,13 @@ def test_an_unknown_rule_and_a_packet_cut_short_are_refused() -> None:
 
 def codecs_of(kind: str, count: int) -> list[Codec]:
     make: dict[str, Callable[[], Codec]] = {
-        "dense": Dense, "int8": Int8, "top-k": lambda: TopK(0.01), "half": lambda: TopK(0.4),
-        "threshold": lambda: Threshold(0.9, 3),
+        "dense": Dense, "int8": Int8, "blocks": lambda: Int8(block=64), "top-k": lambda: TopK(0.01),
+        "half": lambda: TopK(0.4), "threshold": lambda: Threshold(0.9, 3),
     }  # fmt: skip
     return [Dense() if number % 3 == 0 else make[kind]() for number in range(count)]
 
 
-@pytest.mark.parametrize("kind", ["dense", "int8", "top-k", "half", "threshold"])
+@pytest.mark.parametrize("kind", ["dense", "int8", "blocks", "top-k", "half", "threshold"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_a_bucket_of_all_ranks_adds_up_as_packet_after_packet_does(kind: str, ranks: int) -> None:
     """Masks and indices in one row, ranks with rows of other lengths, an empty tensor and one of zeros."""

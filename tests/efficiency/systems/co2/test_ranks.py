@@ -184,8 +184,29 @@ def grouped(rank: int, sharded: bool) -> dict[str, Any]:
     return {"anchors": anchors}
 
 
+def coded(rank: int) -> dict[str, Any]:
+    """The same groups with rows of bytes, which only the first of each group sends and receives."""
+    from densing.efficiency.parallel.data_parallel.link import split_groups
+    from densing.training import Int8
+
+    within, across = split_groups(2)
+    ends = {}
+    for name, codec in (("whole", None), ("int8", Int8)):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(300, 2)
+        co2 = CO2(model, torch.optim.SGD(model.parameters(), lr=1e-3), 3, codec=codec, group=across, inner_group=within)
+        generator = torch.Generator().manual_seed(rank)
+        for _ in range(14):
+            co2.optimizer.zero_grad()
+            model(torch.randn(4, 300, generator=generator)).square().sum().backward()
+            co2.step()
+        co2.finish()
+        ends[name] = listed(model.weight)
+    return ends
+
+
 def four(rank: int, _: int) -> dict[str, Any]:
-    return {"plain": grouped(rank, sharded=False), "zero": grouped(rank, sharded=True)}
+    return {"plain": grouped(rank, sharded=False), "zero": grouped(rank, sharded=True), "coded": coded(rank)}
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +283,12 @@ def test_two_groups_of_two_are_two_workers_with_averaged_gradients(groups: list[
     pairs = [lambda x: (slopes[0](x) + slopes[1](x)) / 2, lambda x: (slopes[2](x) + slopes[3](x)) / 2]
     _, anchors = co2_by_hand(np.ones(3), pairs, 15, LR, 3, 1.0, 0.3, None)
     assert np.allclose(groups[0][name]["anchors"], anchors, rtol=1e-4, atol=1e-5)
+
+
+def test_groups_of_ranks_take_rows_of_bytes_too(groups: list[dict[str, Any]]) -> None:
+    assert all(rank["coded"] == groups[0]["coded"] for rank in groups)
+    whole, int8 = groups[0]["coded"]["whole"], groups[0]["coded"]["int8"]
+    assert whole != int8 and np.allclose(whole, int8, atol=0.02 * np.abs(whole).max())
 
 
 if __name__ == "__main__":

@@ -37,7 +37,10 @@ def test_a_late_fragment_is_hidden_behind_the_steps_it_travels() -> None:
 
 @pytest.mark.parametrize(
     ("knobs", "says"),
-    [({"fragments": 3}, "fragments = 3 does not divide tau = 8"), ({"delay": 8}, "delay = 8 is not below")],
+    [
+        ({"fragments": 3}, "diloco: fragments=3: must divide tau=8"),
+        ({"delay": 8}, "diloco: delay=8: must be below the 8 steps"),
+    ],
 )
 def test_cuts_that_do_not_go_are_refused(knobs: dict[str, int], says: str) -> None:
     [row] = compare(WORK, SLOW, ["diloco"], knobs={"diloco": {"tau": 8, **knobs}}).rows
