@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from densing import training  # noqa: E402
 from densing.core import InputError  # noqa: E402
+from densing.efficiency.parallel.data_parallel.flat import local  # noqa: E402
 from tests.support.folders import ROOT  # noqa: E402
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
@@ -32,22 +33,28 @@ BEGIN, END = "<!-- table: what goes with what -->\n", "<!-- end of the table -->
 COLUMNS = ("accumulation", "GradScaler", "bf16 autocast", "torch.compile", "FSDP2")
 WIDTH, STEPS, BAD, TAU = 24, 8, 4, 2
 
-ROUNDS: dict[str, Callable[[Any, Any], Any]] = {
-    "`LocalSGD`": lambda model, optimizer: training.LocalSGD(model, optimizer, TAU),
-    "`SlowMo`": lambda model, optimizer: training.SlowMo(model, optimizer, TAU),
-    "`CO2`": lambda model, optimizer: training.CO2(model, optimizer, TAU, outer_momentum=0.2),
-    "`DiLoCo`": lambda model, optimizer: training.DiLoCo(model, optimizer, TAU, outer_momentum=0.2),
-    "`DiLoCo(fragments=2, delay=1)`": lambda model, optimizer: training.DiLoCo(
-        model, optimizer, 2 * TAU, outer_momentum=0.2, fragments=2, delay=1, mix=0.5
+ROUNDS: dict[str, Callable[..., Any]] = {
+    "`LocalSGD`": lambda model, optimizer, **more: training.LocalSGD(model, optimizer, TAU, **more),
+    "`SlowMo`": lambda model, optimizer, **more: training.SlowMo(model, optimizer, TAU, **more),
+    "`CO2`": lambda model, optimizer, **more: training.CO2(model, optimizer, TAU, outer_momentum=0.2, **more),
+    "`DiLoCo`": lambda model, optimizer, **more: training.DiLoCo(model, optimizer, TAU, outer_momentum=0.2, **more),
+    "`DiLoCo(fragments=2, delay=1)`": lambda model, optimizer, **more: training.DiLoCo(
+        model, optimizer, 2 * TAU, outer_momentum=0.2, fragments=2, delay=1, mix=0.5, **more
     ),
-    "`Federated`": lambda model, optimizer: training.Federated(model, optimizer, TAU),
-    "`FedFT`": lambda model, optimizer: training.FedFT(model, optimizer, TAU, keep=0.7),
-    "`SpaFL`": lambda model, optimizer: training.SpaFL(model, optimizer, TAU, lam=1e-3),
+    "`Outer(codec=Int8)`": lambda model, optimizer, **more: training.Outer(
+        model, optimizer, TAU, codec=training.Int8, outer_optimizer=training.Nesterov(momentum=0.2), **more
+    ),
+    "`Federated`": lambda model, optimizer, **more: training.Federated(model, optimizer, TAU, **more),
+    "`FedFT`": lambda model, optimizer, **more: training.FedFT(model, optimizer, TAU, keep=0.7, **more),
+    "`SpaFL`": lambda model, optimizer, **more: training.SpaFL(model, optimizer, TAU, lam=1e-3, **more),
 }
-SYNCHRONOUS: dict[str, Callable[[Any, Any], Any]] = {
-    "`DCT`": lambda model, optimizer: training.DCT(model, optimizer, eta=0.9, refresh=3),
-    "`TopKGradients`": lambda model, optimizer: training.TopKGradients(model, optimizer, share=0.1),
-    "`PowerSGD`": lambda model, optimizer: training.PowerSGD(model, optimizer, rank=2),
+SYNCHRONOUS: dict[str, Callable[..., Any]] = {
+    "`Synchronous(codec=Int8)`": lambda model, optimizer, **more: training.Synchronous(
+        model, optimizer, training.Int8, **more
+    ),
+    "`DCT`": lambda model, optimizer, **more: training.DCT(model, optimizer, eta=0.9, refresh=3, **more),
+    "`TopKGradients`": lambda model, optimizer, **more: training.TopKGradients(model, optimizer, share=0.1, **more),
+    "`PowerSGD`": lambda model, optimizer, **more: training.PowerSGD(model, optimizer, rank=2, **more),
 }
 HOOKS: dict[str, tuple[str, dict[str, Any]]] = {
     '`ddp_hook("int8")`': ("int8", {}),
@@ -86,10 +93,19 @@ class Loop:
         Whether the forward pass is compiled, after wrapping.
     bucket_mb : float
         Of DistributedDataParallel.
+    **more
+        Options of the technique.
     """
 
     def __init__(
-        self, row: str, *, scaler: Any = None, model: Any = None, compiled: bool = False, bucket_mb: float = 0.002
+        self,
+        row: str,
+        *,
+        scaler: Any = None,
+        model: Any = None,
+        compiled: bool = False,
+        bucket_mb: float = 0.002,
+        **more: Any,
     ) -> None:
         self.row, self.scaler, self.inner = row, scaler, Network() if model is None else model
         self.optimizer = torch.optim.SGD(self.inner.parameters(), lr=0.05, momentum=0.5)
@@ -99,7 +115,7 @@ class Loop:
             name, options = HOOKS[row]
             self.hook = training.ddp_hook(name, self.forward, scaler=scaler, **options)
         else:
-            self.method = (ROUNDS | SYNCHRONOUS)[row](self.inner, self.optimizer)
+            self.method = (ROUNDS | SYNCHRONOUS)[row](self.inner, self.optimizer, **more)
             self.forward = self.method.model
         self.no_sync: Callable[[], AbstractContextManager[None]] = getattr(self.forward, "no_sync", nullcontext)
         if compiled:
@@ -124,7 +140,7 @@ class Loop:
         """Return the parameters, after the end of all rounds."""
         if self.method is not None:
             self.method.finish()
-        return torch.cat([p.detach().flatten() for p in self.inner.parameters()])
+        return torch.cat([local(p).flatten() for p in self.inner.parameters()])
 
 
 def plain(row: str, rank: int, **options: Any) -> Any:
@@ -227,16 +243,17 @@ def compiled(row: str, rank: int) -> str:
 
 
 def fsdp2(row: str, rank: int) -> str:
+    """Across the outer dimension of a mesh; the inner one has one rank here, and two in test_sharded.py."""
     from torch.distributed.fsdp import fully_shard
 
-    model = Network()
-    fully_shard(model, mesh=torch.distributed.init_device_mesh("cpu", (2,)))
+    model, mesh = Network(), torch.distributed.init_device_mesh("cpu", (2, 1), mesh_dim_names=("outer", "inner"))
+    fully_shard(model, mesh=mesh["inner"])
     if row in HOOKS:
         with pytest.raises((AssertionError, NotImplementedError), match="does not have a sharding strategy"):
             Loop(row, model=model)
         return "no: nor has DDP"
-    Loop(row, model=model)
-    return "?"
+    near(plain(row, rank, model=model, group=mesh["outer"]), plain(row, rank))
+    return "works with `group=`"
 
 
 CELLS = dict(zip(COLUMNS, (accumulation, scaled, autocast, compiled, fsdp2), strict=True))

@@ -426,9 +426,10 @@ def ddp_hook(
 
     ``int8`` sends a byte an element (``block`` elements share a spacing, by default those of a tensor), ``top-k`` the
     largest entries of every tensor (``share``, 0.01), ``dct`` those that reach a threshold (``eta`` 0.99, ``refresh``
-    1000), ``powersgd`` two thin factors of every matrix (``rank`` 1, ``start`` 2). :class:`~densing.training.Synchronous`
-    with such codecs, :class:`~densing.training.DCT` and :class:`~densing.training.PowerSGD` do the same after the
-    backward pass. All keep what was not sent for the next step. Tensors below 256 elements are sent whole.
+    1000), ``powersgd`` two thin factors of every matrix (``rank`` 1, ``start`` 2). After the backward pass
+    :class:`~densing.training.Synchronous` with such codecs, :class:`~densing.training.DCT` and
+    :class:`~densing.training.PowerSGD` do the same. All keep what was not sent for the next step. Tensors below 256
+    elements are sent whole.
 
     Parameters
     ----------

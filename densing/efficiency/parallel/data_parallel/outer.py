@@ -303,6 +303,7 @@ class Outer(Rounds):
         self.mix = number("mix", mix, 0.0, 1.0)
         self.warmup_rounds = whole("warmup_rounds", warmup_rounds, 0)
         self._late = delay == "round"
+        self.shards = codec is None
         self._refuse(fragments, by_steps and codec is not None)
         super().__init__(model, optimizer, turn, group=group, inner_group=inner_group, waiting=waiting, link=link)
         if fragments > self.flat.numel:
@@ -477,7 +478,7 @@ class Outer(Rounds):
         else:
             self._mean.copy_(self._live_parameters()[self.fragments[self._at]])
         if self.gap is not None:
-            self._buffer[-1] = torch.linalg.vector_norm(self.anchor - self.previous)
+            self._buffer[-1] = self.flat.norm(self.anchor - self.previous)
         self._handle = self.link.start(self._travels)
 
     @property
@@ -531,7 +532,7 @@ class Outer(Rounds):
             # In place of the mean, which is no longer needed: no further copy.
             change = torch.sub(self.previous if self._late else anchor, mean, out=mean)
             if self.gap is not None:
-                norm = self._buffer[-1] if self.coded is None else torch.linalg.vector_norm(anchor - self.previous)
+                norm = self._buffer[-1] if self.coded is None else self.flat.norm(anchor - self.previous)
                 change.div_(self.gap.penalty(float(norm)))
             if self._late:
                 # The next mean began from this anchor: it is what its change is taken against, a round from now.

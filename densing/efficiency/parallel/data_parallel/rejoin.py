@@ -44,7 +44,7 @@ class RoundCheckpoints:
     Raises
     ------
     InputError
-        When the method does not work in rounds.
+        When the method does not work in rounds, or its model is sharded.
 
     Examples
     --------
@@ -69,6 +69,11 @@ class RoundCheckpoints:
             raise InputError(
                 f"{type(method).__name__} has no rounds, so there is no place where ranks are alike; save a RankState, "
                 "and resume on as many ranks"
+            )
+        if method.flat.sharded:
+            raise InputError(
+                f"{type(method).__name__}: the model is sharded, and shards fit as many ranks as before only; save a "
+                "RankState"
             )
         self.method, self.folder, self.keep = method, Path(folder), keep
         self.progress = RankState(method, **more)
