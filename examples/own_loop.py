@@ -13,9 +13,15 @@ TECHNIQUES = {
     "slowmo": lambda model, optimizer: training.SlowMo(model, optimizer, tau=8),
     "diloco": lambda model, optimizer: training.DiLoCo(model, optimizer, tau=8),
     "outer": lambda model, optimizer: training.Outer(  # int8 differences, late, in two fragments
-        model, optimizer, tau=8, codec=training.Int8, outer_optimizer=training.Nesterov(0.7, 0.9), fragments=2, delay=2
+        model,
+        optimizer,
+        tau=8,
+        codec=training.Int8(),
+        outer_optimizer=training.Nesterov(0.7, 0.9),
+        fragments=2,
+        delay=2,
     ),
-    "synchronous": lambda model, optimizer: training.Synchronous(model, optimizer, training.Int8),
+    "synchronous": lambda model, optimizer: training.Synchronous(model, optimizer, training.Int8()),
     "dct": lambda model, optimizer: training.DCT(model, optimizer, eta=0.9, refresh=20),
     "topk": lambda model, optimizer: training.TopKGradients(model, optimizer, share=0.1),
     "powersgd": lambda model, optimizer: training.PowerSGD(model, optimizer, rank=2),

@@ -72,7 +72,7 @@ def trained(kind: Any, steps: int = STEPS, **knobs: Any) -> tuple[list[Any], Vir
     return [method.model.weight.detach().flatten().clone() for method in team.methods], team
 
 
-CODECS = {"none": None, "half": Half, "int8": Int8, "topk": partial(TopK, SHARE)}
+CODECS = {"none": None, "half": Half, "int8": Int8, "topk": TopK(SHARE)}
 OUTERS = {
     "average": None,
     "momentum": Momentum(0.8, 0.4),
@@ -347,6 +347,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"delay": 1, "outer_optimizer": SlowMomentum()}, "SlowMomentum divides by the learning rate of a round"),
     ({"delay": 1, "codec": partial(Threshold, 0.9, 100)}, "codec Threshold: its packets may weigh anything"),
     ({"delay": 1, "codec": Dense, "by_steps": True}, "by_steps weighs with the steps of a round that has ended"),
+    ({"codec": "int8"}, "codec='int8': is none; give one of densing.training"),
+    ({"by_steps": True}, "by_steps weighs differences, and without a codec parameters travel"),
     ({"gap": Gap()}, "gap weighs changes that are a round late"),
     ({"delay": 4}, "delay=4: must be below the 4 steps"),
     ({"delay": "late"}, "delay='late': must be a whole number from 0 up"),
@@ -407,8 +409,12 @@ def test_a_state_of_another_codec_or_delay_is_refused() -> None:
         return Outer(model, torch.optim.SGD(model.parameters(), lr=LR), 4, **knobs)
 
     state = one(codec=Int8, delay=1).state_dict()
-    with pytest.raises(InputError, match="saved with codec='Int8', but this run has codec='TopK'"):
-        one(codec=partial(TopK, 0.1), delay=1).load_state_dict(state)
+    # Of the same kind too: what is under way could not be read.
+    for codec, says in ((TopK(0.1), "TopK of at most"), (Int8(block=64), "Int8 of at most 648 bytes")):
+        with pytest.raises(
+            InputError, match=f"saved with codec='Int8 of at most 612 bytes', but this run has codec='{says}"
+        ):
+            one(codec=codec, delay=1).load_state_dict(state)
     with pytest.raises(InputError, match="saved with delay=1, but this run has delay=2"):
         one(codec=Int8, delay=2).load_state_dict(state)
 

@@ -45,6 +45,7 @@ ROUNDS: dict[str, Callable[..., Any]] = {
         model, optimizer, TAU, codec=training.Int8, outer_optimizer=training.Nesterov(momentum=0.2), **more
     ),
     "`Federated`": lambda model, optimizer, **more: training.Federated(model, optimizer, TAU, **more),
+    "`Federated(mu=0.1)`": lambda model, optimizer, **more: training.Federated(model, optimizer, TAU, mu=0.1, **more),
     "`FedFT`": lambda model, optimizer, **more: training.FedFT(model, optimizer, TAU, keep=0.7, **more),
     "`SpaFL`": lambda model, optimizer, **more: training.SpaFL(model, optimizer, TAU, lam=1e-3, **more),
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Literal
 
 import torch
 
+from densing.core import InputError
 from densing.efficiency.parallel.codecs import Codec, Dense, Packet, Reader, pack, sizes
 from densing.efficiency.parallel.data_parallel.flat import FINE, Flat
 from densing.efficiency.parallel.data_parallel.link import Link
@@ -41,8 +44,8 @@ class CodedMean:
     ----------
     link : Link
     flat : Flat
-    codec : callable
-        Makes the codec of a tensor; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
+    codec : Codec, or callable that makes one
+        Every tensor gets its own; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
         are sent as they are.
     fragments : sequence of slice
         Parts of the vector that are sent one at a time; a tensor on a boundary is cut there.
@@ -51,6 +54,11 @@ class CodedMean:
         Whether ranks weigh as much as they took steps; else all the same.
     overlapped : bool
         Whether the mean travels beside training.
+
+    Raises
+    ------
+    InputError
+        When the codec is none.
 
     Attributes
     ----------
@@ -68,13 +76,16 @@ class CodedMean:
         self,
         link: Link,
         flat: Flat,
-        codec: Callable[[], Codec],
+        codec: Codec | Callable[[], Codec],
         fragments: Sequence[slice],
         *,
         error_feedback: bool,
         by_steps: bool = False,
         overlapped: bool = False,
     ) -> None:
+        if not (isinstance(codec, Codec) or callable(codec)):
+            raise InputError(f"codec={codec!r}: is none; give one of densing.training, such as Int8() or TopK(0.1)")
+        make = partial(copy.deepcopy, codec) if isinstance(codec, Codec) else codec
         self.link, self.flat, self.by_steps = link, flat, by_steps
         self.work = flat.zeros()
         self.error_feedback = error_feedback
@@ -90,7 +101,7 @@ class CodedMean:
                 if count > 0:
                     pieces.append((cut, tensor.shape if count == tensor.numel() else torch.Size([count])))
         self.codecs = [
-            [Dense() if shape.numel() < sizes.DENSE_BELOW else codec() for _, shape in pieces] for pieces in self.pieces
+            [Dense() if shape.numel() < sizes.DENSE_BELOW else make() for _, shape in pieces] for pieces in self.pieces
         ]
         adds = all(codec.adds for codec in self.all_codecs)
         self.op: Literal["sum", "rows"] | None = "sum" if adds else "rows" if overlapped else None

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from densing.core import InputError, UnknownNameError
 from densing.efficiency.parallel.codecs import Codec, codec_states, load_codecs
@@ -231,8 +232,8 @@ class Outer(Rounds):
         See :class:`~densing.efficiency.parallel.data_parallel.rounds.Rounds`.
     tau : int
         Steps between two outer steps of a parameter; ``fragments`` divides it.
-    codec : callable, optional
-        Makes the codec of a tensor, as ``Int8`` or ``lambda: TopK(0.01)``; None sends parameters, in float32.
+    codec : Codec, or callable that makes one, optional
+        ``Int8()`` or ``TopK(0.01)``, say; None sends parameters, in float32.
     error_feedback : bool
         Whether what a codec leaves out is added to the next difference; otherwise it stays away from the mean.
     outer_optimizer : Momentum, optional
@@ -252,15 +253,17 @@ class Outer(Rounds):
 
     Attributes
     ----------
-    anchor : Tensor or None
+    anchor : Tensor
+        Empty where means replace parameters as they are.
 
     Raises
     ------
     InputError
         When a number is out of range; when fragments do not divide tau, or a mean would travel for longer than that;
         of ``delay="round"`` in fragments, with a mix or without an outer optimizer, to whose step a late change can
-        be added; of a delay with ``SlowMomentum``, which divides by the learning rate of a round that has ended, or
-        with a codec whose packets may weigh anything, because nobody waits for their lengths.
+        be added; of a delay with ``SlowMomentum`` or ``by_steps``, which need a round that has ended on all ranks, or
+        with a codec whose packets may weigh anything, because nobody waits for their lengths; of ``by_steps`` without a
+        codec, and of a gap without ``delay="round"``.
 
     Examples
     --------
@@ -269,7 +272,7 @@ class Outer(Rounds):
     >>> from densing.efficiency.parallel.codecs import Int8
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> outer = Outer(model, optimizer, tau=2, codec=Int8, outer_optimizer=Nesterov(0.5, 0.5), delay="round")
+    >>> outer = Outer(model, optimizer, tau=2, codec=Int8(), outer_optimizer=Nesterov(0.5, 0.5), delay="round")
     >>> for _ in range(4):
     ...     model(torch.ones(1, 2)).square().sum().backward()
     ...     outer.step()
@@ -284,7 +287,7 @@ class Outer(Rounds):
         optimizer: torch.optim.Optimizer,
         tau: int,
         *,
-        codec: Callable[[], Codec] | None = None,
+        codec: Codec | Callable[[], Codec] | None = None,
         error_feedback: bool = True,
         outer_optimizer: Momentum | None = None,
         delay: Delay = 0,
@@ -293,7 +296,7 @@ class Outer(Rounds):
         gap: Gap | None = None,
         warmup_rounds: int = 0,
         by_steps: bool = False,
-        group: dist.ProcessGroup | None = None,
+        group: dist.ProcessGroup | DeviceMesh | None = None,
         inner_group: dist.ProcessGroup | None = None,
         waiting: Waiting = nullcontext,
         link: Link | None = None,
@@ -304,7 +307,7 @@ class Outer(Rounds):
         self.warmup_rounds = whole("warmup_rounds", warmup_rounds, 0)
         self._late = delay == "round"
         self.shards = codec is None
-        self._refuse(fragments, by_steps and codec is not None)
+        self._refuse(fragments, by_steps, codec is not None)
         super().__init__(model, optimizer, turn, group=group, inner_group=inner_group, waiting=waiting, link=link)
         if fragments > self.flat.numel:
             raise InputError(f"fragments={fragments}: the model has {self.flat.numel} parameters; give fewer")
@@ -403,14 +406,17 @@ class Outer(Rounds):
             self._handle, self._at = (Handle(None) if state["under_way"] else None), int(state.get("at", 0))
 
     def _settings(self) -> dict[str, Any]:
-        codec = None if self.coded is None else self.coded.name
+        codec = None
+        if self.coded is not None:
+            most = sum(map(self.coded.row_bytes, range(len(self.fragments))))
+            codec = f"{self.coded.name} of at most {most:,} bytes"
         return {**super()._settings(), "fragments": len(self.fragments), "delay": self.delay, "codec": codec}
 
     @property
     def _vectors(self) -> tuple[str, ...]:
         return ("anchor",) * self._anchored + ("previous",) * self._late + self._memory
 
-    def _refuse(self, fragments: int, by_steps: bool) -> None:
+    def _refuse(self, fragments: int, by_steps: bool, coded: bool) -> None:
         """Refuse what does not go together; see the class."""
         step, delay = self.outer_optimizer, f"delay={self.delay!r}"
         troubles = {
@@ -424,6 +430,9 @@ class Outer(Rounds):
             ),
             "by_steps weighs with the steps of a round that has ended on all ranks; give delay=0 instead of "
             f"{delay}, or by_steps=False": bool(self.delay and by_steps),
+            "by_steps weighs differences, and without a codec parameters travel; Dense sends differences whole": (
+                by_steps and not coded
+            ),
             f"gap weighs changes that are a round late; give delay='round' instead of {delay}": (
                 self.gap is not None and not self._late
             ),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from densing.core import InputError
 from densing.efficiency.parallel.data_parallel.flat import floating_buffers
@@ -66,7 +67,7 @@ class Rounds(ABC):
         optimizer: torch.optim.Optimizer,
         tau: int,
         *,
-        group: dist.ProcessGroup | None = None,
+        group: dist.ProcessGroup | DeviceMesh | None = None,
         inner_group: dist.ProcessGroup | None = None,
         waiting: Waiting = nullcontext,
         link: Link | None = None,

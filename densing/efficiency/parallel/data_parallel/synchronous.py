@@ -27,8 +27,8 @@ class Synchronous:
     ----------
     model, optimizer
         The user's own. At construction every rank gets parameters and buffers of the group's first rank.
-    codec : callable
-        Makes the codec of a tensor, as ``Int8`` or ``lambda: TopK(0.01)``; those below
+    codec : Codec, or callable that makes one
+        ``Int8()`` or ``TopK(0.01)``, say; every tensor gets its own, and those below
         :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements are sent as they are.
     group : ProcessGroup, optional
     waiting : callable
@@ -42,7 +42,7 @@ class Synchronous:
     --------
     >>> from densing.efficiency.parallel.codecs import Int8
     >>> model = torch.nn.Linear(64, 8)
-    >>> method = Synchronous(model, torch.optim.SGD(model.parameters(), lr=0.1), Int8)
+    >>> method = Synchronous(model, torch.optim.SGD(model.parameters(), lr=0.1), Int8())
     >>> model(torch.ones(1, 64)).square().sum().backward()
     >>> method.step()
     >>> round(method.figures()["sent_share"], 2)
@@ -53,7 +53,7 @@ class Synchronous:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        codec: Callable[[], Codec] = Dense,
+        codec: Codec | Callable[[], Codec] = Dense,
         *,
         group: dist.ProcessGroup | None = None,
         waiting: Waiting = nullcontext,

@@ -55,7 +55,7 @@ class DCT(Synchronous):
         refresh: int = 1000,
         **options: Any,
     ) -> None:
-        super().__init__(model, optimizer, lambda: Threshold(eta, refresh), **options)
+        super().__init__(model, optimizer, Threshold(eta, refresh), **options)
 
 
 class TopKGradients(Synchronous):
@@ -80,4 +80,4 @@ class TopKGradients(Synchronous):
         share: float = 0.01,
         **options: Any,
     ) -> None:
-        super().__init__(model, optimizer, lambda: TopK(share), **options)
+        super().__init__(model, optimizer, TopK(share), **options)

@@ -81,8 +81,8 @@ class Federated(Outer):
     ----------
     model, optimizer, tau, **options
         See :class:`~densing.training.Outer`, of which this is a codec without error feedback, weighted by steps.
-    codec : callable
-        Makes the codec of a tensor; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
+    codec : Codec, or callable that makes one
+        Every tensor gets its own; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
         are sent as they are.
     mu : float
         Weight of the proximal term; 0 is FedAvg.
@@ -105,7 +105,7 @@ class Federated(Outer):
         optimizer: torch.optim.Optimizer,
         tau: int,
         *,
-        codec: Callable[[], Codec] = Dense,
+        codec: Codec | Callable[[], Codec] = Dense,
         mu: float = 0.0,
         clients: int | None = None,
         parts: bool = False,
@@ -116,7 +116,7 @@ class Federated(Outer):
         super().__init__(model, optimizer, tau, codec=codec, error_feedback=False, by_steps=True, **options)
         self.clients = self.link.size if clients is None else clients
         self.home = home(self.link.rank, self.link.size, self.clients)
-        self._pulled = False
+        self._pulled = self._stepping = False
 
     @property
     def client(self) -> int:
@@ -141,8 +141,25 @@ class Federated(Outer):
             raise InputError(f"mu={self.mu}: the proximal term is added to the gradients; step without a closure")
         if not self._pulled:
             self._pull()
-        self._pulled = False
-        return super().step(closure)
+        self._pulled, self._stepping = False, True
+        loss = super().step(closure)
+        self._stepping = False
+        return loss
+
+    def advance(self) -> None:
+        """Count a step that the caller has taken, unless a proximal term were left out of it.
+
+        Raises
+        ------
+        InputError
+            Where mu is above 0.
+        """
+        if self.mu and not self._stepping:
+            raise InputError(
+                f"{type(self).__name__}: advance() adds no proximal term (mu={self.mu}); take steps with step(), and of "
+                "a loss without a scale (bfloat16 needs no scaler)"
+            )
+        super().advance()
 
     def _drawn(self, rank: int) -> int:
         clients = home(rank, self.link.size, self.clients)
@@ -200,7 +217,7 @@ class FedFT(Federated):
         rule: Rule = "prefix",
         **options: Any,
     ) -> None:
-        super().__init__(model, optimizer, tau, codec=lambda: Frequencies(keep, rule), **options)
+        super().__init__(model, optimizer, tau, codec=Frequencies(keep, rule), **options)
 
 
 class TopKDelta(Federated):
@@ -217,7 +234,7 @@ class TopKDelta(Federated):
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, tau: int, *, share: float = 0.1, **options: Any
     ) -> None:
-        super().__init__(model, optimizer, tau, codec=lambda: TopK(share), **options)
+        super().__init__(model, optimizer, tau, codec=TopK(share), **options)
 
 
 class Int8Delta(Federated):

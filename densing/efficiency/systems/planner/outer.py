@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -79,11 +80,11 @@ def wire_of(codec: str, share: float = 1.0) -> Wire:
     return Wire(weigh, False, *sizes.WHOLE_PASSES[codec])
 
 
-def codec_of(codec: str, share: float) -> Callable[[], Codec] | None:
-    """Return the maker of a codec of :data:`CODEC`, for a real run."""
+def codec_of(codec: str, share: float) -> Codec | None:
+    """Return a codec of :data:`CODEC`, for a real run."""
     from densing.efficiency.parallel import Half, Int8, TopK
 
-    return {"none": None, "half": Half, "int8": Int8, "topk": partial(TopK, share)}[codec]
+    return {"none": None, "half": Half(), "int8": Int8(), "topk": TopK(share)}[codec]
 
 
 class Outer(Rounds):
@@ -227,9 +228,9 @@ class OuterLocal(Local):
         """Return the optimizer that exchanges at the end of rounds."""
         return replica.wrap(self.wrapper(), codec=codec_of(codec, share), **knobs)
 
+    @abstractmethod
     def wrapper(self) -> Callable[..., Method]:
         """Return the class of a real run."""
-        raise NotImplementedError
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return in full precision what is averaged; or with a codec anchor, difference and residual, and packets."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from densing.core import InputError, UnknownNameError  # noqa: E402
-from densing.efficiency.parallel import Replica, VirtualMethods, VirtualRanks  # noqa: E402
+from densing.efficiency.parallel import Momentum, Replica, VirtualMethods, VirtualRanks  # noqa: E402
 from densing.efficiency.parallel.codecs import Frequencies  # noqa: E402
 from densing.efficiency.parallel.distributed import Parts  # noqa: E402
 from densing.efficiency.parallel.distributed.loop import run  # noqa: E402
@@ -121,6 +121,18 @@ def test_clients_weigh_as_much_as_they_trained(steps: tuple[int, ...]) -> None:
         left -= taken
     ends_, _ = pulled(steps)
     assert ends_ == pytest.approx([w] * len(steps), rel=1e-5)
+
+
+def test_a_server_may_have_momentum() -> None:
+    """FedAvgM (arXiv 1909.06335, recalled): m <- beta m + (w - mean); w <- w - lr m, means weighted by steps."""
+    w, m, left = 1.0, 0.0, np.array([7, 2])
+    while left.any():
+        taken = np.minimum(left, 3)
+        ends = [10.0 * rank + (w - 10.0 * rank) * (1 - LR) ** count for rank, count in enumerate(taken, start=1)]
+        m = 0.5 * m + w - float((np.array(ends) * taken).sum() / taken.sum())
+        w, left = w - 0.8 * m, left - taken
+    ends_, _ = pulled((7, 2), outer_optimizer=Momentum(0.8, 0.5))
+    assert ends_ == pytest.approx([w, w], rel=1e-5)
 
 
 def test_fedprox_pulls_to_where_the_round_began() -> None:
