@@ -156,8 +156,8 @@ class Federated(Outer):
         """
         if self.mu and not self._stepping:
             raise InputError(
-                f"{type(self).__name__}: advance() adds no proximal term (mu={self.mu}); take steps with step(), and of "
-                "a loss without a scale (bfloat16 needs no scaler)"
+                f"{type(self).__name__}: advance() adds no proximal term (mu={self.mu}); take steps with step(), and "
+                "of a loss without a scale (bfloat16 needs no scaler)"
             )
         super().advance()
 
