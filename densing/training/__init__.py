@@ -5,7 +5,9 @@ Wrappers of a model and its optimizer let ranks communicate less or later; torch
 a codec (``Half``, ``Int8``, ``TopK``, ``Threshold``, ``Frequencies``), and ``Outer`` an outer step (``Momentum``,
 ``Nesterov``, ``DelayedNesterov``, ``SlowMomentum``) and a delay. ``DCT`` and ``TopKGradients`` are the first with the
 choices of their papers, ``LocalSGD``, ``SlowMo``, ``CO2``, ``DiLoCo``, ``Federated`` and ``FedFT`` the second. Methods
-of their own are ``PowerSGD`` and ``SpaFL``. ``RankState`` is what ``torch.distributed.checkpoint`` saves of them.
+of their own are ``PowerSGD`` and ``SpaFL``. ``ddp_hook`` compresses the gradients of torch's
+``DistributedDataParallel``. ``RankState`` is what ``torch.distributed.checkpoint`` saves of all these, and
+``RoundCheckpoints`` lets ranks leave and come back between rounds.
 ``checkpoint_densities`` says how dense the model is, ``DensityCallback`` logs that from the Trainer of transformers,
 and ``log_to_wandb``, ``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any
 other tracker.
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
         Nesterov,
         Outer,
         RankState,
+        RoundCheckpoints,
         SlowMomentum,
         Synchronous,
         Threshold,
         TopK,
+        ddp_hook,
     )
     from densing.efficiency.systems import (
         CO2,
@@ -80,6 +84,7 @@ __all__ = [
     "PowerSGD",
     "ProxCSL",
     "RankState",
+    "RoundCheckpoints",
     "SlowMo",
     "SlowMomentum",
     "SpaFL",
@@ -89,6 +94,7 @@ __all__ = [
     "TopK",
     "TopKGradients",
     "checkpoint_densities",
+    "ddp_hook",
     "log_to_mlflow",
     "log_to_tensorboard",
     "log_to_wandb",

@@ -18,6 +18,8 @@ from .data_parallel.digits import digits_experiment as digits_experiment
 from .data_parallel.flat import FINE as FINE
 from .data_parallel.flat import Flat as Flat
 from .data_parallel.flat import floating_buffers as floating_buffers
+from .data_parallel.hooks import GradientHook as GradientHook
+from .data_parallel.hooks import ddp_hook as ddp_hook
 from .data_parallel.link import Link as Link
 from .data_parallel.link import Waiting as Waiting
 from .data_parallel.link import start_alike as start_alike
@@ -31,6 +33,7 @@ from .data_parallel.outer import Momentum as Momentum
 from .data_parallel.outer import Nesterov as Nesterov
 from .data_parallel.outer import Outer as Outer
 from .data_parallel.outer import SlowMomentum as SlowMomentum
+from .data_parallel.rejoin import RoundCheckpoints as RoundCheckpoints
 from .data_parallel.rounds import Rounds as Rounds
 from .data_parallel.state import RankState as RankState
 from .data_parallel.state import check_label as check_label
@@ -49,6 +52,7 @@ from .distributed import comm as comm
 from .distributed import folder as folder
 from .distributed import probe as probe
 from .distributed.comm import Handle as Handle
+from .distributed.comm import PeerError as PeerError
 from .distributed.folder import write_json as write_json
 from .distributed.launch import check as check
 from .distributed.launch import launch as launch

@@ -1,4 +1,4 @@
-"""The example of one's own loop on two ranks over gloo, with every technique. This file is its own script."""
+"""The examples of one's own loop on two ranks over gloo, with every technique and hook. It is its own script."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ from tests.support.folders import ROOT  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = ROOT / "examples" / "own_loop.py"
-NAMES = re.findall(r'^    "([a-z0-9-]+)": lambda', SCRIPT.read_text(), re.MULTILINE)
+SCRIPTS = [ROOT / "examples" / "own_loop.py", ROOT / "examples" / "ddp_hook.py"]
+NAMES = [
+    f"{script.stem} {name}"
+    for script in SCRIPTS
+    for name in re.findall(r'^    "([a-z0-9-]+)": [{l]', script.read_text(), re.MULTILINE)
+]
 
 
 def run_all(out: Path) -> None:
@@ -46,9 +50,11 @@ def run_all(out: Path) -> None:
             for name, port in zip(NAMES, ports, strict=True):
                 place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
                 os.environ.update(place)
-                sys.argv = [str(SCRIPT), name]
+                stem, technique = name.split()
+                script = next(str(each) for each in SCRIPTS if each.stem == stem)
+                sys.argv = [script, technique]
                 with (out / f"{name}-{rank}.txt").open("w") as stream, contextlib.redirect_stdout(stream):
-                    runpy.run_path(str(SCRIPT), run_name="__main__")
+                    runpy.run_path(script, run_name="__main__")
             code = 0
         finally:
             sys.stderr.flush()
@@ -65,9 +71,9 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_example_trains_with_every_technique_it_names(printed: dict[str, str], name: str) -> None:
+def test_the_examples_train_with_every_technique_they_name(printed: dict[str, str], name: str) -> None:
     losses = [float(loss) for loss in re.findall(r"^step \d+: loss ([\d.]+)$", printed[name], re.MULTILINE)]
-    assert len(NAMES) == 11 and len(losses) == 5
+    assert len(NAMES) == 15 and len(losses) == 5
     # The variance of a product of two standard normal numbers is 1: that is what a model that learns nothing leaves.
     assert losses[-1] < 0.8 < losses[0]
 

@@ -275,7 +275,7 @@ SENTENCES = {
     "ddp": "the model is wrapped in DistributedDataParallel",
     "ddp on one": "rank 1: the model is wrapped in DistributedDataParallel",
     "devices": "the model lies on 2 devices (cpu, meta); move it to one device per process",
-    "fsdp": "the model is sharded by FSDP (fully_shard)",
+    "fsdp": "the model is sharded ",
     "shape": "rank 1 has 0.weight (33, 24) of float32, rank 0 has 0.weight (32, 24) of float32",
     "number": "ranks have different trainable parameters",
 }

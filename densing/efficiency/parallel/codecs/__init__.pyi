@@ -1,4 +1,5 @@
 from . import sizes as sizes
+from .buckets import Bucket as Bucket
 from .codec import Codec as Codec
 from .codec import Dense as Dense
 from .codec import Half as Half

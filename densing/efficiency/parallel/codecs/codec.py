@@ -229,6 +229,11 @@ class Int8(Codec):
         size = 4 * self._spacings(like.numel()) + like.numel()
         return size, size
 
+    def shared(self, count: int) -> list[int]:
+        """Return how many elements of a tensor of ``count`` share each of its spacings."""
+        width = self._width(count)
+        return [min(width, count - begin) for begin in range(0, count, width)] or [0]
+
     def _width(self, count: int) -> int:
         return max(1, count if self.block is None else min(self.block, count))
 

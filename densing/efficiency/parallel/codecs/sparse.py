@@ -84,8 +84,18 @@ def read_places(reader: Reader, count: int) -> torch.Tensor:
         )
     if not _as_bits(count, entries):
         return reader.take(entries, torch.int32).long()
-    packed = reader.take(index_bytes(count, entries), torch.uint8)
-    return (packed[:, None] & _BITS).bool().view(-1)[:count].nonzero().squeeze(1)
+    return unpack_bits(reader.take(index_bytes(count, entries), torch.uint8))[:count].nonzero().squeeze(1)
+
+
+def unpack_bits(packed: torch.Tensor) -> torch.Tensor:
+    """Return the truth values in bytes, eight in each, the lowest bit first.
+
+    Examples
+    --------
+    >>> unpack_bits(torch.tensor([5], dtype=torch.uint8)).int().tolist()
+    [1, 0, 1, 0, 0, 0, 0, 0]
+    """
+    return (packed[:, None] & _BITS.to(packed.device)).bool().view(-1)
 
 
 def _as_bits(count: int, entries: int) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
@@ -22,12 +23,20 @@ class Flat:
     ----------
     model : torch.nn.Module
         Its parameters with ``requires_grad``; shared ones count once.
+    across : sequence of int, optional
+        Ranks that hold the same shards as this one, where the model may be sharded (``fully_shard``): the vector is
+        then of this rank's shards. None: it may not.
+
+    Attributes
+    ----------
+    sharded : bool
+        Whether there are any such parameters.
 
     Raises
     ------
     InputError
         When nothing can be trained, the model is wrapped by torch's own data parallelism, or parameters lie on several
-        devices, are sharded or are not real floating-point numbers.
+        devices, are sharded and may not or over ranks of ``across``, or are not real floating-point numbers.
 
     Examples
     --------
@@ -38,13 +47,14 @@ class Flat:
     tensor([3., 4.])
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        _refuse_wrapped(model)
+    def __init__(self, model: nn.Module, across: Sequence[int] | None = None) -> None:
+        _refuse_wrapped(model, across)
         self.model = model
         self.parameters = tuple(_trainable(model))
-        self._shapes = [(tuple(p.shape), p.dtype, p.device) for p in self.parameters]
-        self.numel = sum(p.numel() for p in self.parameters)
-        if not self.numel:
+        self.sharded = any(hasattr(parameter, "device_mesh") for parameter in self.parameters)
+        self._shapes = self._now(self.parameters)
+        self.numel = sum(local(p).numel() for p in self.parameters)
+        if not any(p.numel() for p in self.parameters):
             raise InputError("the model has no parameters with requires_grad=True, so there is nothing to average")
         devices = {p.device for p in self.parameters}
         if len(devices) > 1:
@@ -63,14 +73,14 @@ class Flat:
         """Copy the live parameters into ``out``, or into a new vector."""
         out = self.zeros() if out is None else out
         for part, parameter in zip(self.split(out), self.parameters, strict=True):
-            part.copy_(parameter.detach())
+            part.copy_(local(parameter))
         return out
 
     def write(self, vector: torch.Tensor) -> None:
         """Copy a vector into the live parameters."""
         with torch.no_grad():
             for part, parameter in zip(self.split(vector), self.parameters, strict=True):
-                parameter.copy_(part)
+                local(parameter).copy_(part)
 
     def read_gradients(self, out: torch.Tensor) -> None:
         """Copy the gradients into ``out``; 0 where there is none."""
@@ -123,7 +133,7 @@ class Flat:
         """
         now = tuple(_trainable(self.model))
         same = len(now) == len(self.parameters) and all(a is b for a, b in zip(now, self.parameters, strict=True))
-        if not same or self._shapes != [(tuple(p.shape), p.dtype, p.device) for p in now]:
+        if not same or self._shapes != self._now(now):
             raise InputError(
                 "the model's trainable parameters have changed since the start (added, removed, "
                 "replaced, frozen, moved or cast); change the model before wrapping it"
@@ -146,9 +156,35 @@ class Flat:
     def not_finite(self) -> str:
         """Return the name of the first parameter that holds inf or NaN; empty if all are finite."""
         names = {id(p): name for name, p in self.model.named_parameters()}
-        bad = (p for p in self.parameters if not bool(torch.isfinite(p).all()))
+        bad = (p for p in self.parameters if not bool(torch.isfinite(local(p)).all()))
         first = next(bad, None)
         return "" if first is None else names[id(first)]
+
+    def all_finite(self, vector: torch.Tensor) -> bool:
+        """Return whether a vector holds no inf or NaN; of a sharded model, on all ranks that hold shards of it."""
+        return bool(self._over_shards(torch.isfinite(vector).logical_not().sum().double()) == 0)
+
+    def norm(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return a vector's Euclidean norm; of a sharded model that of all shards."""
+        if not self.sharded:
+            return torch.linalg.vector_norm(vector)
+        squares = {True: torch.zeros((), device=self.device), False: torch.zeros((), device=self.device)}
+        for part, parameter in zip(self.split(vector), self.parameters, strict=True):
+            squares[hasattr(parameter, "device_mesh")] += part.square().sum()
+        return (self._over_shards(squares[True]) + squares[False]).sqrt()
+
+    def _over_shards(self, number: torch.Tensor) -> torch.Tensor:
+        """Return the sum of a number over the ranks that hold this rank's shards' other parts."""
+        if not self.sharded:
+            return number
+        first: Any = next(parameter for parameter in self.parameters if hasattr(parameter, "device_mesh"))
+        for dimension, placement in enumerate(first.placements):
+            if placement.is_shard():
+                dist.all_reduce(number, group=first.device_mesh.get_group(dimension))
+        return number
+
+    def _now(self, parameters: Iterable[nn.Parameter]) -> list[tuple[tuple[int, ...], torch.dtype, torch.device]]:
+        return [(tuple(local(p).shape), p.dtype, p.device) for p in parameters]
 
 
 def floating_buffers(model: nn.Module) -> list[torch.Tensor]:
@@ -156,7 +192,7 @@ def floating_buffers(model: nn.Module) -> list[torch.Tensor]:
     return [b for b in model.buffers() if b.dtype.is_floating_point and b.numel()]
 
 
-def _refuse_wrapped(model: nn.Module) -> None:
+def _refuse_wrapped(model: nn.Module, across: Sequence[int] | None) -> None:
     """Refuse a model whose gradients or parameters torch already spreads over ranks or devices."""
     wrapper = next((m for m in model.modules() if isinstance(m, DataParallel | DistributedDataParallel)), None)
     if wrapper is not None:
@@ -166,13 +202,28 @@ def _refuse_wrapped(model: nn.Module) -> None:
             f"and gradients would be averaged twice; give the model without {kind}, and call that one in the loop"
         )
     # FSDP2 turns parameters into DTensors; FSDP, a wrapper, hides them in flat ones.
-    fsdp = type(model).__name__ == "FullyShardedDataParallel"
-    if fsdp or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+    meshes: list[Any] = [parameter.device_mesh for parameter in model.parameters() if hasattr(parameter, "device_mesh")]
+    if type(model).__name__ == "FullyShardedDataParallel" or (meshes and across is None):
         raise InputError(
-            "the model is sharded by FSDP (fully_shard), so a rank holds parts of tensors only; give the whole model: "
-            "with ZeroRedundancyOptimizer inside a node, and inner_group and group from split_groups, CO2, LocalSGD "
-            "and SlowMo still shard the optimizer's state"
+            "the model is sharded by FSDP, so a rank holds parts of tensors only; give the whole model (with "
+            "ZeroRedundancyOptimizer inside a node, and inner_group and group from split_groups, rounds still shard "
+            "the optimizer's state), or shard it by fully_shard(model, mesh=mesh['inner']) and take LocalSGD, SlowMo, "
+            "CO2, DiLoCo or Outer without a codec and with group=mesh['outer']"
         )
+    for mesh in meshes:
+        shared = set(mesh.mesh.flatten().tolist()) & set(across or ())
+        if len(shared) > 1:
+            raise InputError(
+                f"the model is sharded over ranks {sorted(shared)}, which are also to average it; make a mesh of two "
+                "dimensions, shard over one, fully_shard(model, mesh=mesh['inner']), and give the other one as "
+                "group=mesh['outer']"
+            )
+
+
+def local(parameter: torch.Tensor) -> torch.Tensor:
+    """Return a parameter's elements on this rank, without gradient: of a DTensor its shard; memory is shared."""
+    shard: Any = parameter.detach()
+    return shard.to_local() if hasattr(shard, "to_local") else shard
 
 
 def _trainable(model: Any) -> Iterable[nn.Parameter]:

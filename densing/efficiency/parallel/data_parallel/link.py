@@ -9,9 +9,10 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from densing.core import InputError
-from densing.efficiency.parallel.data_parallel.flat import Flat
+from densing.efficiency.parallel.data_parallel.flat import Flat, local
 from densing.efficiency.parallel.distributed import comm
 
 Waiting = Callable[[], AbstractContextManager[None]]
@@ -26,8 +27,8 @@ class Link:
 
     Parameters
     ----------
-    group : ProcessGroup, optional
-        None: all ranks; without ``torch.distributed`` this process alone.
+    group : ProcessGroup or DeviceMesh, optional
+        A mesh has one dimension. None: all ranks; without ``torch.distributed`` this process alone.
     waiting : callable
         Gives a context for the time in which this thread stands still.
     within : Link, optional
@@ -35,8 +36,12 @@ class Link:
     """
 
     def __init__(
-        self, group: dist.ProcessGroup | None = None, waiting: Waiting = nullcontext, within: Link | None = None
+        self,
+        group: dist.ProcessGroup | DeviceMesh | None = None,
+        waiting: Waiting = nullcontext,
+        within: Link | None = None,
     ) -> None:
+        group = group.get_group() if isinstance(group, DeviceMesh) else group
         self.group, self.waiting = group, waiting
         self.within: Link | None = within if within is not None and within.size > 1 else None
         grouped = dist.is_available() and dist.is_initialized()
@@ -92,15 +97,30 @@ class Link:
     def gather(self, data: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's row of bytes, in the order of the ranks; they may be of different lengths.
 
+        Parameters
+        ----------
+        data : Tensor of uint8
+        """
+        rows, lengths = self.rows(data)
+        return [row[:count] for row, count in zip(rows, lengths.tolist(), strict=True)]
+
+    def rows(self, data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return every rank's row of bytes, with zeros to the length of the longest, and their lengths.
+
         Lengths travel first, then rows as long as the longest.
 
         Parameters
         ----------
         data : Tensor of uint8
+
+        Returns
+        -------
+        rows : Tensor of uint8, shape (ranks, longest)
+        lengths : Tensor of int64, shape (ranks,)
         """
-        if self.size == 1:
-            return [data]
         length = torch.tensor([len(data)], dtype=torch.int64, device=data.device)
+        if self.size == 1:
+            return data[None], length
         lengths = length.new_empty(self.size)
         self.wait(comm.all_gather_into(lengths, length, group=self.group))
         longest = int(lengths.max())
@@ -109,7 +129,7 @@ class Link:
         rows = padded.new_empty(self.size * longest)
         if longest:
             self.wait(comm.all_gather_into(rows, padded, group=self.group))
-        return [row[:count] for row, count in zip(rows.view(self.size, longest), lengths.tolist(), strict=True)]
+        return rows.view(self.size, longest), lengths
 
     def exchange(self, words: str) -> list[str]:
         """Return every rank's words, in the order of the ranks: what they must agree on before and between steps."""
@@ -123,6 +143,10 @@ class Link:
         problems = self.exchange(problem)
         other = next((rank for rank, each in enumerate(problems) if each), None)
         return problem or ("" if other is None else f"rank {self.everywhere(other)}: {problems[other]}")
+
+    def members(self) -> list[int]:
+        """Return the numbers among all ranks of those of this group."""
+        return [self.everywhere(rank) for rank in range(self.size)]
 
     def everywhere(self, rank: int) -> int:
         """Return the number among all ranks of one of this group."""
@@ -141,7 +165,12 @@ class Link:
 
 
 def start_alike(
-    name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, links: Sequence[Link]
+    name: str,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    links: Sequence[Link],
+    *,
+    sharded: bool = False,
 ) -> Flat:
     """Return the parameters as a vector, once all ranks have the same of them; give all those of the first rank.
 
@@ -155,6 +184,8 @@ def start_alike(
         This rank's; None where the optimizer is made later.
     links : sequence of Link
         Over all of which ranks must agree, and buffers and parameters are copied, in this order.
+    sharded : bool
+        Whether the model may be sharded over ranks of other groups.
 
     Raises
     ------
@@ -164,7 +195,7 @@ def start_alike(
     """
     problem, flat = "", None
     try:
-        flat = Flat(model)
+        flat = Flat(model, links[-1].members() if sharded else None)
         if optimizer is not None:
             flat.check_optimizer(optimizer)
     except InputError as error:
@@ -186,7 +217,7 @@ def start_alike(
             )
     if problem or flat is None:
         raise InputError(f"{name}: {problem}")
-    everything = [*(p.detach() for p in model.parameters()), *(b for b in model.buffers() if b.numel())]
+    everything = [*(local(p) for p in model.parameters()), *(b for b in model.buffers() if b.numel())]
     for link in links:
         link.copy_first(everything)
     return flat

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from densing.core import InputError, UnknownNameError
 from densing.efficiency.parallel.codecs import Codec, codec_states, load_codecs
@@ -295,7 +296,7 @@ class Outer(Rounds):
         gap: Gap | None = None,
         warmup_rounds: int = 0,
         by_steps: bool = False,
-        group: dist.ProcessGroup | None = None,
+        group: dist.ProcessGroup | DeviceMesh | None = None,
         inner_group: dist.ProcessGroup | None = None,
         waiting: Waiting = nullcontext,
         link: Link | None = None,
@@ -305,6 +306,7 @@ class Outer(Rounds):
         self.mix = number("mix", mix, 0.0, 1.0)
         self.warmup_rounds = whole("warmup_rounds", warmup_rounds, 0)
         self._late = delay == "round"
+        self.shards = codec is None
         self._refuse(fragments, by_steps, codec is not None)
         super().__init__(model, optimizer, turn, group=group, inner_group=inner_group, waiting=waiting, link=link)
         if fragments > self.flat.numel:
@@ -485,7 +487,7 @@ class Outer(Rounds):
         else:
             self._mean.copy_(self._live_parameters()[self.fragments[self._at]])
         if self.gap is not None:
-            self._buffer[-1] = torch.linalg.vector_norm(self.anchor - self.previous)
+            self._buffer[-1] = self.flat.norm(self.anchor - self.previous)
         self._handle = self.link.start(self._travels)
 
     @property
@@ -539,7 +541,7 @@ class Outer(Rounds):
             # In place of the mean, which is no longer needed: no further copy.
             change = torch.sub(self.previous if self._late else anchor, mean, out=mean)
             if self.gap is not None:
-                norm = self._buffer[-1] if self.coded is None else torch.linalg.vector_norm(anchor - self.previous)
+                norm = self._buffer[-1] if self.coded is None else self.flat.norm(anchor - self.previous)
                 change.div_(self.gap.penalty(float(norm)))
             if self._late:
                 # The next mean began from this anchor: it is what its change is taken against, a round from now.

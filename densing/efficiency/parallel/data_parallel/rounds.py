@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from densing.core import InputError
 from densing.efficiency.parallel.data_parallel.flat import floating_buffers
@@ -39,8 +40,9 @@ class Rounds(ABC):
         The user's own; the optimizer's state is never touched.
     tau : int
         Steps in a round.
-    group : ProcessGroup, optional
-        Ranks that average parameters; all by default.
+    group : ProcessGroup or DeviceMesh, optional
+        Ranks that average parameters; all by default. Of a model that is sharded over the other dimension of a mesh
+        (``fully_shard``) the ranks with the same shards.
     inner_group : ProcessGroup, optional
         Ranks that average gradients in every step, so that they stay equal; ``group`` then joins this rank with its
         peers of the other inner groups. The first rank of each averages parameters and hands them on. Its ranks need
@@ -56,13 +58,16 @@ class Rounds(ABC):
         When tau is not a whole number from 1 up, the model cannot be averaged, or the optimizer is not the model's.
     """
 
+    shards = False
+    """Whether the model may be sharded over other ranks than those that average it."""
+
     def __init__(
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         tau: int,
         *,
-        group: dist.ProcessGroup | None = None,
+        group: dist.ProcessGroup | DeviceMesh | None = None,
         inner_group: dist.ProcessGroup | None = None,
         waiting: Waiting = nullcontext,
         link: Link | None = None,
@@ -77,7 +82,9 @@ class Rounds(ABC):
         self.seconds: list[float] = []
         self._spoilt, self._inner_agrees = "", False
         links = [each for each in (self.inner, self.link) if each is not None]
-        self.flat = start_alike(type(self).__name__, model, optimizer, links)
+        self.flat = start_alike(
+            type(self).__name__, model, optimizer, links, sharded=self.shards and inner_group is None
+        )
         # One element more: whether the rank takes a step.
         self._gradients = self.flat.zeros(1) if self.inner is not None and self.inner.size > 1 else None
 
@@ -237,7 +244,7 @@ class Rounds(ABC):
 
     def _check_finite(self, mean: torch.Tensor) -> None:
         """Stop on all ranks in the same round: whoever diverged has spoilt the mean for all."""
-        if bool(torch.isfinite(mean).all()):
+        if self.flat.all_finite(mean):
             return
         culprit = f"parameter {self._spoilt} of this rank" if self._spoilt else "the average, through another rank,"
         raise InputError(

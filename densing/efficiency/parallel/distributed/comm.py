@@ -12,6 +12,7 @@ is too, and is held to be done only when the link would have carried its bytes (
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from densing.core import InputError
+from densing.core import DensingError, InputError
 from densing.efficiency.parallel.distributed.network import Rate, slowest
 from densing.efficiency.simulation import ring_terms
 
@@ -29,6 +30,11 @@ AT_ONCE = 2
 """Operations in flight at once; ``threads`` of torch's gloo process group."""
 
 _carrier: Carrier | None = None
+_PLACE = re.compile(r"^\[\S+\.(?:cc|cpp|h):\d+\] ")
+
+
+class PeerError(DensingError, RuntimeError):
+    """Another rank is gone, or has not come within the time-out of the process group."""
 
 
 def emulate(rates: Sequence[Rate] | None) -> None:
@@ -86,18 +92,28 @@ class Handle:
 
         Raises
         ------
-        RuntimeError
+        PeerError
             When a peer has gone, or did not answer within the timeout of the process group.
         """
-        if self._ticket is not None:
-            self._ticket.wait()
-        elif self._work is not None:
-            self._work.wait()
+        try:
+            if self._ticket is not None:
+                self._ticket.wait()
+            elif self._work is not None:
+                self._work.wait()
+        except RuntimeError as error:
+            raise _lost(error) from error
         if self.ended is None:
             self.ended = time.perf_counter()
         after, self._after = self._after, None
         if after is not None:
             after()
+
+
+def _lost(error: RuntimeError) -> PeerError:
+    said = _PLACE.sub("", str(error)).strip().partition("\n")[0].partition(". This is typically")[0]
+    late = re.search(r"(?i)timed? ?out", said)
+    what = "has not come within the time-out of the process group" if late else "has left"
+    return PeerError(f"another rank {what} ({said}); start all ranks again, from a checkpoint")
 
 
 def _note_end(work: Any, handle: Handle) -> None:

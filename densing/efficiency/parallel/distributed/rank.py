@@ -135,7 +135,8 @@ def _fault(error: BaseException) -> str:
     """Classify an error: the user's input, a peer that hangs or is gone, or this rank's own."""
     if isinstance(error, LostRanksError):
         return "lost"
-    if isinstance(error, DensingError):
+    # A PeerError is of both kinds.
+    if isinstance(error, DensingError) and not isinstance(error, RuntimeError):
         return "input"
     if not _OF_PEERS.search(str(error)):
         return "own"

@@ -116,7 +116,7 @@ class Federated(Outer):
         super().__init__(model, optimizer, tau, codec=codec, error_feedback=False, by_steps=True, **options)
         self.clients = self.link.size if clients is None else clients
         self.home = home(self.link.rank, self.link.size, self.clients)
-        self._pulled = False
+        self._pulled = self._stepping = False
 
     @property
     def client(self) -> int:
@@ -141,8 +141,25 @@ class Federated(Outer):
             raise InputError(f"mu={self.mu}: the proximal term is added to the gradients; step without a closure")
         if not self._pulled:
             self._pull()
-        self._pulled = False
-        return super().step(closure)
+        self._pulled, self._stepping = False, True
+        loss = super().step(closure)
+        self._stepping = False
+        return loss
+
+    def advance(self) -> None:
+        """Count a step that the caller has taken, unless a proximal term were left out of it.
+
+        Raises
+        ------
+        InputError
+            Where mu is above 0.
+        """
+        if self.mu and not self._stepping:
+            raise InputError(
+                f"{type(self).__name__}: advance() adds no proximal term (mu={self.mu}); take steps with step(), and "
+                "of a loss without a scale (bfloat16 needs no scaler)"
+            )
+        super().advance()
 
     def _drawn(self, rank: int) -> int:
         clients = home(rank, self.link.size, self.clients)

@@ -206,7 +206,7 @@ class SpaFL(Personal):
         self.thresholds = torch.zeros(end, device=self.flat.device)
         self.velocity, self._slopes = torch.zeros_like(self.thresholds), torch.zeros_like(self.thresholds)
         self.common = self.thresholds.clone()
-        self.resets, self._open = 0, False
+        self.resets, self._open, self._stepping = 0, False, False
         self._mask()
 
     @property
@@ -234,9 +234,25 @@ class SpaFL(Personal):
         result = self.optimizer.step()
         self.velocity.mul_(MOMENTUM).add_(self._slopes)
         self.thresholds.sub_(self.velocity, alpha=self.threshold_lr)
+        self._stepping = True
         self.advance()
+        self._stepping = False
         self._mask()
         return result
+
+    def advance(self) -> None:
+        """Refuse to count a step that the caller has taken: thresholds would have taken none.
+
+        Raises
+        ------
+        InputError
+        """
+        if not self._stepping:
+            raise InputError(
+                "SpaFL: advance() takes no step of the thresholds; take steps with step(), and of a loss without a "
+                "scale (bfloat16 needs no scaler)"
+            )
+        super().advance()
 
     def finish(self) -> None:
         """End rounds that were begun; every client keeps its own weights, masked rows being 0."""

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 torch = pytest.importorskip("torch")
 
 from densing.core import InputError, UnknownNameError  # noqa: E402
+from densing.efficiency.parallel.codecs.buckets import Bucket  # noqa: E402
 from densing.efficiency.parallel.codecs.codec import Codec, Dense, Half, Int8, Reader, pack  # noqa: E402
 from densing.efficiency.parallel.codecs.frequency import Frequencies, dct4  # noqa: E402
 from densing.efficiency.parallel.codecs.rows import Entries, RowThreshold  # noqa: E402
@@ -259,3 +260,52 @@ def test_an_unknown_rule_and_a_packet_cut_short_are_refused() -> None:
         TopK(0.1).decode(Reader(data[:-1]), tensor)
     with pytest.raises(InputError, match="tensors of the same shape"):
         TopK(0.1).decode(Reader(data), tensor[:5])
+
+
+def codecs_of(kind: str, count: int) -> list[Codec]:
+    make: dict[str, Callable[[], Codec]] = {
+        "dense": Dense, "int8": Int8, "blocks": lambda: Int8(block=64), "top-k": lambda: TopK(0.01),
+        "half": lambda: TopK(0.4), "threshold": lambda: Threshold(0.9, 3),
+    }  # fmt: skip
+    return [Dense() if number % 3 == 0 else make[kind]() for number in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["dense", "int8", "blocks", "top-k", "half", "threshold"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_a_bucket_of_all_ranks_adds_up_as_packet_after_packet_does(kind: str, ranks: int) -> None:
+    """Masks and indices in one row, ranks with rows of other lengths, an empty tensor and one of zeros."""
+    generator = torch.Generator().manual_seed(ranks)
+    shapes = [(7,), (30, 11), (300,), (0,), (0,), (9, 9), (1,), (64,), (1000,)]
+    lengths = [torch.Size(shape).numel() for shape in shapes]
+    team = [(codecs_of(kind, len(shapes)), codecs_of(kind, len(shapes))) for _ in range(ranks)]
+    for turn in range(4):
+        rows, packets, expected = [], [], torch.zeros(sum(lengths))
+        for rank, (mine, theirs) in enumerate(team):
+            tensors = [torch.randn(shape, generator=generator) * (1 + rank) for shape in shapes]
+            tensors[5][: rank + turn] = 0.0
+            others = [tensor.clone() for tensor in tensors]
+            rows.append(Bucket(mine, lengths).take(tensors))
+            packets.append(pack([codec.take(tensor) for codec, tensor in zip(theirs, others, strict=True)]))
+            assert all(torch.equal(one, other) for one, other in zip(tensors, others, strict=True))
+            assert len(rows[-1]) == len(packets[-1])
+            reader = Reader(packets[-1])
+            parts = [codec.decode(reader, other) for codec, other in zip(theirs, others, strict=True)]
+            expected.add_(torch.cat([part.flatten() for part in parts]))
+        longest = max(map(len, rows))
+        together = torch.stack([torch.nn.functional.pad(row, (0, longest - len(row)), value=255) for row in rows])
+        found = Bucket(team[0][0], lengths).sum(together)
+        assert torch.equal(found, expected) if ranks < 4 else torch.allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_bucket_takes_no_mixture_and_reads_no_row_that_is_too_short() -> None:
+    with pytest.raises(InputError, match="codecs Int8, TopK: a bucket takes Dense with"):
+        Bucket([Int8(), TopK(0.1)], [4, 4])
+    with pytest.raises(InputError, match="codecs Half: a bucket"):
+        Bucket([Half()], [4])
+    bucket = Bucket([TopK(0.5)], [4])
+    row = bucket.take([torch.tensor([1.0, 2.0, 3.0, 4.0])])
+    with pytest.raises(InputError, match=f"a packet ends after {len(row) - 1} bytes, but {len(row)} were expected"):
+        bucket.sum(row[None, :-1])
+    row[0] = 9
+    with pytest.raises(InputError, match="more entries than its tensor has elements"):
+        bucket.sum(row[None])
