@@ -449,9 +449,10 @@ class _Builder:
         if all(task in at for task in block.awaited.tolist()):
             block = block._replace(awaited=np.array([at[task] for task in block.awaited.tolist()], np.int32))
             known.append(_Laid(block, tuple(tuple(at[task] for task in tasks) for tasks in done)))
-            # Steps may differ: a copy has that of the graph.
-            columns = zip(known[0].block._replace(step=block.step), block, strict=True)
-            self.alike = known[0].done == known[-1].done and all(np.array_equal(a, b) for a, b in columns)
+            # Their steps may differ: a copy has that of the graph.
+            columns = ("operation", "seconds", "waits", "awaited")
+            alike = all(np.array_equal(getattr(known[0].block, name), getattr(block, name)) for name in columns)
+            self.alike = alike and known[0].done == known[-1].done
         else:
             # It waits for more than its input: the schedule remembers passes before.
             self.alike = False
