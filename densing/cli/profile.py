@@ -565,10 +565,10 @@ def screen(
     lines = [*_folded(_headline(run), width), "", *_ranks(run, width), "", *_collectives(run, width)]
     unit, causes = _unit(run), []
     for position, cause in enumerate(run.causes[:SHOWN], start=1):
-        gain = cause.recoverable_ms_per_step
-        more = f", at most {_ms(gain)} recoverable" if gain < (1 - AT_ONCE) * cause.ms_per_step else ""
-        cost = f"{_ms(cause.ms_per_step)} ms per {unit} ({cause.share_pct:.1f} %{more})"
+        cost = f"{_ms(cause.gain_ms_per_step)} ms per {unit} ({cause.gain_pct:.1f} %)"
         causes += [f"{position}. {cost}: {cause.message}", f"   try: {cause.remedy}"]
+    if run.causes:
+        causes.append(_account(run))
     lines += _folded([*_across(run), *causes, *_unrecognised(run)], width)
     if used is not None:
         remarks = "; ".join(note.message for note in used.notes)
@@ -587,6 +587,17 @@ def screen(
     if comparison is not None:
         lines += ["", *_comparison(comparison, width)]
     return lines
+
+
+def _account(run: RunProfile) -> str:
+    """Say what the causes' figures are, and what they do not add up to."""
+    total = sum(cause.gain_ms_per_step for cause in run.causes) + run.interaction_ms_per_step
+    text = "Each is what the replay of the run gains without it alone"
+    if len(run.causes) > 1:
+        text += (
+            f"; without all {len(run.causes)} it gains {_ms(total)} ms (interaction {_ms(run.interaction_ms_per_step)})"
+        )
+    return f"{text}. Replay: {run.replay.fidelity.status}, {run.replay.fidelity.sentence}"
 
 
 def _folded(sentences: Iterable[str], width: int | None) -> list[str]:

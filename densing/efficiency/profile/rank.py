@@ -15,6 +15,7 @@ from densing.efficiency.timeline import (
     Collectives,
     CollectiveSummary,
     CriticalPath,
+    Dependencies,
     IdleCauses,
     Kind,
     NameTotal,
@@ -30,6 +31,8 @@ from densing.efficiency.timeline import (
     blocks,
     collectives_of,
     critical_path,
+    dependencies,
+    graph,
     idle_causes,
     partition,
     picture,
@@ -116,6 +119,8 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     idle : IdleCauses
     transfers : Transfers
     path : CriticalPath
+    dependencies : Dependencies
+        What its work waited for, to be replayed.
     picture : Picture
         The middle step, to be drawn.
     names : tuple of NameTotal
@@ -148,6 +153,7 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     idle: IdleCauses
     transfers: Transfers
     path: CriticalPath
+    dependencies: Dependencies
     picture: Picture
     names: tuple[NameTotal, ...]
     unrecognised: tuple[NameTotal, ...]
@@ -189,6 +195,7 @@ _SINGLE: dict[str, Any] = {
     "idle": IdleCauses,
     "transfers": Transfers,
     "path": CriticalPath,
+    "dependencies": Dependencies,
     "picture": Picture,
 }
 _MANY: dict[str, Any] = {
@@ -244,6 +251,7 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         by_default = [row for row in names if row.kind == "compute" and not classifier.knows(row.name)]
         unrecognised += [replace(row, kind="compute by default") for row in by_default]
     origin = rank.origin
+    edges = graph(rank, window)
     return RankProfile(
         rank=rank.rank,
         source=origin.source,
@@ -256,7 +264,8 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         # What takes most memory comes first, the largest result last.
         idle=idle_causes(rank, window, merged),
         transfers=transfers(rank, window, merged),
-        path=critical_path(rank, window),
+        path=critical_path(rank, window, edges),
+        dependencies=dependencies(rank, window, edges),
         picture=picture(rank, window),
         collectives=collectives_of(rank, window, merged),
         names=tuple(names[:SHOWN_NAMES]),

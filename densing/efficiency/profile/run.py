@@ -46,6 +46,7 @@ from densing.efficiency.profile.rank import (
     profile_trace,
     run_collectives,
 )
+from densing.efficiency.profile.replay import Replay
 from densing.efficiency.timeline import (
     CAUSES,
     COLUMNS,
@@ -123,6 +124,10 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
     spread : tuple of StepSpread
     causes : tuple of Cause
         The worst first.
+    interaction_ms_per_step : float
+        What removing all causes gains beyond the sum of removing each; negative where they claim the same time.
+    replay : Replay
+        Of the recorded run; all figures of causes, even ranks and the path across ranks come from it.
     notes : tuple of Note
     options : mapping
 
@@ -148,6 +153,8 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
     together: JointProfile | None
     spread: tuple[StepSpread, ...]
     causes: tuple[Cause, ...]
+    interaction_ms_per_step: float
+    replay: Replay
     notes: tuple[Note, ...] = ()
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
@@ -170,14 +177,13 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         """Return every cause of lost time, that of which most can be won first."""
         fields = (
             Field("Cause", column("message", _long)),
-            numeric("Cost per step" if self.figures["steps"] else "Cost", "ms_per_step", formatting.milliseconds),
-            shares("Share of the time", "share_pct"),
             numeric(
-                "Recoverable",
-                "recoverable_ms_per_step",
+                "Gain per step" if self.figures["steps"] else "Gain",
+                "gain_ms_per_step",
                 formatting.milliseconds,
-                hint="What of it lies on the critical path; of waiting, what even ranks would gain. A ceiling",
+                hint="How much sooner the replay of the run is done without this cause alone",
             ),
+            shares("Share of the time", "gain_pct"),
             Field(
                 "Most on",
                 lambda row: formatting.MISSING if formatting.is_missing(row["rank"]) else f"rank {row['rank']}",
@@ -186,7 +192,13 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             Field("What usually helps", column("remedy", _long)),
             Field("Code", column("code"), minor=True),
         )
-        title = "Every cause that was found; first that of which most can be won."
+        title = "Every cause that was found, by what the replay of the run gains without it alone."
+        if self.causes[1:]:
+            total = sum(cause.gain_ms_per_step for cause in self.causes) + self.interaction_ms_per_step
+            title += (
+                f" Without all of them it gains {formatting.milliseconds(total)} {self.per}; what is missing from the "
+                f"sum, or beyond it ({formatting.milliseconds(self.interaction_ms_per_step)}), is their interaction."
+            )
         return Listing(title, self.causes[:MOST_ROWS], fields)
 
     def collectives_listing(self) -> Listing:
@@ -405,7 +417,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         for rank in self.ranks:
             row = rank.to_dict()
             # Single communications and drawings are left to the store.
-            for heavy in ("collectives", "picture"):
+            for heavy in ("collectives", "dependencies", "picture"):
                 del row[heavy]
             row["path"].pop("segments", None)
             ranks.append(row)
@@ -425,6 +437,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             "critical_path": joint and joint.path and joint.path.to_dict(),
             "step_times": all_step_times(self.ranks).to_dict(),
             "step_spread": [row.to_dict() for row in self.spread],
+            "replay": {**self.replay.fidelity.to_dict(), "interaction_ms_per_step": self.interaction_ms_per_step},
             "causes": [cause.to_dict() for cause in self.causes],
             "notes": [note.to_dict() for note in self.notes],
         }
@@ -536,9 +549,14 @@ def merge_run(
         raise InputError(
             f"some traces mark steps and others do not, so their windows differ: {listed}; use --window all"
         )
-    joint = join_ranks(ranks, held_ranks.tables(store)) if len(ranks) > 1 else None
+    tables = held_ranks.tables(store)
+    joint = join_ranks(ranks, tables) if len(ranks) > 1 else None
+    replay = joint.replay if joint else Replay({rank.rank: rank.dependencies for rank in ranks}, tables)
     parts = held_ranks.summaries()
+    found = find_causes(ranks, parts, replay, joint)
     own = [note for rank in ranks for note in (*rank.notes, *(() if rank.on_host else rank.path.notes))]
+    if replay.fidelity.status == "off":
+        own.append(Note("replay-off", "warning", f"{replay.fidelity.sentence}; read gains as rough"))
     return RunProfile(
         tuple(ranks),
         ranks[0].window,
@@ -546,7 +564,9 @@ def merge_run(
         run_collectives(parts),
         joint,
         step_spread({rank.rank: [(s.number, s.end_ns - s.start_ns) for s in rank.steps] for rank in ranks}),
-        find_causes(ranks, parts, joint),
+        found.causes,
+        found.interaction_ms_per_step,
+        replay,
         tuple(once([*notes, *own, *run_notes(ranks), *(joint.notes if joint else ())])),
         dict(options or {}),
     )

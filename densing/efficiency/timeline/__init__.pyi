@@ -1,8 +1,10 @@
 from .classifier import Classifier as Classifier
 from .critical import PATH_KINDS as PATH_KINDS
-from .critical import UNSYNCHRONISED as UNSYNCHRONISED
 from .critical import CriticalPath as CriticalPath
 from .critical import critical_path as critical_path
+from .critical import graph as graph
+from .dependencies import Dependencies as Dependencies
+from .dependencies import dependencies as dependencies
 from .idle import CAUSES as CAUSES
 from .idle import IdleCauses as IdleCauses
 from .idle import idle_causes as idle_causes

@@ -49,8 +49,6 @@ from densing.efficiency.timeline.timeline import BUSY, Kind, RankTimeline, Spans
 
 PATH_KINDS = ("compute", "communication", "memcpy", "host", "launch", "idle")
 COMPUTE, COMMUNICATION, MEMCPY, HOST, LAUNCH, IDLE = range(6)
-UNSYNCHRONISED = "no-synchronisation-records"
-"""Code of the note on a trace whose path counts waits for the device as the host's time."""
 KEPT_SEGMENTS = 1_000
 SHOWN_NAMES = 20
 INFERRED_WAIT = "(inferred wait for the device)"
@@ -252,7 +250,7 @@ def _unrecorded(rank: RankTimeline, edges: Graph) -> tuple[Note, ...]:
             "the trace records no synchronisation calls; long pauses of the host that end with the device's work "
             "count as waits for it"
         )
-        return (Note(UNSYNCHRONISED, "info", message),)
+        return (Note("no-synchronisation-records", "info", message),)
     return ()
 
 

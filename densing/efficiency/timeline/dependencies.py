@@ -354,7 +354,10 @@ class _Builder:
         run = np.cumsum(first) - 1
         # Sums along the lane: time of the spans and pauses up to and with each span.
         pauses = np.where(first, 0, gap)
-        along = np.cumsum(length + pauses)
+        fetching = self._fetching(start, np.where(bound_stream & (other < 0), gap, 0))
+        first_gap = gap - fetching
+        pauses -= np.where(first, 0, fetching)
+        along = np.cumsum(length + pauses + fetching)
         candidate = np.where(base != NOTHING, offset + delay + length - along, _NEVER)
         best = np.maximum.reduceat(candidate, begins)
         bound = np.flatnonzero(candidate == best[run])
@@ -362,15 +365,15 @@ class _Builder:
         spent = np.zeros((len(begins), len(CLASSES)), np.int64)
         by_call = np.zeros((len(begins), len(CLASSES)), np.int64)
         classes = _CLASS[kind]
-        for code in (COMPUTE, MEMCPY, HOST, IDLE):
-            column = np.where(classes == code, length, 0) if code != IDLE else pauses + np.where(
-                (classes == IDLE) & (kind != Kind.COMM), length, 0
-            )
+        for code in (COMPUTE, MEMCPY, HOST, IDLE, LOAD):
+            column = np.where((classes == code) & (kind != Kind.COMM), length, 0)
+            if code in (IDLE, LOAD):
+                column += pauses if code == IDLE else fetching
             total = np.cumsum(column)
             spent[:, code] = total[ends] - total[begins] + column[begins]
             by_call[:, code] = total[ends] - total[bound] + np.where(classes[bound] == code, length[bound], 0)
         is_comm = kind[begins] == Kind.COMM
-        spent[is_comm] = 0
+        spent[is_comm, : LOAD] = 0
         by_call[is_comm] = 0
         by_call[:, HOST] += offset[bound]
         unexplained = free[bound]
@@ -389,7 +392,7 @@ class _Builder:
             before=row_before,
             other=row_other,
             base=base[bound],
-            gap_ns=gap[begins],
+            gap_ns=first_gap[begins],
             lag_ns=lag[begins],
             spent_ns=spent,
             called_ns=by_call,
@@ -416,6 +419,12 @@ class _Builder:
         held = self.reached >= 0
         waits["other"][held] = leaving[run[inverse[self.reached[held]]]]
         self.streams = leaving, end[ends]
+
+    def _fetching(self, start: Int, gap: Int) -> Int:
+        """Without a device, the part of each pause of a thread in which it fetched data."""
+        host = self.rank.host
+        ranges = host.take(named(host, LOADING) & is_range(host)) if self.rank.on_host else host.take(slice(0))
+        return covered(union(ranges.start, ranges.end), start - gap, start) if len(ranges) else np.zeros_like(gap)
 
     def _ends(self) -> None:
         """Rows of the ends of steps and of the window: moments of the host, or of the device where no call is known."""
