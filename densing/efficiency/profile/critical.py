@@ -18,7 +18,7 @@ from densing.core import Note
 from densing.efficiency.profile.replay import Replay
 from densing.efficiency.timeline.dependencies import ARRIVAL, CLASSES, END
 
-_KINDS = dict(zip(CLASSES, ("compute", "memcpy", "idle", "host", "host", "host", "launch"), strict=True))
+_KINDS = dict(zip(CLASSES, ("compute", "memcpy", "idle", "idle", "host", "host", "host", "launch"), strict=True))
 """Kind on the path of each class of time in the replay."""
 
 
@@ -218,7 +218,7 @@ def run_path(replay: Replay) -> tuple[RunPath | None, tuple[Note, ...]]:
         edge = int(np.argmax(late))
         # By the host's program, or by what the row itself spent behind another.
         times = replay.called[row] if edge == 2 else replay.spent[row]
-        delay = (replay.gap[row], replay.lag[row], 0.0)[edge]
+        delay = (replay.gap[row] + replay.held[row], replay.lag[row], 0.0)[edge]
         kinds: dict[str, int] = {}
         for name, ns in zip(CLASSES, times.tolist(), strict=True):
             kinds[_KINDS[name]] = kinds.get(_KINDS[name], 0) + ns

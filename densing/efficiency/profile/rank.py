@@ -251,7 +251,11 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         by_default = [row for row in names if row.kind == "compute" and not classifier.knows(row.name)]
         unrecognised += [replace(row, kind="compute by default") for row in by_default]
     origin = rank.origin
+    # What takes most memory comes first, the largest result last.
+    idle, moved = idle_causes(rank, window, merged), transfers(rank, window, merged)
     edges = graph(rank, window)
+    condensed, path = dependencies(rank, window, edges), critical_path(rank, window, edges)
+    del edges
     return RankProfile(
         rank=rank.rank,
         source=origin.source,
@@ -261,11 +265,10 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         end_ns=window.end,
         partition=partition(window, merged),
         steps=step_partitions(rank, window, merged),
-        # What takes most memory comes first, the largest result last.
-        idle=idle_causes(rank, window, merged),
-        transfers=transfers(rank, window, merged),
-        path=critical_path(rank, window, edges),
-        dependencies=dependencies(rank, window, edges),
+        idle=idle,
+        transfers=moved,
+        path=path,
+        dependencies=condensed,
         picture=picture(rank, window),
         collectives=collectives_of(rank, window, merged),
         names=tuple(names[:SHOWN_NAMES]),

@@ -28,12 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Record
-from densing.efficiency.timeline import OPS, Collectives
+from densing.efficiency.timeline import OPS, Collectives, distinct
 from densing.efficiency.timeline.dependencies import (
     ARRIVAL,
     BEGINNING,
     CLASSES,
     END,
+    HELD,
     IDLE,
     LAUNCH,
     MARK,
@@ -177,7 +178,7 @@ class Replay:
             return np.concatenate(columns) if columns else np.empty(0, np.int64)
 
         self.kind, collective = joined("kind"), joined("collective")
-        gap, lag = joined("gap_ns").astype(np.float64), joined("lag_ns").astype(np.float64)
+        gap, held, lag = (joined(name).astype(np.float64) for name in ("gap_ns", "held_ns", "lag_ns"))
         spent, called = joined("spent_ns").reshape(-1, len(CLASSES)), joined("called_ns").reshape(-1, len(CLASSES))
         recorded = joined("at_ns") + self.starts[self.rank]
         communication, operation, segment = self._numbered(parts, collective, at, tables or {}, matched)
@@ -204,7 +205,7 @@ class Replay:
         self.head = head
         for name, column in (
             ("rank", self.rank), ("kind", self.kind), ("communication", communication), ("operation", operation),
-            ("segment", segment), ("gap", gap), ("lag", lag), ("spent", spent), ("called", called),
+            ("segment", segment), ("gap", gap), ("held", held), ("lag", lag), ("spent", spent), ("called", called),
             ("transfer", transfer), ("recorded", recorded), ("joins", joins),
         ):  # fmt: skip
             setattr(self, name, column[order])
@@ -222,6 +223,7 @@ class Replay:
     operation: Int
     segment: Int
     gap: Float
+    held: Float
     lag: Float
     spent: Int
     called: Int
@@ -252,11 +254,11 @@ class Replay:
             if matched is not None:
                 own, rows = matched.rows_of(table)
                 numbers[own] = rows
-            kinds, kind = np.unique(table.op * (len(table.groups) + 1) + table.group, return_inverse=True)
-            for number, code in enumerate(kinds.tolist()):
+            kind = table.op * (len(table.groups) + 1) + table.group
+            for code in distinct(kind).tolist():
                 op, group = divmod(code, len(table.groups) + 1)
                 key = (OPS[op], table.groups[group].name or table.groups[group].label)
-                codes[:-1][kind == number] = known.setdefault(key, len(known))
+                codes[:-1][kind == code] = known.setdefault(key, len(known))
             of_rank[rank] = numbers, codes
         for number, (rank, part) in enumerate(zip(self.ranks, parts, strict=True)):
             rows = slice(int(at[number]), int(at[number + 1]))
@@ -333,20 +335,22 @@ class Replay:
         change = change or Change()
         factor = self._factors(change.even)
         spent, called = np.zeros(len(self)), np.zeros(len(self))
-        gap = self.gap.copy()
+        gap, held = self.gap, self.held
         for code, name in enumerate(CLASSES):
             if name in change.without:
                 if code == IDLE:
-                    gap[self.kind != END] = 0
+                    gap = np.where(self.kind == END, gap, 0)
                 continue
             scale = 1.0 if factor is None else factor[code]
             spent += self.spent[:, code] * scale
             called += self.called[:, code] * scale
             if code == IDLE and factor is not None:
                 gap = np.where(self.kind == END, gap, gap * factor[code])
+            if code == HELD and factor is not None:
+                held = held * factor[code]
         ends = self.kind == END
         transfer = self.transfer if change.transfer is None else self.transfer * change.transfer
-        after = np.where(ends, transfer, gap + spent)
+        after = np.where(ends, transfer, gap + held + spent)
         beside = self.lag + spent
         if change.unblocked:
             beside = np.where(self.awaits_communication, _NEVER, beside)
@@ -387,8 +391,8 @@ class Replay:
                 continue
             # The host's time is told once, by its own rows; other rows only say where in it they were launched.
             time = np.where(host, self.called[:, code], self.spent[:, code]).astype(np.float64)
-            if code == IDLE:
-                time += np.where(self.kind == END, 0, self.gap)
+            if code in (IDLE, HELD):
+                time += self.held if code == HELD else np.where(self.kind == END, 0, self.gap)
             total = np.bincount(cell, time, minlength=keys * ranks).reshape(keys, ranks)
             ordered = np.sort(np.where(present, total, np.inf), axis=1)
             row = np.arange(keys)
@@ -419,8 +423,8 @@ class Replay:
         times = np.zeros((len(CLASSES), len(self.ranks)))
         for code, _ in enumerate(CLASSES):
             time = np.where(host | (code == LAUNCH), self.called[:, code], self.spent[:, code]).astype(np.float64)
-            if code == IDLE:
-                time += np.where(self.kind == END, 0, self.gap)
+            if code in (IDLE, HELD):
+                time += self.held if code == HELD else np.where(self.kind == END, 0, self.gap)
             times[code] = np.bincount(self.rank, time, minlength=len(self.ranks))
         return times
 

@@ -13,9 +13,10 @@ nor what a call waited for, so the *binding* edge, the one that came last, is in
 - A span of another stream explains it if it ended later than both and the stream was held: where the trace records
   stream-wait calls, one must lie between the launches of the two neighbours on the stream; where it records none, the
   pause before the start must be longer than the stream's usual pause (4 × the median over spans that were launched
-  in time).
+  in time). It also explains a communication whose launch is not recorded.
 - A synchronisation call waited for the device if a span ended while it stood; it waited for the last one of these. A
   copy's own launch call did so if the copy ended within the call (a blocking copy).
+- Without a device, a call into a communication library in which a communication ended waited for it until then.
 - A thread that had made no call since before such a call of another thread began was woken by that call.
 - Where the trace records no synchronisation call, a pause of the host counts as one if it is longer than usual (4 × the
   median) and for at least half of it the device still worked on what had been launched before.
@@ -420,7 +421,7 @@ def graph(rank: RankTimeline, window: Window) -> Graph:
     """Infer what each span of a window waited for last; the rules are in the module's docstring."""
     nodes = uncut(rank, window).of(*BUSY, *([Kind.CALL] if rank.on_host else []))
     nodes = nodes.take(nodes.end > nodes.start)
-    nodes = _flat(nodes) if rank.on_host else _in_turn(nodes)
+    nodes = _until_arrived(_flat(nodes)) if rank.on_host else _in_turn(nodes)
     host, launch = rank.host, _launched(nodes, rank.host)
     called = (host.kind == Kind.LAUNCH) & (host.start < window.end)
     syncs = np.flatnonzero(named(host, SYNC_CALLS) & called)
@@ -517,6 +518,19 @@ def _flat(work: Spans) -> Spans:
     return Spans.columns({**columns, **times}, work.names, work.lanes, work.comms)
 
 
+def _until_arrived(nodes: Spans) -> Spans:
+    """Take waiting out of a processor's communication calls: one in which a communication ended waited until then."""
+    ends = np.sort(nodes.end[nodes.kind == Kind.COMM])
+    if len(ends) == 0:
+        return nodes
+    at = np.searchsorted(ends, nodes.end, side="right") - 1
+    arrived = np.where(at >= 0, ends[np.maximum(at, 0)], _NEVER)
+    waited = (nodes.kind == Kind.CALL) & (arrived > nodes.start)
+    nodes = msgspec.structs.replace(nodes, start=np.where(waited, arrived, nodes.start))
+    nodes = nodes.take(nodes.end > nodes.start)
+    return nodes.take(np.argsort(nodes.start, kind="stable"))
+
+
 def _in_turn(nodes: Spans) -> Spans:
     """End a stream's spans where the next one begins, if they overlap by less than half of the shorter of both.
 
@@ -584,7 +598,9 @@ def _binding(
             between = np.searchsorted(waits, called) > np.searchsorted(waits, since, side="right")
             ordered[part] = between & (called > _NEVER)
             held = np.where(called > _NEVER, between, held)
-        late = (by_other > own) & (held | (own == _NEVER))
+        # Of a communication whose launch is not recorded, what ended last before it is the best guess.
+        unlaunched = (nodes.kind[part] == Kind.COMM) & (own_launch < 0)
+        late = (by_other > own) & (held | (own == _NEVER) | unlaunched)
         launched = ~late & (by_launch > by_lane)
         before[part] = np.where(late, on_any[part], np.where(launched, -1, own_lane))
         call[part] = np.where(launched, own_launch, -1)

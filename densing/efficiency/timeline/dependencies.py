@@ -8,7 +8,7 @@ nothing changed gives the recorded times.
 What has no edge to another stream or to the host's waits is summed up. A row is a stretch of one stream (it ends where
 somebody waits for it), a moment of the host's program, the arrival at a communication or its end:
 
-.. math:: end = \\max(end_{before} + gap + spent,\\; end_{other} + lag + spent,\\; end_{base} + called)
+.. math:: end = \\max(end_{before} + gap + held + spent,\\; end_{other} + lag + spent,\\; end_{base} + called)
 
 *base* is the last moment of the host's program before the launch that bound the stretch. Times are split by kind, so
 that a replay can change a kind: max and plus only, hence exact for the row; of several launches within a stretch the
@@ -25,16 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.efficiency.timeline.critical import Graph, launching
-from densing.efficiency.timeline.host import is_range, named
+from densing.efficiency.timeline.host import is_range, named, uncut
 from densing.efficiency.timeline.intervals import Int, covered, median, union
 from densing.efficiency.timeline.overlap import Window, counted_steps
 from densing.efficiency.timeline.timeline import Kind, RankTimeline
 from densing.efficiency.timeline.traffic import LOADING
 
-CLASSES = ("compute", "memcpy", "idle", "host", "stall", "loading", "launch")
-"""Kinds of time in a row: work; pauses of the device that nothing explains; the host's program at its usual pace, its
-long pauses, and those in which it fetched data; from a launch call to the start of what it launched."""
-COMPUTE, MEMCPY, IDLE, HOST, STALL, LOAD, LAUNCH = range(len(CLASSES))
+CLASSES = ("compute", "memcpy", "idle", "held", "host", "stall", "loading", "launch")
+"""Kinds of time in a row: work; pauses of the device that nothing explains; pauses of a stream while others work; the
+host's program at its usual pace, its long pauses, and those in which it fetched data; from a launch call to the start
+of what it launched."""
+COMPUTE, MEMCPY, IDLE, HELD, HOST, STALL, LOAD, LAUNCH = range(len(CLASSES))
 WORK, ARRIVAL, END, PROGRAM, MARK = range(5)
 """Kinds of row: a stretch of a stream, the arrival at a communication, its end, a moment of the host, a step's end."""
 NOTHING, BEGINNING = -1, -2
@@ -43,6 +44,9 @@ STALL_PAUSES, STALL_SHARE = 10, 0.01
 """A pause of the host is long above this many usual ones, and above this share of a step."""
 _NEVER = np.iinfo(np.int64).min // 4
 _TURN = np.array((0, 2, 0, 1, 3))
+_COLUMNS = ("kind", "before", "other", "base", "gap_ns", "held_ns", "lag_ns", "collective", "segment", "at_ns")
+PART = 1 << 12
+"""Spans looked at together: what is computed of a part at a time takes little memory. A stretch ends with its part."""
 
 _CLASS = np.full(len(Kind), IDLE, np.int64)
 _CLASS[[Kind.COMPUTE, Kind.CALL]] = COMPUTE, HOST
@@ -62,8 +66,8 @@ class Dependencies(msgspec.Struct, frozen=True, eq=False):
         :data:`WORK` to :data:`MARK`.
     before, other, base : int64 (n,)
         Rows waited for; :data:`NOTHING`, or :data:`BEGINNING` for the window's start.
-    gap_ns, lag_ns : int64 (n,)
-        Delay behind ``before`` and ``other``.
+    gap_ns, held_ns, lag_ns : int64 (n,)
+        Delay behind ``before``, with the whole device idle and with other streams at work; and behind ``other``.
     spent_ns, called_ns : int64 (n, classes)
         Time of the row itself, and from ``base`` to its end by way of its launch, by :data:`CLASSES`.
     collective : int64 (n,)
@@ -84,6 +88,7 @@ class Dependencies(msgspec.Struct, frozen=True, eq=False):
     other: Int
     base: Int
     gap_ns: Int
+    held_ns: Int
     lag_ns: Int
     spent_ns: Int
     called_ns: Int
@@ -146,317 +151,303 @@ def dependencies(rank: RankTimeline, window: Window, edges: Graph) -> Dependenci
     return _Builder(rank, window, edges).build()
 
 
+def _of_part(order: NDArray[np.int32], begin: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The nodes of a part, and the one before each."""
+    return order[begin : begin + PART], np.append(order[begin - 1] if begin else -1, order[begin : begin + PART][:-1])
+
+
 class _Builder:
     """The steps of :func:`dependencies`: the host's moments, the streams' stretches, and both in order."""
 
     def __init__(self, rank: RankTimeline, window: Window, edges: Graph) -> None:
         self.rank, self.window, self.edges = rank, window, edges
-        self.steps = len(counted_steps(rank, window))
+        self.steps = counted_steps(rank, window)
         self.rows: list[dict[str, Any]] = []
         self.count = 0
+        comm = np.flatnonzero(edges.nodes.kind == Kind.COMM)
+        called = self._called(comm)
+        self.comm, self.launched = comm, comm[np.argsort(called, kind="stable")]
+        self.boundaries = np.sort(called)
 
     def build(self) -> Dependencies:
         """Return the rows in order."""
-        nodes, host = self.edges.nodes, self.edges.host
-        launch = self.edges.launch
-        comm = np.flatnonzero(nodes.kind == Kind.COMM)
-        # The program's order: by launch, else by start.
-        called = np.where(launch >= 0, host.start[launch], nodes.start) if len(host) else nodes.start
-        launched = comm[np.argsort(called[comm], kind="stable")]
-        self.called = np.sort(called[comm])
-        self._host(np.unique(launch[comm][launch[comm] >= 0]))
-        self._streams(called)
+        self._host()
+        self._streams()
         self._ends()
-        names = ("kind", "before", "other", "base", "gap_ns", "lag_ns", "spent_ns", "called_ns", "collective",
-                 "segment", "at_ns", "begin")  # fmt: skip
-        table = {name: np.concatenate([part[name] for part in self.rows]) for name in names}
+        names = (*_COLUMNS, "spent_ns", "called_ns", "begin")
+        table = {name: np.concatenate([part.pop(name) for part in self.rows]) for name in names}
         # Rows end after what they wait for; of those that end together what others may wait for comes first.
         order = np.lexsort((table.pop("begin"), _TURN[table["kind"]], table["at_ns"]))
         position = np.empty(len(order), np.int64)
         position[order] = np.arange(len(order))
-        table = {name: column[order] for name, column in table.items()}
+        for name in table:
+            table[name] = table[name][order]
         for name in ("before", "other", "base"):
             known = table[name] >= 0
             table[name][known] = position[table[name][known]]
-        number = np.full(len(nodes), -1, np.int64)
-        number[comm] = self._collective(comm)
-        table["collective"] = np.where(table["collective"] >= 0, number[table["collective"]], -1)
-        return Dependencies(
-            self.window.start, self.window.end, self.steps, **table, launched=number[launched]
-        )
+        number = self._collectives()
+        own = np.searchsorted(self.comm, table["collective"])
+        table["collective"] = np.where(table["collective"] >= 0, np.append(number, -1)[own], -1)
+        launched = number[np.searchsorted(self.comm, self.launched)]
+        window = self.window
+        return Dependencies(window.start, window.end, len(self.steps), **table, launched=launched)
 
-    def _collective(self, comm: Int) -> Int:
+    def _called(self, nodes: Any) -> Int:
+        """When each of some nodes was launched, or began where no launch is recorded."""
+        launch = self.edges.launch[nodes]
+        start = self.edges.nodes.start[nodes]
+        return np.where(launch >= 0, self.edges.host.start[launch], start) if len(self.edges.host) else start
+
+    def _collectives(self) -> Int:
         """Row of each communication among those of the window, which :class:`Collectives` lists in order of start."""
-        start = self.edges.nodes.start[comm]
-        from densing.efficiency.timeline.host import uncut
-
         spans = uncut(self.rank, self.window).of(Kind.COMM)
         listed = np.flatnonzero(spans.end > spans.start)
-        if len(listed) == len(comm) and np.array_equal(spans.start[listed], start):
+        if len(listed) == len(self.comm) and np.array_equal(spans.start[listed], self.edges.nodes.start[self.comm]):
             return listed
-        return np.full(len(comm), -1, np.int64)
+        return np.full(len(self.comm), -1, np.int64)
 
     def _add(self, count: int, **columns: Any) -> int:
         """Add rows; return the number of the first."""
-        empty: dict[str, Any] = {
-            **dict.fromkeys(("before", "other", "base", "collective"), NOTHING),
-            **dict.fromkeys(("gap_ns", "lag_ns"), 0),
-        }
-        row = {
-            name: np.broadcast_to(np.asarray(value, np.int64), count).copy()
-            for name, value in {**empty, **columns}.items()
-            if name not in ("spent_ns", "called_ns")
+        defaults = {"before": NOTHING, "other": NOTHING, "base": NOTHING, "collective": NOTHING}
+        row: dict[str, Any] = {
+            name: np.broadcast_to(np.asarray(columns.get(name, defaults.get(name, 0)), np.int64), count).copy()
+            for name in (*_COLUMNS, "begin")
         }
         for name in ("spent_ns", "called_ns"):
             row[name] = columns.get(name, np.zeros((count, len(CLASSES)), np.int64))
-        row["segment"] = np.searchsorted(self.called, columns["program"]) if "program" in columns else row["segment"]
-        row.pop("program", None)
         self.rows.append(row)
         self.count += count
         return self.count - count
 
-    def _host(self, marked: Int) -> None:
+    def _host(self) -> None:
         """Rows of the host: waits for the device, launches of communications, and calls after long pauses."""
         edges, host, window = self.edges, self.edges.host, self.window
         held = np.flatnonzero(edges.reached[:-1] >= 0)
-        held = held[host.end[held] <= window.end]
+        self.held = held = held[host.end[held] <= window.end]
         called = (host.kind == Kind.LAUNCH) & (host.start < window.end)
-        rows, free = launching(host, edges.launch, called) if len(host) else (np.empty(0, np.int32), window.start)
-        pause = np.maximum(host.start[rows] - np.maximum(free, window.start), 0)
-        loading = np.zeros(len(rows), np.int64)
-        ranges = host.take(named(host, LOADING) & is_range(host)) if len(rows) else host
-        if len(rows) and len(ranges):
-            loading = covered(union(ranges.start, ranges.end), host.start[rows] - pause, host.start[rows])
+        rows, free = launching(host, edges.launch, called)
+        pause = np.maximum(free, window.start, out=free)
+        np.subtract(host.start[rows], pause, out=pause)
+        np.maximum(pause, 0, out=pause)
+        fetching = self._fetching(host.start[rows], pause)
         usual = STALL_PAUSES * median(pause[pause > 0]) if np.any(pause > 0) else 0
-        length = (window.end - window.start) / max(self.steps, 1)
-        long_ = (pause - loading > usual) & (pause - loading > STALL_SHARE * length)
-        stall = np.where(long_, pause - loading, 0)
-        chosen = np.union1d(marked, rows[long_ | (loading > 0)])
-        chosen = np.setdiff1d(chosen, held)
-        chosen = chosen[host.start[chosen] >= window.start]
-        # Of each moment when it is: a wait when it returns, another call when it begins.
+        least = max(usual, STALL_SHARE * (window.end - window.start) / max(len(self.steps), 1))
+        pause -= fetching
+        long_ = (pause > least) | (fetching > 0)
+        launched = edges.launch[self.comm]
+        chosen = np.sort(np.concatenate((launched[launched >= 0], rows[long_])))
+        chosen = chosen[np.append(True, chosen[1:] != chosen[:-1])[: len(chosen)]]
+        # A wait is a moment when it returns, another call when it begins.
+        chosen = chosen[(edges.reached[chosen] < 0) & (host.start[chosen] >= window.start)]
         self.moment_row = np.concatenate((held, chosen)).astype(np.int64)
         self.moment = np.concatenate((host.end[held], host.start[chosen]))
-        order = np.argsort(self.moment, kind="stable")
-        self.by_time = order
-        self.row_of_wake = np.full(len(host) + 1, BEGINNING, np.int64)
-        self.row_of_wake[held] = np.arange(len(held))
+        self.plain = len(held) + np.argsort(self.moment[len(held) :], kind="stable")
         at = host.start[self.moment_row]
         base, since = self._base(at, edges.wake[self.moment_row], before=True)
-        times = np.zeros((len(at), len(CLASSES)), np.int64)
-        offset = at - since
-        of_call = np.full(len(host), -1, np.int64)
-        of_call[rows] = np.arange(len(rows))
-        own = of_call[self.moment_row]
-        known = own >= 0
-        for code, column in ((LOAD, loading), (STALL, stall)):
-            part = np.where(known, column[own], 0) if len(column) else np.zeros(len(own), np.int64)
-            times[:, code] = np.clip(part, 0, np.maximum(offset - times.sum(axis=1), 0))
+        times, offset = np.zeros((len(at), len(CLASSES)), np.int64), at - since
+        own = np.minimum(np.searchsorted(rows, self.moment_row), max(len(rows) - 1, 0))
+        if len(rows):
+            known = rows[own] == self.moment_row
+            for code, column in ((LOAD, fetching), (STALL, np.where(pause > least, pause, 0))):
+                times[:, code] = np.clip(np.where(known, column[own], 0), 0, offset - times.sum(axis=1))
         times[:, HOST] = offset - times.sum(axis=1)
-        reached = np.where(np.arange(len(own)) < len(held), edges.reached[self.moment_row], -1)
-        self.reached = reached
-        lag = np.zeros(len(own), np.int64)
-        lag[reached >= 0] = (self.moment - np.minimum(edges.nodes.end[reached], window.end))[reached >= 0] if len(
-            edges.nodes
-        ) else 0
+        lag = np.zeros(len(at), np.int64)
+        if len(held):
+            lag[: len(held)] = host.end[held] - np.minimum(edges.nodes.end[edges.reached[held]], window.end)
         self._add(
-            len(at), kind=PROGRAM, other=NOTHING, base=base, lag_ns=lag, called_ns=times, program=at,
-            at_ns=self.moment - window.start, begin=at,
-        )  # fmt: skip
+            len(at),
+            kind=PROGRAM,
+            base=base,
+            lag_ns=lag,
+            called_ns=times,
+            segment=np.searchsorted(self.boundaries, at),
+            at_ns=self.moment - window.start,
+            begin=at,
+        )
 
     def _base(self, at: Int, wake: Any, before: bool = False) -> tuple[Int, Int]:
-        """The last moment of the host before each call (``before``: itself left out), and when that was."""
-        woken = self.row_of_wake[wake]
-        woken[wake < 0] = BEGINNING
-        moments = self.moment[self.by_time]
-        last = np.searchsorted(moments, at, side="left" if before else "right") - 1
-        chosen = self.by_time[np.maximum(last, 0)] if len(moments) else np.zeros(len(at), np.int64)
-        # A wait holds only the threads that it woke; other moments belong to the one program of all threads.
-        host = self.edges.host
-        waits = len(moments) > 0
-        if waits:
-            is_wait = np.append(self.edges.reached[:-1] >= 0, False)
-            plain = self.by_time[~is_wait[self.moment_row[self.by_time]]]
-            when = self.moment[plain]
-            last = np.searchsorted(when, at, side="left" if before else "right") - 1
-            chosen = np.where(last >= 0, plain[np.maximum(last, 0)], BEGINNING) if len(plain) else np.full(
-                len(at), BEGINNING
-            )
-        else:
-            chosen = np.full(len(at), BEGINNING)
-        start = self.window.start
-        when_plain = np.where(chosen >= 0, self.moment[np.maximum(chosen, 0)], start) if waits else np.full(
-            len(at), start
-        )
-        when_woken = np.where(woken >= 0, host.end[np.maximum(wake, 0)], start) if len(host) else np.full(
-            len(at), start
-        )
-        later = when_plain > when_woken
-        return np.where(later, chosen, woken), np.where(later, when_plain, when_woken)
+        """The last moment of the host before each call (``before``: itself left out), and when that was.
 
-    def _streams(self, called: Int) -> None:
+        A wait holds only the threads that it woke; other moments belong to the one program of all threads.
+        """
+        woken, when = np.full(len(at), BEGINNING), np.full(len(at), self.window.start)
+        if len(self.held):
+            row = np.minimum(np.searchsorted(self.held, wake), len(self.held) - 1)
+            known = (wake >= 0) & (self.held[row] == wake)
+            woken[known], when[known] = row[known], self.moment[row[known]]
+        if len(self.plain):
+            moments = self.moment[self.plain]
+            last = np.searchsorted(moments, at, side="left" if before else "right") - 1
+            later = (last >= 0) & (moments[np.maximum(last, 0)] > when)
+            woken[later], when[later] = self.plain[last[later]], moments[last[later]]
+        return woken, when
+
+    def _fetching(self, until: Int, pause: Int) -> Int:
+        """The part of each pause before a moment in which the host fetched data."""
+        host = self.rank.host
+        ranges = host.take(named(host, LOADING) & is_range(host))
+        if len(ranges) == 0:
+            return np.zeros(len(pause), np.int64)
+        return covered(union(ranges.start, ranges.end), until - pause, until)
+
+    def _streams(self) -> None:
         """Rows of the device: stretches of streams, arrivals at communications and their ends."""
-        edges, window = self.edges, self.window
-        nodes, host = edges.nodes, edges.host
+        edges, nodes = self.edges, self.edges.nodes
         n = len(nodes)
-        order = np.lexsort((nodes.start, nodes.lane))
-        inverse = np.empty(n, np.int64)
-        inverse[order] = np.arange(n)
-        lane, kind = nodes.lane[order], nodes.kind[order]
-        start = np.clip(nodes.start[order], window.start, window.end)
-        end = np.clip(nodes.end[order], window.start, window.end)
-        length = end - start
-        stream, other, launch = edges.stream[order].astype(np.int64), edges.other[order].astype(np.int64), (
-            edges.launch[order]
-        )
-        before, call = edges.before[order], edges.call[order]
-        early = nodes.start[order] < window.start
-        stream[early], other[early] = -1, -1
-        stream[stream >= 0] = inverse[stream[stream >= 0]]
-        other[other >= 0] = inverse[other[other >= 0]]
-        index = np.arange(n)
+        order = np.lexsort((nodes.start, nodes.lane)).astype(np.int32)
         # Waited for by another lane or by the host, or not followed by its successor on the lane.
-        chained = stream == index - 1
-        chained[:1] = False
-        source = kind == Kind.COMM
-        source[other[other >= 0]] = True
-        source[stream[(stream >= 0) & ~chained]] = True
-        source[inverse[self.reached[self.reached >= 0]]] = True
+        source = nodes.kind == Kind.COMM
+        for begin in range(0, n, PART):
+            awaited = edges.other[begin : begin + PART]
+            source[awaited[awaited >= 0]] = True
+        source[edges.reached[self.held]] = True
+        for begin in range(0, n, PART):
+            index, previous = _of_part(order, begin)
+            apart = edges.stream[index[edges.stream[index] != previous]]
+            source[apart[apart >= 0]] = True
+        busy = union(nodes.start, nodes.end)
+        self.run = np.full(n, -1, np.int32)
+        first_row, runs = self.count, 0
+        parts = []
+        for begin in range(0, n, PART):
+            index, previous = _of_part(order, begin)
+            part = self._stretches(index, previous, source, busy)
+            self.run[index] = part.pop("run") + runs
+            runs += len(part["kind"])
+            parts.append(part)
+        if not parts:
+            self.leaving, self.ended = np.empty(0, np.int64), np.empty(0, np.int64)
+            return
+        table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        del parts
+        is_comm = table["kind"] == ARRIVAL
+        # A communication has two rows; its end comes after all others, and is what others wait for.
+        leaving = first_row + np.arange(runs)
+        leaving[is_comm] = first_row + runs + np.arange(int(is_comm.sum()))
+        self.leaving, self.ended = leaving, table.pop("ended")
+        for name in ("before", "other"):
+            known = table[name] >= 0
+            table[name][known] = leaving[self.run[table[name][known]]]
+        length = table.pop("length")
+        number = first_row + np.flatnonzero(is_comm)
+        columns = {name: table[name][is_comm] for name in ("collective", "segment", "begin")}
+        self._add(runs, **table)
+        at_ns = self.ended[is_comm] - self.window.start
+        self._add(len(number), kind=END, before=number, gap_ns=length[is_comm], at_ns=at_ns, **columns)
+        # What the host's waits reached.
+        self.rows[0]["other"][: len(self.held)] = leaving[self.run[edges.reached[self.held]]]
+
+    def _stretches(
+        self, index: NDArray[np.int32], previous: NDArray[np.int32], source: NDArray[np.bool_], busy: tuple[Int, Int]
+    ) -> dict[str, Any]:
+        """The stretches of some nodes in order of lane and start; what they wait for stands as nodes."""
+        edges, window, nodes, host = self.edges, self.window, self.edges.nodes, self.edges.host
+        start = np.clip(nodes.start[index], window.start, window.end)
+        end = np.clip(nodes.end[index], window.start, window.end)
+        kind, length = nodes.kind[index], end - start
+        early = nodes.start[index] < window.start
+        stream = np.where(early, NOTHING, edges.stream[index]).astype(np.int64)
+        other = np.where(early, NOTHING, edges.other[index]).astype(np.int64)
+        launch, call, before = edges.launch[index], edges.call[index], edges.before[index]
         # When launches take effect, since the moment of the host that they follow.
-        base, since = np.full(n, NOTHING), np.zeros(n, np.int64)
+        base, offset, delay = np.full(len(index), NOTHING), np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
         known = launch >= 0
-        offset = np.zeros(n, np.int64)
+        bound_launch = call >= 0
         if known.any():
             at = host.start[launch[known]]
-            base[known], since[known] = self._base(at, edges.wake[launch[known]])
-            offset[known] = at - since[known]
-        bound_launch = call >= 0
-        bound_stream = ~bound_launch & (before >= 0) & (before == edges.stream[order])
-        bound_other = ~bound_launch & (before >= 0) & ~bound_stream
-        room = start - np.where(stream >= 0, end[stream], start)
-        gap = np.where(bound_stream, room, np.minimum(room, edges.pause))
-        delay = np.zeros(n, np.int64)
-        if known.any():
-            after = start[known] - host.start[launch[known]]
+            base[known], since = self._base(at, edges.wake[launch[known]])
+            offset[known] = at - since
+            after = start[known] - at
             delay[known] = np.where(bound_launch[known], after, np.minimum(after, edges.quickest))
-        lag = np.where(bound_other & (other >= 0), start - end[other], 0)
+        bound_stream = ~bound_launch & (before >= 0) & (before == edges.stream[index])
+        bound_other = ~bound_launch & (before >= 0) & ~bound_stream
+
+        def ended(rows: Int) -> Int:
+            return np.clip(nodes.end[np.maximum(rows, 0)], window.start, window.end)
+
+        room = np.where(stream >= 0, start - ended(stream), 0)
+        gap = np.where(bound_stream, room, np.minimum(room, edges.pause))
+        lag = np.where(bound_other & (other >= 0), start - ended(other), 0)
         # What nothing explains began at its own time after the window's start.
         free = early | ((before < 0) & ~bound_launch)
         base[free], offset[free], delay[free] = BEGINNING, 0, (start - window.start)[free]
-        delay[early] = 0
-        segment = np.searchsorted(self.called, called[order])
-        first = ~chained | (kind == Kind.COMM) | (other >= 0) | free
-        first[1:] |= source[:-1] | (base[1:] != base[:-1]) | (segment[1:] != segment[:-1])
-        if n == 0:
-            return
+        segment = np.searchsorted(self.boundaries, self._called(index))
+        first = (stream != previous) | (previous < 0) | (kind == Kind.COMM) | (other >= 0) | free
+        first |= source[previous]
+        first[1:] |= (base[1:] != base[:-1]) | (segment[1:] != segment[:-1])
+        first[:1] = True
         begins = np.flatnonzero(first)
-        ends = np.append(begins[1:], n) - 1
+        ends = np.append(begins[1:], len(index)) - 1
         run = np.cumsum(first) - 1
         # Sums along the lane: time of the spans and pauses up to and with each span.
-        pauses = np.where(first, 0, gap)
-        fetching = self._fetching(start, np.where(bound_stream & (other < 0), gap, 0))
-        first_gap = gap - fetching
-        pauses -= np.where(first, 0, fetching)
-        along = np.cumsum(length + pauses + fetching)
+        fetching = np.zeros(len(index), np.int64)
+        if self.rank.on_host:
+            fetching = self._fetching(start, np.where(bound_stream & (other < 0), gap, 0))
+        held = np.minimum(covered(busy, start - gap, start), gap - fetching)
+        pauses = {IDLE: gap - fetching - held, HELD: held}
+        along = np.cumsum(length + np.where(first, fetching, gap))
         candidate = np.where(base != NOTHING, offset + delay + length - along, _NEVER)
-        best = np.maximum.reduceat(candidate, begins)
-        bound = np.flatnonzero(candidate == best[run])
+        bound = np.flatnonzero(candidate == np.maximum.reduceat(candidate, begins)[run])
         bound = bound[np.append(True, run[bound][1:] != run[bound][:-1])]
-        spent = np.zeros((len(begins), len(CLASSES)), np.int64)
-        by_call = np.zeros((len(begins), len(CLASSES)), np.int64)
+        spent, called = (np.zeros((len(begins), len(CLASSES)), np.int64) for _ in range(2))
         classes = _CLASS[kind]
-        for code in (COMPUTE, MEMCPY, HOST, IDLE, LOAD):
-            column = np.where((classes == code) & (kind != Kind.COMM), length, 0)
-            if code in (IDLE, LOAD):
-                column += pauses if code == IDLE else fetching
-            total = np.cumsum(column)
-            spent[:, code] = total[ends] - total[begins] + column[begins]
-            by_call[:, code] = total[ends] - total[bound] + np.where(classes[bound] == code, length[bound], 0)
+        for code in (COMPUTE, MEMCPY, HOST, IDLE, HELD, LOAD):
+            own = np.where((classes == code) & (kind != Kind.COMM), length, 0)
+            more = np.where(first, 0, pauses[code]) if code in pauses else fetching if code == LOAD else 0
+            total = np.cumsum(own + more)
+            spent[:, code] = total[ends] - total[begins] + own[begins] + (fetching[begins] if code == LOAD else 0)
+            called[:, code] = total[ends] - total[bound] + own[bound]
         is_comm = kind[begins] == Kind.COMM
-        spent[is_comm, : LOAD] = 0
-        by_call[is_comm] = 0
-        by_call[:, HOST] += offset[bound]
-        unexplained = free[bound]
-        by_call[~unexplained, LAUNCH] += delay[bound][~unexplained]
-        by_call[unexplained, IDLE] += delay[bound][unexplained]
-        # Numbers of rows: a communication has two, its end comes after all others.
-        at = self.count
-        number = at + np.arange(len(begins))
-        leaving = number.copy()
-        leaving[is_comm] = at + len(begins) + np.arange(int(is_comm.sum()))
-        row_before = np.where(stream[begins] >= 0, leaving[run[stream[begins]]], NOTHING)
-        row_other = np.where(other[begins] >= 0, leaving[run[other[begins]]], NOTHING)
-        self._add(
-            len(begins),
-            kind=np.where(is_comm, ARRIVAL, WORK),
-            before=row_before,
-            other=row_other,
-            base=base[bound],
-            gap_ns=first_gap[begins],
-            lag_ns=lag[begins],
-            spent_ns=spent,
-            called_ns=by_call,
-            collective=np.where(is_comm, order[begins], -1),
-            segment=segment[begins],
-            at_ns=np.where(is_comm, start[begins], end[ends]) - window.start,
-            begin=start[begins],
-        )
-        of_comm = begins[is_comm]
-        own = np.zeros((len(of_comm), len(CLASSES)), np.int64)
-        self._add(
-            len(of_comm),
-            kind=END,
-            before=number[is_comm],
-            gap_ns=length[of_comm],
-            spent_ns=own,
-            collective=order[of_comm],
-            segment=segment[of_comm],
-            at_ns=end[of_comm] - window.start,
-            begin=start[of_comm],
-        )
-        # What the host's waits reached.
-        waits = self.rows[0]
-        held = self.reached >= 0
-        waits["other"][held] = leaving[run[inverse[self.reached[held]]]]
-        self.streams = leaving, end[ends]
-
-    def _fetching(self, start: Int, gap: Int) -> Int:
-        """Without a device, the part of each pause of a thread in which it fetched data."""
-        host = self.rank.host
-        ranges = host.take(named(host, LOADING) & is_range(host)) if self.rank.on_host else host.take(slice(0))
-        return covered(union(ranges.start, ranges.end), start - gap, start) if len(ranges) else np.zeros_like(gap)
+        called[is_comm] = 0
+        called[:, HOST] += offset[bound]
+        unexplained = np.where(free[bound], IDLE, LAUNCH)
+        called[np.arange(len(begins)), unexplained] += delay[bound]
+        return {
+            "run": run,
+            "kind": np.where(is_comm, ARRIVAL, WORK),
+            "before": stream[begins],
+            "other": other[begins],
+            "base": base[bound],
+            "gap_ns": pauses[IDLE][begins],
+            "held_ns": pauses[HELD][begins],
+            "lag_ns": lag[begins],
+            "spent_ns": spent,
+            "called_ns": called,
+            "collective": np.where(is_comm, index[begins], NOTHING),
+            "segment": segment[begins],
+            "at_ns": np.where(is_comm, start[begins], end[ends]) - window.start,
+            "begin": start[begins],
+            "ended": end[ends],
+            "length": length[begins],
+        }
 
     def _ends(self) -> None:
         """Rows of the ends of steps and of the window: moments of the host, or of the device where no call is known."""
-        window, host = self.window, self.edges.host
-        moments = [step.end for step in counted_steps(self.rank, window) if window.start < step.end <= window.end]
-        if not moments or moments[-1] != window.end:
-            moments.append(window.end)
+        window, host, edges = self.window, self.edges.host, self.edges
+        moments = {step.end for step in self.steps if window.start < step.end <= window.end} | {window.end}
         at = np.array(sorted(moments), np.int64)
         times = np.zeros((len(at), len(CLASSES)), np.int64)
-        if self.edges.calls:
-            # The last call before each moment says which wait held its thread.
-            called = np.flatnonzero((host.kind == Kind.LAUNCH) & (host.lane == self.edges.main))
-            last = np.searchsorted(host.start[called], at, side="right") - 1
-            wake = np.where(last >= 0, self.edges.wake[called[np.maximum(last, 0)]] if len(called) else -1, -1)
-            # A wait that has just returned holds what comes after it.
-            itself = np.where(last >= 0, called[np.maximum(last, 0)] if len(called) else 0, 0)
-            returned = (last >= 0) & (self.edges.reached[itself] >= 0)
-            returned &= host.end[itself] <= at
-            wake = np.where(returned, itself, wake)
-            wake[at >= window.end] = self.edges.wake[-1]
+        row: dict[str, Any]
+        if edges.calls:
+            # The last call before each moment says which wait held its thread: one that has just returned, itself.
+            calls = np.flatnonzero((host.kind == Kind.LAUNCH) & (host.lane == edges.main))
+            last = np.searchsorted(host.start[calls], at, side="right") - 1
+            wake = np.full(len(at), -1)
+            if len(calls):
+                call = calls[np.maximum(last, 0)]
+                returned = (edges.reached[call] >= 0) & (host.end[call] <= at)
+                wake = np.where(last < 0, -1, np.where(returned, call, edges.wake[call]))
+            wake[at >= window.end] = edges.wake[-1]
             base, since = self._base(at, wake)
             times[:, HOST] = at - since
-            self._add(len(at), kind=MARK, base=base, called_ns=times, program=at, at_ns=at - window.start, begin=at)
-            return
-        leaving, ended = self.streams if len(self.edges.nodes) else (np.empty(0, np.int64), np.empty(0, np.int64))
-        order = np.argsort(ended, kind="stable")
-        last = np.searchsorted(ended[order], at, side="right") - 1
-        row = np.where(last >= 0, leaving[order[np.maximum(last, 0)]], BEGINNING) if len(order) else np.full(
-            len(at), BEGINNING
-        )
-        when = np.where(last >= 0, ended[order[np.maximum(last, 0)]], window.start) if len(order) else np.full(
-            len(at), window.start
-        )
-        times[:, IDLE] = at - when
-        self._add(len(at), kind=MARK, before=row, spent_ns=times, program=at, at_ns=at - window.start, begin=at)
+            row = {"base": base, "called_ns": times}
+        else:
+            order = np.argsort(self.ended, kind="stable")
+            last = np.searchsorted(self.ended[order], at, side="right") - 1
+            before, when = np.full(len(at), BEGINNING), np.full(len(at), window.start)
+            known = last >= 0
+            before[known], when[known] = self.leaving[order[last[known]]], self.ended[order[last[known]]]
+            times[:, IDLE] = at - when
+            row = {"before": before, "spent_ns": times}
+        segment = np.searchsorted(self.boundaries, at)
+        self._add(len(at), kind=MARK, segment=segment, at_ns=at - window.start, begin=at, **row)
