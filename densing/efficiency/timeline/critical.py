@@ -13,7 +13,7 @@ nor what a call waited for, so the *binding* edge, the one that came last, is in
 - A span of another stream explains it if it ended later than both and the stream was held: where the trace records
   stream-wait calls, one must lie between the launches of the two neighbours on the stream; where it records none, the
   pause before the start must be longer than the stream's usual pause (4 × the median over spans that were launched
-  in time). It also explains a communication whose launch is not recorded.
+  in time). Where the launch is not recorded it also explains a communication, and what it precedes ten times closer.
 - A synchronisation call waited for the device if a span ended while it stood; it waited for the last one of these. A
   copy's own launch call did so if the copy ended within the call (a blocking copy).
 - Without a device, a call into a communication library in which a communication ended waited for it until then.
@@ -56,6 +56,7 @@ INFERRED_WAIT = "(inferred wait for the device)"
 """Name of the calls that stand for waits in traces which record none."""
 WAIT_CALLS = any_case("waitevent|wait_event|waitonevent|waiton_event|wait_onevent|wait_on_event|enqueueeventswait")
 USUAL_PAUSES = 4
+MUCH_CLOSER = 10
 _NEVER = np.iinfo(np.int64).min
 
 _KIND_TABLE = np.full(len(Kind), IDLE, np.int8)
@@ -598,8 +599,9 @@ def _binding(
             between = np.searchsorted(waits, called) > np.searchsorted(waits, since, side="right")
             ordered[part] = between & (called > _NEVER)
             held = np.where(called > _NEVER, between, held)
-        # Of a communication whose launch is not recorded, what ended last before it is the best guess.
-        unlaunched = (nodes.kind[part] == Kind.COMM) & (own_launch < 0)
+        # Without a launch record: a communication follows what ended last, other work what it follows much closer.
+        close = MUCH_CLOSER * (start - np.maximum(by_other, start - 2**58)) <= start - np.maximum(own, start - 2**58)
+        unlaunched = (own_launch < 0) & ((nodes.kind[part] == Kind.COMM) | close)
         late = (by_other > own) & (held | (own == _NEVER) | unlaunched)
         launched = ~late & (by_launch > by_lane)
         before[part] = np.where(late, on_any[part], np.where(launched, -1, own_lane))
