@@ -366,7 +366,7 @@ class _Builder:
             return np.clip(nodes.end[np.maximum(rows, 0)], window.start, window.end)
 
         room = np.where(stream >= 0, start - ended(stream), 0)
-        gap = np.where(bound_stream, room, np.minimum(room, edges.pause))
+        gap = np.where(bound_stream, room, np.where(known, np.minimum(room, edges.pause), 0))
         lag = np.where(bound_other & (other >= 0), start - ended(other), 0)
         # What nothing explains began at its own time after the window's start.
         free = early | ((before < 0) & ~bound_launch)
