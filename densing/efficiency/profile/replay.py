@@ -153,9 +153,7 @@ class Replay:
         begins = [part.start_ns - own for part, own in zip(parts, offset, strict=True)]
         self.origin = min(begins, default=0)
         self.starts = np.array([begin - self.origin if self.comparable else 0 for begin in begins], np.float64)
-        self.recorded_ns = max(
-            (int(start) + part.end_ns - part.start_ns for start, part in zip(self.starts, parts, strict=True)), default=0
-        )
+        self._ends = [int(start) + part.end_ns - part.start_ns for start, part in zip(self.starts, parts, strict=True)]
         self.steps = sum(part.steps for part in parts) / max(len(parts), 1)
         sizes = [len(part) for part in parts]
         at = np.cumsum([0, *sizes])
@@ -195,7 +193,7 @@ class Replay:
             transfer[ends] = recorded[ends] - last[communication[ends]] if self.comparable else known
         # Where clocks disagree, or who sends need not wait, an end comes before the last arrival: it waited for none.
         joins = ends.copy()
-        joins[ends] = (transfer[ends] > 0) & (members[communication[ends]] > 1)
+        joins[ends] = (transfer[ends] >= 0) & (members[communication[ends]] > 1)
         transfer[ends & ~joins] = gap[ends & ~joins]
         order, self.contradictions = _schedule(at, communication, arrivals, joins, members)
         transfer[ends & ~joins] = gap[ends & ~joins]
@@ -269,12 +267,18 @@ class Replay:
             index = np.arange(len(launched) + 1)
             seen = np.maximum.accumulate(np.append(0, np.where(launched >= 0, index[1:], 0)))
             key = np.append(-1, launched)[seen] + 1
-            segment[rows] = (key * 2**20 + (index - seen))[part.segment]
+            # What follows the last launch is cut by the window's end: it is compared with its like only.
+            segment[rows] = (key * 2**21 + 2 * (index - seen) + (index == len(launched)))[part.segment]
         self.operations = tuple(known)
         return communication, np.where(self.kind == END, operation, -1), segment
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @cached_property
+    def recorded_ns(self) -> int:
+        """From the first start of a window to the last end, of ranks that meet others."""
+        return max((end for end, joined in zip(self._ends, self.joined, strict=True) if joined), default=0)
 
     @cached_property
     def moments(self) -> Float:
@@ -292,7 +296,7 @@ class Replay:
         after, beside, called = self.weights(change)
         starts = self.starts
         if change.even is not None and self.comparable:
-            starts = np.where(change.even, np.sort(starts)[(len(starts) - 1) // 2], starts)
+            starts = np.where(change.even, np.minimum(starts, np.sort(starts)[(len(starts) - 1) // 2]), starts)
         end: list[float] = [_NEVER, *starts.tolist()]
         append = end.append
         met = [_NEVER] * (self.count + 1)
@@ -316,7 +320,7 @@ class Replay:
         """Return how long the run takes, ns from the first start of a window to the last end of a row.
 
         Where a device still worked at the end of its rank's window, the run lasts until its work is done; the host's
-        marks came earlier than it by chance, and do not count.
+        marks came earlier than it by chance, and do not count. Nor do ranks that no communication joins to the others.
         """
         moments = self.moments if change is None else self.times(change)
         return float(max(moments[self.head :].max(initial=0.0, where=self.counts), 0.0))
@@ -328,7 +332,13 @@ class Replay:
         ranks = len(self.ranks)
         last = np.full((2, ranks), _NEVER)
         np.maximum.at(last, (device.astype(np.int64), self.rank), self.recorded)
-        return device | (last[1] < last[0])[self.rank]
+        return (device | (last[1] < last[0])[self.rank]) & self.joined[self.rank]
+
+    @cached_property
+    def joined(self) -> NDArray[np.bool_]:
+        """Which ranks meet others in a communication; all where none does."""
+        mask = np.bincount(self.rank[self.joins], minlength=len(self.ranks)) > 0
+        return mask if mask.any() else np.ones(len(self.ranks), bool)
 
     def weights(self, change: Change | None = None) -> tuple[Float, Float, Float]:
         """Return how much later than each of what it waits for a row ends: before, other and base, ns (n,) each."""

@@ -113,6 +113,12 @@ def what_if(replay: Replay, straggler: int | None) -> RecordedWhatIf:
     if worst is not None and whole != even:
         mask = np.arange(len(replay.ranks)) == replay.ranks.index(worst)
         explains = (whole - replay.run_ns(Change(even=mask))) / (whole - even)
+    notes = ()
+    if not replay.joined.all():
+        without = [rank for rank, joined in zip(replay.ranks, replay.joined, strict=True) if not joined]
+        label = f"rank {without[0]}" if len(without) == 1 else f"{len(without)} ranks ({without[0]}, {without[1]}, ...)"
+        text = f"the replay leaves out {label}: without a matched communication their work cannot be compared"
+        notes = (Note("what-if-ranks", "info", text, {"ranks": without}),)
     return RecordedWhatIf(
-        replay.recorded_ns, round(whole), round(even), whole / even, by_rank, worst, explains, number
+        replay.recorded_ns, round(whole), round(even), whole / even, by_rank, worst, explains, number, notes
     )
