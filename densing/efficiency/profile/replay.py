@@ -400,7 +400,7 @@ class Replay:
                 factors.append(np.ones(len(self)))
                 continue
             # The host's time is told once, by its own rows; other rows only say where in it they were launched.
-            time = np.where(host, self.called[:, code], self.spent[:, code]).astype(np.float64)
+            time = self.spent[:, code] + np.where(host, self.called[:, code], 0.0)
             if code in (IDLE, HELD):
                 time += self.held if code == HELD else np.where(self.kind == END, 0, self.gap)
             total = np.bincount(cell, time, minlength=keys * ranks).reshape(keys, ranks)
@@ -423,7 +423,7 @@ class Replay:
         host = np.isin(self.kind, (PROGRAM, MARK))
         excess = np.zeros(len(self.ranks))
         for code, factor in enumerate(self._even_factors):
-            time = np.where(host, self.called[:, code], self.spent[:, code])
+            time = self.spent[:, code] + np.where(host, self.called[:, code], 0)
             excess += np.bincount(self.rank, time * np.maximum(1 - factor, 0), minlength=len(self.ranks))
         return excess
 
@@ -432,7 +432,7 @@ class Replay:
         host = np.isin(self.kind, (PROGRAM, MARK))
         times = np.zeros((len(CLASSES), len(self.ranks)))
         for code, _ in enumerate(CLASSES):
-            time = np.where(host | (code == LAUNCH), self.called[:, code], self.spent[:, code]).astype(np.float64)
+            time = self.spent[:, code] + np.where(host | (code == LAUNCH), self.called[:, code], 0.0)
             if code in (IDLE, HELD):
                 time += self.held if code == HELD else np.where(self.kind == END, 0, self.gap)
             times[code] = np.bincount(self.rank, time, minlength=len(self.ranks))

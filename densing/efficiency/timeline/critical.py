@@ -19,7 +19,7 @@ nor what a call waited for, so the *binding* edge, the one that came last, is in
 - Without a device, a call into a communication library in which a communication ended waited for it until then.
 - A thread that had made no call since before such a call of another thread began was woken by that call.
 - Where the trace records no synchronisation call, a pause of the host counts as one if it is longer than usual (4 × the
-  median) and for at least half of it the device still worked on what had been launched before.
+  lower quartile) and for at least half of it the device still worked on what had been launched before.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from densing.efficiency.timeline.host import (
     step_mark,
     uncut,
 )
-from densing.efficiency.timeline.intervals import Index, Int, blocks, distinct, median, used
+from densing.efficiency.timeline.intervals import Index, Int, blocks, distinct, median, quantile, used
 from densing.efficiency.timeline.overlap import Window
 from densing.efficiency.timeline.timeline import BUSY, Kind, RankTimeline, Spans
 
@@ -478,7 +478,7 @@ def _inferred_waits(nodes: Spans, host: Spans, launch: Index, called: NDArray[np
     until = np.append(host.start[rows[1:]], end)
     since = np.append(free[1:], host.end[rows].max())
     pause = until - since
-    usual = USUAL_PAUSES * median(pause[pause > 0]) if np.any(pause[:-1] > 0) else 0
+    usual = USUAL_PAUSES * quantile(pause[pause > 0], 0.25) if np.any(pause[:-1] > 0) else 0
     # When the device is done with what was launched before each pause.
     done = np.full(len(rows), _NEVER)
     known = launch >= 0

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from densing.efficiency.timeline.critical import Graph, launching
 from densing.efficiency.timeline.host import is_range, named, uncut
-from densing.efficiency.timeline.intervals import Int, covered, median, union
+from densing.efficiency.timeline.intervals import Int, covered, quantile, union
 from densing.efficiency.timeline.overlap import Window, counted_steps
 from densing.efficiency.timeline.timeline import Kind, RankTimeline
 from densing.efficiency.timeline.traffic import LOADING
@@ -41,7 +41,7 @@ WORK, ARRIVAL, END, PROGRAM, MARK = range(5)
 NOTHING, BEGINNING = -1, -2
 """In place of a row: no such edge; the window's start."""
 STALL_PAUSES, STALL_SHARE = 10, 0.01
-"""A pause of the host is long above this many usual ones, and above this share of a step."""
+"""A pause of the host is long above this many usual ones (their lower quartile), and above this share of a step."""
 _NEVER = np.iinfo(np.int64).min // 4
 _TURN = np.array((0, 2, 0, 1, 3))
 _COLUMNS = ("kind", "before", "other", "base", "gap_ns", "held_ns", "lag_ns", "collective", "segment", "at_ns")
@@ -230,7 +230,7 @@ class _Builder:
         np.subtract(host.start[rows], pause, out=pause)
         np.maximum(pause, 0, out=pause)
         fetching = self._fetching(host.start[rows], pause)
-        usual = STALL_PAUSES * median(pause[pause > 0]) if np.any(pause > 0) else 0
+        usual = STALL_PAUSES * quantile(pause[pause > 0], 0.25) if np.any(pause > 0) else 0
         least = max(usual, STALL_SHARE * (window.end - window.start) / max(len(self.steps), 1))
         pause -= fetching
         long_ = (pause > least) | (fetching > 0)
