@@ -592,12 +592,11 @@ def screen(
 def _account(run: RunProfile) -> str:
     """Say what the causes' figures are, and what they do not add up to."""
     total = sum(cause.gain_ms_per_step for cause in run.causes) + run.interaction_ms_per_step
-    text = "Each is what the replay of the run gains without it alone"
+    text = "Gains of a replay without each cause alone"
     if len(run.causes) > 1:
-        text += (
-            f"; without all {len(run.causes)} it gains {_ms(total)} ms (interaction {_ms(run.interaction_ms_per_step)})"
-        )
-    return f"{text}. Replay: {run.replay.fidelity.status}, {run.replay.fidelity.sentence}"
+        text = f"Gains of a replay without each alone; {_ms(total)} ms without all {len(run.causes)}"
+    fidelity = run.replay.fidelity
+    return text if fidelity.status == "ok" else f"{text}; {fidelity.sentence}"
 
 
 def _folded(sentences: Iterable[str], width: int | None) -> list[str]:

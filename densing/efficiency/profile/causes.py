@@ -254,7 +254,7 @@ def _host(ranks: Sequence[RankProfile], replay: Replay) -> Iterator[_Suspect]:
             meanwhile[row.name] += row.ns if row.name else 0
         idle.update(rank.idle.causes)
     longest = sorted((name for name in meanwhile if name), key=lambda name: -meanwhile[name])[:2]
-    names = f"; while devices idle the host is in {', '.join(longest)}" if longest else ""
+    names = f"; meanwhile it is in {', '.join(longest)}" if longest else ""
     pause = max(_PAUSES, key=lambda code: idle[code])
     sentence, remedy = _PAUSES[pause]
     if pause == "unknown" and all(rank.recorder for rank in ranks):
@@ -312,6 +312,6 @@ def _host(ranks: Sequence[RankProfile], replay: Replay) -> Iterator[_Suspect]:
             Change(unblocked=True),
             {},
             "the host waits for communications",
-            f"the host waits for a communication before it launches more work{names}",
+            "the host waits for a communication before it launches more work",
             "wait later, or on a stream (work.wait() in stream order) instead of on the host",
         )

@@ -102,7 +102,7 @@ def test_what_causes_gain_together_is_their_sum_and_their_interaction() -> None:
     gains = [cause.gain_ms_per_step for cause in run.causes]
     assert gains == sorted(gains, reverse=True)
     shown = " ".join(screen(run, None, None, None))
-    assert f"without all {len(run.causes)} it gains" in shown and "Replay: ok" in shown
+    assert f"without all {len(run.causes)}" in shown
 
 
 def test_a_recorded_trace_is_not_told_to_be_recorded() -> None:
