@@ -129,6 +129,14 @@ class Outputs:
             "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct or hfu_pct; its name states the unit.",
         ),
     ] = field(default_factory=list)
+    what_if: Annotated[
+        list[str],
+        typer.Option(
+            "--what-if",
+            help="'link=2x,hide=all_reduce,drop-rank=5,overlap=perfect': replay the run with these changes; may be "
+            "repeated, each is replayed alone.",
+        ),
+    ] = field(default_factory=list)
     perfetto: Annotated[
         Path | None,
         typer.Option(
@@ -175,7 +183,7 @@ class Outputs:
 
 
 @grouped(
-    "window html compare fail_if perfetto comm_pattern explain",
+    "window html compare fail_if what_if perfetto comm_pattern explain",
     "detail mfu density density_model density_benchmark device_hours",
     "rank_files seed json",
 )
@@ -513,12 +521,16 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
             figures = {**figures, **{key: used.to_dict()[key] for key in OF_MFU}}
         hits = check_conditions(outputs.fail_if, figures)
     joined = outputs.joined(run)
+    planned = [run.what_if(change) for change in outputs.what_if]
     if outputs.json:
         parts = {"utilisation": used, "comparison": comparison, "joined": joined}
         more = {name: part and part.to_dict() for name, part in parts.items()}
-        emit_plain({**run.to_dict(), **more, "fail_if": [hit.to_dict() for hit in hits]})
+        changed = [row.to_dict() for row in planned]
+        emit_plain({**run.to_dict(), **more, "planned": changed, "fail_if": [hit.to_dict() for hit in hits]})
     else:
         typer.echo("\n".join(screen(run, used, comparison, joined, width(WIDE))))
+        for row in planned:
+            typer.echo("\n".join(["", *_folded([row.sentence], width(WIDE))]))
         show_notes(run.notes, most=MOST_NOTES)
     if outputs.html is not None:
         from densing.report import build_profile_report

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from densing.core import Note
-from densing.efficiency.profile.replay import Replay
+from densing.efficiency.profile.replay import Change, Replay
 from densing.efficiency.timeline.dependencies import ARRIVAL, CLASSES, END
 
 _KINDS = dict(zip(CLASSES, ("compute", "memcpy", "idle", "idle", "host", "host", "host", "launch"), strict=True))
@@ -182,19 +182,33 @@ def run_path(replay: Replay) -> tuple[RunPath | None, tuple[Note, ...]]:
         refusal = "the ranks' clocks cannot be compared"
     if refusal:
         return None, (Note("no-run-path", "info", f"no critical path across ranks: {refusal}"),)
-    moments, head = replay.moments, replay.head
-    ends = np.where(replay.counts, moments[head:], -np.inf)
-    row = int(ends.argmax())
-    weights = replay.weights()
+    return walk(replay), ()
+
+
+def walk(replay: Replay, change: Change | None = None) -> RunPath:
+    """Walk back along the binding edges of a replay of one rank or more, with whole kinds of time unchanged.
+
+    Parameters
+    ----------
+    replay : Replay
+        With at least one row.
+    change : Change, optional
+        Of transfers, of who takes part, or of who waits.
+    """
+    change = change or Change()
+    moments, head = replay.times(change), replay.head
+    counts = replay.counts & ~np.isin(replay.rank, change.dropped)
+    row = int(np.where(counts, moments[head:], -np.inf).argmax())
+    weights = replay.weights(change)
     # The last to arrive at each communication, by the replay.
     arrivals = np.flatnonzero((replay.kind == ARRIVAL) & (replay.communication >= 0))
+    arrivals = arrivals[~np.isin(replay.rank[arrivals], change.dropped)]
     last = np.full(replay.count, -1)
     order = arrivals[np.lexsort((-arrivals, moments[head + arrivals]))]
     last[replay.communication[order]] = order
     stretches: list[tuple[int, int, int, int]] = []
     totals: dict[int, dict[str, int]] = {}
     turns: list[Turn] = []
-    # Times in the replay are sums of whole nanoseconds; even ranks are not walked.
     shift = replay.origin
     at = head + row
     final = round(moments[at])
@@ -204,30 +218,28 @@ def run_path(replay: Replay) -> tuple[RunPath | None, tuple[Note, ...]]:
         if replay.joins[row]:
             number = int(replay.communication[row])
             source = head + int(last[number])
-            arrival = moments[source]
-            own = moments[replay.before[row]]
-            stretches.append((rank, round(arrival), round(now), number))
+            arrival, own = moments[source], moments[replay.before[row]]
+            if round(now) > round(arrival):
+                stretches.append((rank, round(arrival), round(now), number))
             _add(totals, rank, {"communication": round(now) - round(arrival)})
-            turns.append(
-                Turn(number, rank, replay.ranks[replay.rank[source - head]], round(now - arrival), round(arrival - own))
-            )
+            last_rank = replay.ranks[replay.rank[source - head]]
+            turns.append(Turn(number, rank, last_rank, round(now) - round(arrival), round(arrival) - round(own)))
             at = source
             continue
         edges = (replay.before[row], replay.other[row], replay.base[row])
-        late = [moments[edge] + weight[row] for edge, weight in zip(edges, weights, strict=True)]
-        edge = int(np.argmax(late))
-        # By the host's program, or by what the row itself spent behind another.
-        times = replay.called[row] if edge == 2 else replay.spent[row]
-        delay = (replay.gap[row] + replay.held[row], replay.lag[row], 0.0)[edge]
-        kinds: dict[str, int] = {}
-        for name, ns in zip(CLASSES, times.tolist(), strict=True):
-            kinds[_KINDS[name]] = kinds.get(_KINDS[name], 0) + ns
-        # A delay behind another stream, or behind the device, is the host's where a wait of it returned.
-        kind = "communication" if replay.kind[row] == END else "host" if replay.waits[row] else "idle"
-        kinds[kind] = kinds.get(kind, 0) + round(delay)
+        edge = int(np.argmax([moments[source] + weight[row] for source, weight in zip(edges, weights, strict=True)]))
         before = moments[edges[edge]]
+        kinds: dict[str, int] = {}
+        if replay.kind[row] != END:
+            # By the host's program, or by what the row itself spent behind another.
+            times = replay.called[row] if edge == 2 else replay.spent[row]
+            for name, ns in zip(CLASSES, times.tolist(), strict=True):
+                kinds[_KINDS[name]] = kinds.get(_KINDS[name], 0) + ns
+        # The rest is a communication alone, a wait that returned, or a pause that nothing explains.
+        rest = "communication" if replay.kind[row] == END else "host" if replay.waits[row] else "idle"
+        kinds[rest] = kinds.get(rest, 0) + round(now) - round(before) - sum(kinds.values())
         _add(totals, rank, kinds)
-        if now > before:
+        if round(now) > round(before):
             if stretches and stretches[-1][0] == rank and stretches[-1][3] < 0 and replay.kind[row] != END:
                 stretches[-1] = (rank, round(before), stretches[-1][2], -1)
             else:
@@ -239,7 +251,7 @@ def run_path(replay: Replay) -> tuple[RunPath | None, tuple[Note, ...]]:
     rows = [(rank, begin + shift, end + shift, key) for rank, begin, end, key in reversed(stretches)]
     columns = tuple(zip(*rows, strict=True)) if rows else ((), (), (), ())
     filled = {rank: {kind: ns for kind, ns in kinds.items() if ns} for rank, kinds in sorted(totals.items())}
-    return RunPath(start + shift, final + shift, *columns, filled, tuple(turns[::-1])), ()
+    return RunPath(start + shift, final + shift, *columns, filled, tuple(turns[::-1]))
 
 
 def _add(totals: dict[int, dict[str, int]], rank: int, kinds: Mapping[str, int]) -> None:

@@ -88,12 +88,18 @@ class Change:
         Factors of the transfer of each row that is the end of a communication.
     unblocked : bool
         Whether the host no longer waits for communications.
+    overlapped : bool
+        Whether nothing but communications waits for communications.
+    dropped : tuple of int
+        Positions of ranks that take no part.
     """
 
     without: tuple[str, ...] = ()
     even: NDArray[np.bool_] | None = None
     transfer: Float | None = None
     unblocked: bool = False
+    overlapped: bool = False
+    dropped: tuple[int, ...] = ()
 
 
 class Replay:
@@ -300,7 +306,11 @@ class Replay:
         end: list[float] = [_NEVER, *starts.tolist()]
         append = end.append
         met = [_NEVER] * (self.count + 1)
-        columns = (self.before, self.other, self.base, after, beside, called, self.role)
+        role = self.role
+        if change.dropped:
+            # The others do not wait for a rank that is gone.
+            role = np.where(np.isin(self.rank, change.dropped) & (role > 0), 0, role)
+        columns = (self.before, self.other, self.base, after, beside, called, role)
         # A plain loop over lists: rows wait for one another, and numpy's scalars would cost more than the sums.
         for before, other, base, more, aside, since, role in zip(*(column.tolist() for column in columns), strict=True):
             if role < 0:
@@ -323,7 +333,8 @@ class Replay:
         marks came earlier than it by chance, and do not count. Nor do ranks that no communication joins to the others.
         """
         moments = self.moments if change is None else self.times(change)
-        return float(max(moments[self.head :].max(initial=0.0, where=self.counts), 0.0))
+        counts = self.counts if change is None else self.counts & ~np.isin(self.rank, change.dropped)
+        return float(max(moments[self.head :].max(initial=0.0, where=counts), 0.0))
 
     @cached_property
     def counts(self) -> NDArray[np.bool_]:
@@ -364,6 +375,9 @@ class Replay:
         beside = self.lag + spent
         if change.unblocked:
             beside = np.where(self.awaits_communication, _NEVER, beside)
+        if change.overlapped:
+            from_end = self.kind[np.maximum(self.other - self.head, 0)] == END
+            beside = np.where((self.other >= self.head) & from_end & (self.kind != ARRIVAL), _NEVER, beside)
         return after, beside, called
 
     @cached_property
@@ -417,6 +431,23 @@ class Replay:
     def even_ns(self) -> float:
         """How long the run takes with even ranks."""
         return self.run_ns(Change(even=np.ones(len(self.ranks), bool)))
+
+    def step_range_ns(self, change: Change) -> tuple[float, float] | None:
+        """Return the shortest and the longest step of a replay, ns; None where the marks of steps do not bound it.
+
+        A step ends with the last rank that takes part.
+        """
+        rows = np.flatnonzero((self.kind == MARK) & self.counts & ~np.isin(self.rank, change.dropped))
+        steps = int(self.steps)
+        if steps < 1 or steps != self.steps or len(rows) == 0:
+            return None
+        rows = rows[np.lexsort((self.recorded[rows], self.rank[rows]))]
+        first = np.searchsorted(self.rank[rows], self.rank[rows])
+        number = np.arange(len(rows)) - first
+        ends = np.full(int(number.max()) + 1, _NEVER)
+        np.maximum.at(ends, number, self.times(change)[self.head + rows])
+        lengths = np.diff(np.append(float(self.starts.min()), ends[:steps]))
+        return float(lengths.min()), float(lengths.max())
 
     def excess_ns(self) -> Float:
         """Return by how much each rank's own time exceeds that of an even rank, ns (ranks,)."""

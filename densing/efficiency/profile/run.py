@@ -65,6 +65,7 @@ from densing.efficiency.traces import find_traces
 if TYPE_CHECKING:
     import pandas as pd
 
+    from densing.efficiency.profile.changes import Planned
     from densing.efficiency.simulation import DelayFit
     from densing.efficiency.traces import Detail
 
@@ -375,6 +376,34 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             for step in rank.steps
         ]
         return _frame(rows, _STEP, _RATIOS)
+
+    def what_if(self, change: str) -> Planned:
+        """Return the recorded step beside the same with something changed, by the replay of the run.
+
+        Parameters
+        ----------
+        change : str
+            Comma-separated: ``link=2x`` (transfers twice as fast), ``hide=all_reduce`` (its transfers cost nothing),
+            ``drop-rank=5`` (the others do not wait for it), ``overlap=perfect`` (only communication waits for
+            communication).
+
+        Raises
+        ------
+        densing.core.InputError
+            When the change means nothing in this run.
+
+        Examples
+        --------
+        >>> from densing.efficiency.timeline import Kind, RankTimeline, Spans, Timeline
+        >>> work = Spans.build([{"start": 0, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
+        ...                     {"start": 60, "end": 100, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}])
+        >>> run = profile_run(Timeline((RankTimeline(0, work, Spans.empty()),)))
+        >>> round(run.what_if("link=2x").gain_pct), run.what_if("link=2x").bound_after.kind
+        (20, 'compute')
+        """
+        from densing.efficiency.profile.changes import plan
+
+        return plan(self.replay, change)
 
     def delays(self) -> DelayFit:
         """Return the model of delays that the ranks' own seconds per step speak for (a third of a second's work, once).

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from densing.core import InputError
 from densing.efficiency.profile.replay import Change, Replay, _schedule
 from densing.efficiency.profile.run import RunProfile, profile_run
 from densing.efficiency.simulation import Graph, simulate
@@ -142,6 +143,56 @@ def test_a_world_unlike_the_replay_gives_its_straggler_away_all_the_same() -> No
     assert found.together is not None and found.together.stragglers.worst == 2
     even = profile_run(runs[1].timeline)
     assert gains(even).get("waiting-for-ranks", 0.0) < 0.01 * cost
+
+
+SLOW = replace(BOUND, slow={3: 1.1})
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        ("link=2x", replace(SLOW, transfer=350_000)),
+        ("link=0.5x", replace(SLOW, transfer=1_400_000)),
+        ("hide=all_reduce", replace(SLOW, transfer=0)),
+        ("drop-rank=3", replace(BOUND, ranks=7)),
+        ("drop-rank=5", replace(SLOW, ranks=7)),
+        ("link=2x, drop-rank=3", replace(BOUND, ranks=7, transfer=350_000)),
+    ],
+)
+def test_a_change_is_answered_as_the_changed_run_says(change: str, changed: Planned) -> None:
+    found = SLOW.profile().what_if(change)
+    assert found.before_ms == pytest.approx(SLOW.length() / SLOW.steps / 1e6, rel=1e-9)
+    assert found.after_ms == pytest.approx(changed.length() / changed.steps / 1e6, rel=1e-9)
+    assert found.gain_pct == pytest.approx(100 * (1 - found.after_ms / found.before_ms))
+    assert found.low_ms is not None and found.low_ms <= found.after_ms <= (found.high_ms or 0)
+    assert change in found.sentence and str(found.bound_after) in found.sentence
+
+
+def test_perfect_overlap_leaves_the_longer_of_work_and_communication() -> None:
+    found = SLOW.profile().what_if("overlap=perfect")
+    work = SLOW.layers * 2 * SLOW.kernel * 1.1 * SLOW.steps / 1e6
+    assert work <= found.after_ms * SLOW.steps <= work + 1.3 and found.after_ms < found.before_ms
+    assert (found.bound_before.rank, found.bound_after.kind) == (3, "compute")
+    slow = replace(SLOW, transfer=3_000_000).profile().what_if("overlap=perfect")
+    assert slow.bound_after.kind == "communication"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("link=2", "by a factor"),
+        ("link=0x", "by a factor"),
+        ("hide=barrier", "no such communication; it has all_reduce"),
+        ("drop-rank=9", "no such rank was profiled"),
+        ("drop-rank=0,drop-rank=1", "without its last rank"),
+        ("overlap=good", "overlap=perfect"),
+        ("co2:tau=8", "unknown change"),
+        ("", "unknown change"),
+    ],
+)
+def test_a_change_that_means_nothing_says_what_would(change: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Planted().profile().what_if(change)
 
 
 def test_removing_a_kind_of_time_never_lengthens_the_run() -> None:
