@@ -288,9 +288,8 @@ def title(run: RunProfile, total: Partition) -> str:
         return "There is no work in these traces"
     if run.causes:
         first = run.causes[0]
-        cost = (
-            f"{formatting.percent(first.gain_pct)} of the time, {formatting.milliseconds(first.gain_ms_per_step)} {run.per}"
-        )
+        gain = formatting.milliseconds(first.gain_ms_per_step)
+        cost = f"{formatting.percent(first.gain_pct)} of the time, {gain} {run.per}"
         return formatting.clean(f"{cost}, is lost: {first.title}", 200)
     without = "" if total.comm_ns else " and no communication was recorded"
     return f"Nothing is lost{without}: the {device(run)} computed {_share(total.compute_ns, total)} of the time"

@@ -1,4 +1,4 @@
-"""Data-parallel runs with a planted fault: host, compute stream and communication stream of every rank, exact to the ns.
+"""Data-parallel runs with a planted fault: host, compute and communication stream of every rank, exact to the ns.
 
 A step is a forward, a backward that starts an all-reduce after every layer, and an optimiser that waits for the last
 one. The host launches ahead of the device, and waits for it at the end of a step where it synchronises. What a fault
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from densing.efficiency.profile.rank import profile_timeline
 from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
 
+RETURN = 2_000
 COMPUTE, COMM, HOST = Lane("GPU 0", "stream 7"), Lane("GPU 0", "stream 20"), Lane("1", "1")
 
 
@@ -56,7 +58,7 @@ class Planted:
     synchronises: bool = True
     slow: Mapping[int, float] = field(default_factory=dict)
     stall: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    link: Callable[[int], float] = lambda step: 1.0  # noqa: E731
+    link: Callable[[int], float] = lambda step: 1.0
     jitter: float = 0.0
     overlap: int = 0
 
@@ -135,7 +137,13 @@ class _Rank:
     def end(self, step: int) -> None:
         if self.run.synchronises:
             done = max(self.free.values())
-            row = {"start": self.now, "end": max(done, self.now), "kind": Kind.LAUNCH, "name": "cudaDeviceSynchronize"}
+            # A wait returns a little later than what it waits for ends.
+            row = {
+                "start": self.now,
+                "end": max(done + RETURN, self.now),
+                "kind": Kind.LAUNCH,
+                "name": "cudaDeviceSynchronize",
+            }
             if self.run.syncs:
                 self.host.append({**row, "lane": HOST})
             self.now = row["end"]
@@ -144,7 +152,7 @@ class _Rank:
     def timeline(self) -> RankTimeline:
         work = [dict(row) for row in self.work]
         on_lane = [row for row in work if row["lane"] == COMPUTE]
-        for row, after in zip(on_lane, on_lane[1:], strict=False):
+        for row, after in pairwise(on_lane):
             if row["end"] == after["start"]:
                 row["end"] += self.run.overlap
         # Steps that begin at one moment everywhere, as long as the host is in step with its device.

@@ -263,10 +263,10 @@ def _host(ranks: Sequence[RankProfile], replay: Replay) -> Iterator[_Suspect]:
     stall = replay.longest_stall_ns
     copies = Counter[str]()
     counts, pageable = Counter[str](), 0
-    for row in (row for rank in ranks for row in rank.transfers.copies):
-        copies[row.direction] += row.exposed_ns
-        counts[row.direction] += row.count
-        pageable += row.pageable or 0
+    for copied in (row for rank in ranks for row in rank.transfers.copies):
+        copies[copied.direction] += copied.exposed_ns
+        counts[copied.direction] += copied.count
+        pageable += copied.pageable or 0
     listed = ", ".join(f"{counts[key]} {key.replace('_', ' ')}" for key, _ in copies.most_common(3))
     slow_memory = f", {pageable} of them from pageable memory" if pageable else ""
     direction = copies.most_common(1)[0][0] if copies else ""

@@ -145,4 +145,3 @@ def _bound(path: RunPath) -> Bound:
     rank, kind = path.bound_by or (-1, "idle")
     ns = path.totals.get(rank, {}).get(kind, 0)
     return Bound(rank, kind, 100 * ns / max(path.end_ns - path.start_ns, 1))
-

@@ -1,8 +1,8 @@
 """The critical path of a run: through the ranks' own work and, at collectives, from rank to rank.
 
 A collective cannot move data before its last rank arrives. So the path is walked back from the end of the rank that
-ends last, along what bound each row of the replay (:mod:`densing.efficiency.profile.replay`); at a collective it goes to
-the rank that arrived last, at the moment of its arrival, and on from there.
+ends last, along what bound each row of the replay (:mod:`densing.efficiency.profile.replay`); at a collective it goes
+to the rank that arrived last, at the moment of its arrival, and on from there.
 """
 
 from __future__ import annotations
@@ -249,9 +249,9 @@ def walk(replay: Replay, change: Change | None = None) -> RunPath:
     total = sum(sum(row.values()) for row in totals.values())
     assert total == final - start, "a path that does not sum to its length"
     rows = [(rank, begin + shift, end + shift, key) for rank, begin, end, key in reversed(stretches)]
-    columns = tuple(zip(*rows, strict=True)) if rows else ((), (), (), ())
+    ranks, begins, ends, numbers = zip(*rows, strict=True) if rows else ((), (), (), ())
     filled = {rank: {kind: ns for kind, ns in kinds.items() if ns} for rank, kinds in sorted(totals.items())}
-    return RunPath(start + shift, final + shift, *columns, filled, tuple(turns[::-1]))
+    return RunPath(start + shift, final + shift, ranks, begins, ends, numbers, filled, tuple(turns[::-1]))
 
 
 def _add(totals: dict[int, dict[str, int]], rank: int, kinds: Mapping[str, int]) -> None:

@@ -16,8 +16,8 @@ from densing.efficiency.timeline import Collectives
 if TYPE_CHECKING:
     from densing.efficiency.profile.alignment import Clocks, Matched
     from densing.efficiency.profile.critical import RunPath
-    from densing.efficiency.profile.waiting import Stragglers, Waiting
     from densing.efficiency.profile.replay import Replay
+    from densing.efficiency.profile.waiting import Stragglers, Waiting
     from densing.efficiency.profile.whatif_run import RecordedWhatIf
 
 

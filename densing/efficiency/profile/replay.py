@@ -169,9 +169,7 @@ class Replay:
         edges = {}
         for name in ("before", "other", "base"):
             columns = [
-                np.where(
-                    column >= 0, column + head + first, np.where(column == BEGINNING, 1 + number, 0)
-                )
+                np.where(column >= 0, column + head + first, np.where(column == BEGINNING, 1 + number, 0))
                 for number, (first, part) in enumerate(zip(at[:-1].tolist(), parts, strict=True))
                 for column in (getattr(part, name),)
             ]
@@ -265,16 +263,16 @@ class Replay:
                 codes[:-1][kind == code] = known.setdefault(key, len(known))
             of_rank[rank] = numbers, codes
         for number, (rank, part) in enumerate(zip(self.ranks, parts, strict=True)):
-            rows = slice(int(at[number]), int(at[number + 1]))
+            here = slice(int(at[number]), int(at[number + 1]))
             numbers, codes = of_rank.get(rank, (np.full(1, -1), np.full(1, -1)))
-            own = np.where(collective[rows] < len(numbers) - 1, collective[rows], -1)
-            communication[rows], operation[rows] = numbers[own], codes[own]
+            own = np.where(collective[here] < len(numbers) - 1, collective[here], -1)
+            communication[here], operation[here] = numbers[own], codes[own]
             launched = numbers[np.where(part.launched < len(numbers) - 1, part.launched, -1)]
             index = np.arange(len(launched) + 1)
             seen = np.maximum.accumulate(np.append(0, np.where(launched >= 0, index[1:], 0)))
-            key = np.append(-1, launched)[seen] + 1
+            since = np.append(-1, launched)[seen] + 1
             # What follows the last launch is cut by the window's end: it is compared with its like only.
-            segment[rows] = (key * 2**21 + 2 * (index - seen) + (index == len(launched)))[part.segment]
+            segment[here] = (since * 2**21 + 2 * (index - seen) + (index == len(launched)))[part.segment]
         self.operations = tuple(known)
         return communication, np.where(self.kind == END, operation, -1), segment
 
@@ -407,17 +405,12 @@ class Replay:
         cell = key * ranks + self.rank
         present = np.bincount(cell, minlength=keys * ranks).reshape(keys, ranks) > 0
         n = present.sum(axis=1)
-        host = np.isin(self.kind, (PROGRAM, MARK))
         factors = []
         for code, _ in enumerate(CLASSES):
             if code == LAUNCH:
                 factors.append(np.ones(len(self)))
                 continue
-            # The host's time is told once, by its own rows; other rows only say where in it they were launched.
-            time = self.spent[:, code] + np.where(host, self.called[:, code], 0.0)
-            if code in (IDLE, HELD):
-                time += self.held if code == HELD else np.where(self.kind == END, 0, self.gap)
-            total = np.bincount(cell, time, minlength=keys * ranks).reshape(keys, ranks)
+            total = np.bincount(cell, self._own(code), minlength=keys * ranks).reshape(keys, ranks)
             ordered = np.sort(np.where(present, total, np.inf), axis=1)
             row = np.arange(keys)
             median = (ordered[row, np.maximum(n - 1, 0) // 2] + ordered[row, np.minimum(n // 2, ranks - 1)]) / 2
@@ -451,23 +444,27 @@ class Replay:
 
     def excess_ns(self) -> Float:
         """Return by how much each rank's own time exceeds that of an even rank, ns (ranks,)."""
-        host = np.isin(self.kind, (PROGRAM, MARK))
         excess = np.zeros(len(self.ranks))
         for code, factor in enumerate(self._even_factors):
-            time = self.spent[:, code] + np.where(host, self.called[:, code], 0)
-            excess += np.bincount(self.rank, time * np.maximum(1 - factor, 0), minlength=len(self.ranks))
+            more = self._own(code) * np.maximum(1 - factor, 0)
+            excess += np.bincount(self.rank, more, minlength=len(self.ranks))
         return excess
 
     def class_times(self) -> Float:
         """Return the time of each kind on each rank, whether it bound anything or not, ns (classes, ranks)."""
-        host = np.isin(self.kind, (PROGRAM, MARK))
-        times = np.zeros((len(CLASSES), len(self.ranks)))
-        for code, _ in enumerate(CLASSES):
-            time = self.spent[:, code] + np.where(host | (code == LAUNCH), self.called[:, code], 0.0)
-            if code in (IDLE, HELD):
-                time += self.held if code == HELD else np.where(self.kind == END, 0, self.gap)
-            times[code] = np.bincount(self.rank, time, minlength=len(self.ranks))
-        return times
+        times = [np.bincount(self.rank, self._own(code), minlength=len(self.ranks)) for code in range(len(CLASSES))]
+        return np.stack(times)
+
+    def _own(self, code: int) -> Float:
+        """Time of a kind that each row spends itself.
+
+        The host's is told once, by its own rows; other rows only say where in it they were launched.
+        """
+        told = np.isin(self.kind, (PROGRAM, MARK)) | (code == LAUNCH)
+        time = self.spent[:, code] + np.where(told, self.called[:, code], 0)
+        if code == IDLE:
+            return np.asarray(time + np.where(self.kind == END, 0, self.gap), np.float64)
+        return np.asarray(time + self.held if code == HELD else time, np.float64)
 
     @property
     def longest_stall_ns(self) -> int:
@@ -521,7 +518,9 @@ class Replay:
         why = f"; {'; '.join(reasons)}" if reasons else ""
         steps = "" if worst is None else f", single steps within {worst:.1f} %"
         off = abs(error) > TOLERANCE_PCT or (worst or 0.0) > TOLERANCE_PCT
-        sentence = f"the replay with nothing changed takes {replayed / self.recorded_ns:.3f} of the recorded time{steps}"
+        sentence = (
+            f"the replay with nothing changed takes {replayed / self.recorded_ns:.3f} of the recorded time{steps}"
+        )
         return Fidelity("off" if off else "ok", sentence + why, self.recorded_ns, round(replayed), worst)
 
 

@@ -113,7 +113,7 @@ def what_if(replay: Replay, straggler: int | None) -> RecordedWhatIf:
     if worst is not None and whole != even:
         mask = np.arange(len(replay.ranks)) == replay.ranks.index(worst)
         explains = (whole - replay.run_ns(Change(even=mask))) / (whole - even)
-    notes = ()
+    notes: tuple[Note, ...] = ()
     if not replay.joined.all():
         without = [rank for rank, joined in zip(replay.ranks, replay.joined, strict=True) if not joined]
         label = f"rank {without[0]}" if len(without) == 1 else f"{len(without)} ranks ({without[0]}, {without[1]}, ...)"

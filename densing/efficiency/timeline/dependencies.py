@@ -350,7 +350,11 @@ class _Builder:
         other = np.where(early, NOTHING, edges.other[index]).astype(np.int64)
         launch, call, before = edges.launch[index], edges.call[index], edges.before[index]
         # When launches take effect, since the moment of the host that they follow.
-        base, offset, delay = np.full(len(index), NOTHING), np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
+        base, offset, delay = (
+            np.full(len(index), NOTHING),
+            np.zeros(len(index), np.int64),
+            np.zeros(len(index), np.int64),
+        )
         known = launch >= 0
         bound_launch = call >= 0
         if known.any():

@@ -49,9 +49,7 @@ def simulate(ranks, collectives, tails):
             now[rank] = end
     for rank, tail in enumerate(tails):
         work[rank].append((now[rank], now[rank] + tail))
-    return [
-        rank_of(rank, comms[rank], work[rank], [(1, 0, now[rank] + tails[rank])]) for rank in range(ranks)
-    ]
+    return [rank_of(rank, comms[rank], work[rank], [(1, 0, now[rank] + tails[rank])]) for rank in range(ranks)]
 
 
 def longest(ranks, collectives, tails):
@@ -176,4 +174,3 @@ def test_the_path_crosses_more_ranks_than_are_held_in_detail():
     run = Planted(ranks=80, layers=1, slow={70: 1.3})
     path = run.profile().together.path
     assert path.bound_by == (70, "compute") and path.end_ns - path.start_ns == run.length()
-

@@ -16,7 +16,7 @@ from densing.efficiency.profile.run import RunProfile, profile_run
 from densing.efficiency.simulation import Graph, simulate
 from densing.efficiency.timeline.timeline import Kind
 from tests.support import folders
-from tests.support.planted_runs import Planted
+from tests.support.planted_runs import RETURN, Planted
 
 FAIR = Planted(ranks=8)
 BOUND = Planted(ranks=8, transfer=700_000)
@@ -77,10 +77,10 @@ def test_a_stall_of_the_host_costs_what_the_run_without_it_saves(syncs: bool) ->
     run = replace(FAIR, stall={(2, 1): 8_000_000, (2, 3): 8_000_000}, syncs=syncs)
     found = run.profile()
     first = {cause.code: cause for cause in found.causes}
-    assert first["host-stall"].gain_ms_per_step == pytest.approx(truth(run, FAIR), rel=1e-6)
+    assert first["host-stall"].gain_ms_per_step == pytest.approx(truth(run, FAIR), rel=1e-4)
     assert first["host-stall"].rank == 2 and "up to 8.00 ms at a time" in first["host-stall"].message
     # The ranks wait for the stalled one: the same time seen twice, which the interaction takes back.
-    assert first["waiting-for-ranks"].gain_ms_per_step == pytest.approx(truth(run, FAIR), rel=1e-6)
+    assert first["waiting-for-ranks"].gain_ms_per_step == pytest.approx(truth(run, FAIR), rel=1e-4)
     assert found.interaction_ms_per_step == pytest.approx(-truth(run, FAIR), rel=0.02)
 
 
@@ -99,7 +99,8 @@ def test_exposed_communication_costs_what_free_transfers_save(recorded: bool) ->
     found = run.profile()
     assert found.causes[0].code == "exposed-communication"
     assert gains(found)["exposed-communication"] == pytest.approx(truth(run, replace(run, transfer=0)), rel=1e-6)
-    assert {rank.path.totals["host"] for rank in found.ranks} == {0}
+    # Of the path only the returns of the waits are the host's.
+    assert {rank.path.totals["host"] for rank in found.ranks} == {run.steps * RETURN}
 
 
 def test_a_nanosecond_of_overlap_changes_no_gain() -> None:
@@ -133,7 +134,7 @@ def contended(speed: tuple[float, ...], kappa: float = 0.25) -> Graph:
 
 
 def test_a_world_unlike_the_replay_gives_its_straggler_away_all_the_same() -> None:
-    """Kernels beside a transfer go at 4/5 of their speed, which the replay knows nothing of, and no host is recorded."""
+    """Kernels beside a transfer go at 4/5 of their speed, of which the replay knows nothing; no host is recorded."""
     slow, fair = (1.0, 1.0, 0.9, 1.0), (1.0,) * 4
     runs = [simulate(contended(speed), 4, kappa=0.25, speed=speed) for speed in (slow, fair)]
     found = profile_run(runs[0].timeline)
@@ -159,7 +160,7 @@ SLOW = replace(BOUND, slow={3: 1.1})
         ("link=2x, drop-rank=3", replace(BOUND, ranks=7, transfer=350_000)),
     ],
 )
-def test_a_change_is_answered_as_the_changed_run_says(change: str, changed: Planned) -> None:
+def test_a_change_is_answered_as_the_changed_run_says(change: str, changed: Planted) -> None:
     found = SLOW.profile().what_if(change)
     assert found.before_ms == pytest.approx(SLOW.length() / SLOW.steps / 1e6, rel=1e-9)
     assert found.after_ms == pytest.approx(changed.length() / changed.steps / 1e6, rel=1e-9)
@@ -171,7 +172,7 @@ def test_a_change_is_answered_as_the_changed_run_says(change: str, changed: Plan
 def test_perfect_overlap_leaves_the_longer_of_work_and_communication() -> None:
     found = SLOW.profile().what_if("overlap=perfect")
     work = SLOW.layers * 2 * SLOW.kernel * 1.1 * SLOW.steps / 1e6
-    assert work <= found.after_ms * SLOW.steps <= work + 1.3 and found.after_ms < found.before_ms
+    assert work <= found.after_ms * SLOW.steps <= work + 2 * SLOW.transfer / 1e6 and found.after_ms < found.before_ms
     assert (found.bound_before.rank, found.bound_after.kind) == (3, "compute")
     slow = replace(SLOW, transfer=3_000_000).profile().what_if("overlap=perfect")
     assert slow.bound_after.kind == "communication"

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from densing.core.errors import InputError
 from densing.efficiency.profile import run as run_module
 from densing.efficiency.profile.causes import find_causes
+from densing.efficiency.profile.rank import ProfileOptions, RankProfile, profile_timeline
 from densing.efficiency.profile.replay import Replay
-from densing.efficiency.profile.rank import ProfileOptions, RankProfile, per_step, pooled, profile_timeline
 from densing.efficiency.profile.run import merge_run, run_notes
 from densing.efficiency.profile.store import write_profile
 from densing.efficiency.timeline.timeline import Comm, Kind, Lane, RankTimeline, Spans, Step

@@ -140,10 +140,11 @@ def test_a_rank_without_communication_is_compared_with_nobody() -> None:
     record = Comm("all_reduce", "0", ranks=(0, 1))
     parts = {0: [(100, 150, record), (250, 300, record), (400, 450, record)],
              1: [(50, 150, record), (200, 300, record), (350, 450, record)], 2: []}  # fmt: skip
-    ranks = [
-        rank_of(rank, part, [(a, b[0]) for a, b in zip([0, *(row[1] for row in part)], part, strict=False)] or [(0, 10)],
-                [(1, 0, 460)]) for rank, part in parts.items()
-    ]  # fmt: skip
+    ranks = []
+    for rank, part in parts.items():
+        free = [0, *(row[1] for row in part)]
+        work = [(since, row[0]) for since, row in zip(free, part, strict=False)] or [(0, 10)]
+        ranks.append(rank_of(rank, part, work, [(1, 0, 460)]))
     runs = [merge_run([profile_timeline(rank) for rank in some]) for some in (ranks, ranks[:2])]
     assert runs[0].together is not None and runs[1].together is not None
     found, alone = runs[0].together.what_if, runs[1].together.what_if
