@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 Float = NDArray[np.float64]
 TOLERANCE_PCT = 2.0
 """Largest error of a replay, of the run and of each step, that counts as none."""
+UNLIKE = 1.5
+"""Ratio of the third to the first quartile from which transfers of one size count as unlike: normal noise of 30 %."""
 _NEVER = float("-inf")
 
 
@@ -440,7 +442,7 @@ class Replay:
         ends = np.full(int(number.max()) + 1, _NEVER)
         np.maximum.at(ends, number, self.times(change)[self.head + rows])
         lengths = np.diff(np.append(float(self.starts.min()), ends[:steps]))
-        return float(lengths.min()), float(lengths.max())
+        return (float(lengths.min()), float(lengths.max())) if np.all(lengths > 0) else None
 
     def excess_ns(self) -> Float:
         """Return by how much each rank's own time exceeds that of an even rank, ns (ranks,)."""
@@ -475,7 +477,8 @@ class Replay:
     def slow_transfers(self) -> Float | None:
         """Factors that bring each matched transfer to the quickest quarter of its operation, size and ranks.
 
-        None where nothing was matched.
+        None where nothing was matched, or their quarters differ by no more than chance makes them
+        (:data:`UNLIKE`).
         """
         if self.matched is None or not self.joins.any():
             return None
@@ -487,9 +490,13 @@ class Replay:
         kind = kind.reshape(-1)
         order = np.lexsort((self.transfer[rows], kind))
         n = np.bincount(kind)
-        quick = self.transfer[rows][order][np.cumsum(n) - n + (n - 1) // 4]
+        ordered, first = self.transfer[rows][order], np.cumsum(n) - n
+        quick, slow = (ordered[first + (n - 1) * quarter // 4] for quarter in (1, 3))
+        chosen = (slow >= UNLIKE * quick)[kind] & (quick[kind] > 0)
+        if not chosen.any():
+            return None
         factor = np.ones(len(self))
-        factor[rows] = np.minimum(quick[kind] / self.transfer[rows], 1.0)
+        factor[rows[chosen]] = np.minimum(quick[kind[chosen]] / self.transfer[rows[chosen]], 1.0)
         return factor
 
     @cached_property
