@@ -17,8 +17,7 @@ from densing.core import Record, formatting
 from densing.efficiency.profile.joint import JointProfile
 from densing.efficiency.profile.rank import RankProfile, cut_short, run_collectives
 from densing.efficiency.profile.replay import Change, Replay
-from densing.efficiency.timeline import CollectiveSummary
-from densing.efficiency.timeline.dependencies import CLASSES
+from densing.efficiency.timeline import CLASSES, CollectiveSummary
 
 SHOWN = 3
 SMALL_MESSAGE = 1_000_000

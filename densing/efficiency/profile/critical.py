@@ -16,7 +16,7 @@ import numpy as np
 
 from densing.core import Note
 from densing.efficiency.profile.replay import Change, Replay
-from densing.efficiency.timeline.dependencies import ARRIVAL, CLASSES, END
+from densing.efficiency.timeline import CLASSES, Row
 
 _KINDS = dict(zip(CLASSES, ("compute", "memcpy", "idle", "idle", "host", "host", "host", "launch"), strict=True))
 """Kind on the path of each class of time in the replay."""
@@ -201,7 +201,7 @@ def walk(replay: Replay, change: Change | None = None) -> RunPath:
     row = int(np.where(counts, moments[head:], -np.inf).argmax())
     weights = replay.weights(change)
     # The last to arrive at each communication, by the replay.
-    arrivals = np.flatnonzero((replay.kind == ARRIVAL) & (replay.communication >= 0))
+    arrivals = np.flatnonzero((replay.kind == Row.ARRIVAL) & (replay.communication >= 0))
     arrivals = arrivals[~np.isin(replay.rank[arrivals], change.dropped)]
     last = np.full(replay.count, -1)
     order = arrivals[np.lexsort((-arrivals, moments[head + arrivals]))]
@@ -230,17 +230,17 @@ def walk(replay: Replay, change: Change | None = None) -> RunPath:
         edge = int(np.argmax([moments[source] + weight[row] for source, weight in zip(edges, weights, strict=True)]))
         before = moments[edges[edge]]
         kinds: dict[str, int] = {}
-        if replay.kind[row] != END:
+        if replay.kind[row] != Row.END:
             # By the host's program, or by what the row itself spent behind another.
             times = replay.called[row] if edge == 2 else replay.spent[row]
             for name, ns in zip(CLASSES, times.tolist(), strict=True):
                 kinds[_KINDS[name]] = kinds.get(_KINDS[name], 0) + ns
         # The rest is a communication alone, a wait that returned, or a pause that nothing explains.
-        rest = "communication" if replay.kind[row] == END else "host" if replay.waits[row] else "idle"
+        rest = "communication" if replay.kind[row] == Row.END else "host" if replay.waits[row] else "idle"
         kinds[rest] = kinds.get(rest, 0) + round(now) - round(before) - sum(kinds.values())
         _add(totals, rank, kinds)
         if round(now) > round(before):
-            if stretches and stretches[-1][0] == rank and stretches[-1][3] < 0 and replay.kind[row] != END:
+            if stretches and stretches[-1][0] == rank and stretches[-1][3] < 0 and replay.kind[row] != Row.END:
                 stretches[-1] = (rank, round(before), stretches[-1][2], -1)
             else:
                 stretches.append((rank, round(before), round(now), -1))

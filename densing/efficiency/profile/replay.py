@@ -28,21 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Record
-from densing.efficiency.timeline import OPS, Collectives, distinct
-from densing.efficiency.timeline.dependencies import (
-    ARRIVAL,
-    BEGINNING,
-    CLASSES,
-    END,
-    HELD,
-    IDLE,
-    LAUNCH,
-    MARK,
-    PROGRAM,
-    STALL,
-    Dependencies,
-)
-from densing.efficiency.timeline.intervals import Int
+from densing.efficiency.timeline import BEGINNING, CLASSES, OPS, Collectives, Dependencies, Int, Row, Spent, distinct
 
 if TYPE_CHECKING:
     from densing.efficiency.profile.alignment import Clocks, Matched
@@ -83,7 +69,7 @@ class Change:
     Attributes
     ----------
     without : tuple of str
-        Kinds of time, of :data:`densing.efficiency.timeline.dependencies.CLASSES`, that take no time.
+        Kinds of time, of :data:`densing.efficiency.timeline.CLASSES`, that take no time.
     even : bool (ranks,), optional
         Ranks whose own time is the median over the ranks.
     transfer : float64 (n,), optional
@@ -186,14 +172,14 @@ class Replay:
         spent, called = joined("spent_ns").reshape(-1, len(CLASSES)), joined("called_ns").reshape(-1, len(CLASSES))
         recorded = joined("at_ns") + self.starts[self.rank]
         communication, operation, segment = self._numbered(parts, collective, at, tables or {}, matched)
-        arrivals, ends = self.kind == ARRIVAL, (self.kind == END) & (communication >= 0)
+        arrivals, ends = self.kind == Row.ARRIVAL, (self.kind == Row.END) & (communication >= 0)
         # The last recorded arrival at each, and what each end has beyond it.
         count = 0 if matched is None else len(matched)
         last = np.full(count + 1, _NEVER)
         np.maximum.at(last, communication[arrivals], recorded[arrivals])
         members = np.bincount(communication[arrivals] + 1, minlength=count + 1)[1:]
         transfer = np.zeros(len(gap))
-        transfer[self.kind == END] = gap[self.kind == END]
+        transfer[self.kind == Row.END] = gap[self.kind == Row.END]
         if matched is not None:
             known = matched.transfer_ns[communication[ends]].astype(np.float64)
             transfer[ends] = recorded[ends] - last[communication[ends]] if self.comparable else known
@@ -215,7 +201,7 @@ class Replay:
             setattr(self, name, column[order])
         # What each row does with its communication: nothing, arrive at it (number + 1), or leave it (-number - 1).
         role = np.zeros(len(order), np.int64)
-        arrive = self.kind == ARRIVAL
+        arrive = self.kind == Row.ARRIVAL
         role[arrive] = self.communication[arrive] + 1
         role[self.joins] = -self.communication[self.joins] - 1
         self.role = role
@@ -276,7 +262,7 @@ class Replay:
             # What follows the last launch is cut by the window's end: it is compared with its like only.
             segment[here] = (since * 2**21 + 2 * (index - seen) + (index == len(launched)))[part.segment]
         self.operations = tuple(known)
-        return communication, np.where(self.kind == END, operation, -1), segment
+        return communication, np.where(self.kind == Row.END, operation, -1), segment
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -339,7 +325,7 @@ class Replay:
     @cached_property
     def counts(self) -> NDArray[np.bool_]:
         """Which rows the run lasts until."""
-        device = ~np.isin(self.kind, (PROGRAM, MARK))
+        device = ~np.isin(self.kind, (Row.PROGRAM, Row.STEP))
         ranks = len(self.ranks)
         last = np.full((2, ranks), _NEVER)
         np.maximum.at(last, (device.astype(np.int64), self.rank), self.recorded)
@@ -359,37 +345,37 @@ class Replay:
         gap, held = self.gap, self.held
         for code, name in enumerate(CLASSES):
             if name in change.without:
-                if code == IDLE:
-                    gap = np.where(self.kind == END, gap, 0)
+                if code == Spent.IDLE:
+                    gap = np.where(self.kind == Row.END, gap, 0)
                 continue
             scale = 1.0 if factor is None else factor[code]
             spent += self.spent[:, code] * scale
             called += self.called[:, code] * scale
-            if code == IDLE and factor is not None:
-                gap = np.where(self.kind == END, gap, gap * factor[code])
-            if code == HELD and factor is not None:
+            if code == Spent.IDLE and factor is not None:
+                gap = np.where(self.kind == Row.END, gap, gap * factor[code])
+            if code == Spent.HELD and factor is not None:
                 held = held * factor[code]
-        ends = self.kind == END
+        ends = self.kind == Row.END
         transfer = self.transfer if change.transfer is None else self.transfer * change.transfer
         after = np.where(ends, transfer, gap + held + spent)
         beside = self.lag + spent
         if change.unblocked:
             beside = np.where(self.awaits_communication, _NEVER, beside)
         if change.overlapped:
-            from_end = self.kind[np.maximum(self.other - self.head, 0)] == END
-            beside = np.where((self.other >= self.head) & from_end & (self.kind != ARRIVAL), _NEVER, beside)
+            from_end = self.kind[np.maximum(self.other - self.head, 0)] == Row.END
+            beside = np.where((self.other >= self.head) & from_end & (self.kind != Row.ARRIVAL), _NEVER, beside)
         return after, beside, called
 
     @cached_property
     def waits(self) -> NDArray[np.bool_]:
         """Which rows are the host waiting for the device."""
-        return np.asarray((self.kind == PROGRAM) & (self.other >= self.head))
+        return np.asarray((self.kind == Row.PROGRAM) & (self.other >= self.head))
 
     @cached_property
     def awaits_communication(self) -> NDArray[np.bool_]:
         """Which rows are the host waiting for a communication."""
         source = np.maximum(self.other - self.head, 0)
-        return self.waits & (self.kind[source] == END)
+        return self.waits & (self.kind[source] == Row.END)
 
     def _factors(self, even: NDArray[np.bool_] | None) -> list[Float] | None:
         """By class, the factor of each row's time that makes its rank even; None where no rank is."""
@@ -409,7 +395,7 @@ class Replay:
         n = present.sum(axis=1)
         factors = []
         for code, _ in enumerate(CLASSES):
-            if code == LAUNCH:
+            if code == Spent.LAUNCH:
                 factors.append(np.ones(len(self)))
                 continue
             total = np.bincount(cell, self._own(code), minlength=keys * ranks).reshape(keys, ranks)
@@ -432,7 +418,7 @@ class Replay:
 
         A step ends with the last rank that takes part.
         """
-        rows = np.flatnonzero((self.kind == MARK) & self.counts & ~np.isin(self.rank, change.dropped))
+        rows = np.flatnonzero((self.kind == Row.STEP) & self.counts & ~np.isin(self.rank, change.dropped))
         steps = int(self.steps)
         if steps < 1 or steps != self.steps or len(rows) == 0:
             return None
@@ -462,16 +448,16 @@ class Replay:
 
         The host's is told once, by its own rows; other rows only say where in it they were launched.
         """
-        told = np.isin(self.kind, (PROGRAM, MARK)) | (code == LAUNCH)
+        told = np.isin(self.kind, (Row.PROGRAM, Row.STEP)) | (code == Spent.LAUNCH)
         time = self.spent[:, code] + np.where(told, self.called[:, code], 0)
-        if code == IDLE:
-            return np.asarray(time + np.where(self.kind == END, 0, self.gap), np.float64)
-        return np.asarray(time + self.held if code == HELD else time, np.float64)
+        if code == Spent.IDLE:
+            return np.asarray(time + np.where(self.kind == Row.END, 0, self.gap), np.float64)
+        return np.asarray(time + self.held if code == Spent.HELD else time, np.float64)
 
     @property
     def longest_stall_ns(self) -> int:
         """The longest pause of the host's program that counts as a stall."""
-        return int(self.called[:, STALL].max(initial=0))
+        return int(self.called[:, Spent.STALL].max(initial=0))
 
     @cached_property
     def slow_transfers(self) -> Float | None:
@@ -505,7 +491,7 @@ class Replay:
         if not len(self) or self.recorded_ns <= 0:
             return Fidelity("none", "there is nothing to replay: no work lies in the window", self.recorded_ns, 0, None)
         replayed = self.run_ns()
-        marks = np.flatnonzero(self.kind == MARK)
+        marks = np.flatnonzero(self.kind == Row.STEP)
         marks = marks[np.lexsort((self.recorded[marks], self.rank[marks]))]
         first = np.append(True, self.rank[marks][1:] != self.rank[marks][:-1])
         moments = self.moments[self.head + marks]

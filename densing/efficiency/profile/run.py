@@ -74,6 +74,8 @@ HELD_RANKS = 64
 """Most ranks whose details are held in memory; beyond it details are read again from the store."""
 HELD_ROWS = 300_000
 """Most single communications held in memory, 50 MB; if many ranks have more, each pass reads the store again."""
+REPLAYED_ROWS = 1_000_000
+"""Most rows of all ranks that are replayed, some 500 MB and 10 CPU seconds: of larger runs, the first steps."""
 DRAWN_RANKS = 16
 """Most ranks whose step is kept for drawing: the lowest ones."""
 LISTED_LATE = 20
@@ -93,6 +95,7 @@ _COLLECTIVE = (*CollectiveSummary.__struct_fields__, "hidden_pct", *WAIT_COLUMNS
 _RATES = ("algbw_gbps", "busbw_gbps", "hidden_pct")
 
 
+MOST_STEPS = 2**20
 MOST_ROWS, MOST_RANKS = 40, 256
 """Of a table that is shown."""
 
@@ -584,6 +587,14 @@ def merge_run(
     parts = held_ranks.summaries()
     found = find_causes(ranks, parts, replay, joint)
     own = [note for rank in ranks for note in (*rank.notes, *(() if rank.on_host else rank.path.notes))]
+    if held_ranks.steps < MOST_STEPS:
+        text = (
+            f"the replay covers the first {formatting.plural(held_ranks.steps, 'step')} of each rank: all are too many"
+        )
+        own.append(Note("replay-shortened", "info", text, {"steps": held_ranks.steps}))
+    if len(ranks) > HELD_RANKS and store is not None:
+        # What the replay holds already.
+        ranks = [replace(rank, dependencies=rank.dependencies.head(0)) for rank in ranks]
     if replay.fidelity.status == "off":
         own.append(Note("replay-off", "warning", f"{replay.fidelity.sentence}; read gains as rough"))
     return RunProfile(
@@ -618,7 +629,9 @@ class HeldRanks:
         self._ranks: dict[int, RankProfile] = {}
         self._summaries: dict[int, tuple[CollectiveSummary, ...]] = {}
         self._tables: dict[int, Collectives] = {}
-        self._rows = 0
+        self._rows = self._replayed = 0
+        self.steps = MOST_STEPS
+        """Steps of each rank that are kept to be replayed."""
         self._detailed: list[int] = []
         self._drawn: set[int] = set()
         self._texts: dict[str, str] = {}
@@ -640,7 +653,13 @@ class HeldRanks:
                 "--rank FILE=NUMBER"
             )
         self._summaries[number] = summary(table)
-        self._ranks[number] = profile
+        self._ranks[number] = replace(profile, dependencies=profile.dependencies.head(self.steps))
+        self._replayed += len(self._ranks[number].dependencies)
+        while self._replayed > REPLAYED_ROWS and self.steps > 1:
+            self.steps //= 2
+            for key, rank in self._ranks.items():
+                self._ranks[key] = replace(rank, dependencies=rank.dependencies.head(self.steps))
+            self._replayed = sum(len(rank.dependencies) for rank in self._ranks.values())
         # Every rank has the same groups, each a list of its members.
         self._tables[number] = replace(
             table, groups=tuple(self._groups.setdefault(group, group) for group in table.groups)

@@ -3,7 +3,11 @@ from .critical import PATH_KINDS as PATH_KINDS
 from .critical import CriticalPath as CriticalPath
 from .critical import critical_path as critical_path
 from .critical import graph as graph
+from .dependencies import BEGINNING as BEGINNING
+from .dependencies import CLASSES as CLASSES
 from .dependencies import Dependencies as Dependencies
+from .dependencies import Row as Row
+from .dependencies import Spent as Spent
 from .dependencies import dependencies as dependencies
 from .idle import CAUSES as CAUSES
 from .idle import IdleCauses as IdleCauses

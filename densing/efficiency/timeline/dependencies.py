@@ -18,6 +18,7 @@ one that bound it stands for all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import Any
 
 import msgspec
@@ -31,13 +32,37 @@ from densing.efficiency.timeline.overlap import Window, counted_steps
 from densing.efficiency.timeline.timeline import Kind, RankTimeline
 from densing.efficiency.timeline.traffic import LOADING
 
-CLASSES = ("compute", "memcpy", "idle", "held", "host", "stall", "loading", "launch")
-"""Kinds of time in a row: work; pauses of the device that nothing explains; pauses of a stream while others work; the
-host's program at its usual pace, its long pauses, and those in which it fetched data; from a launch call to the start
-of what it launched."""
-COMPUTE, MEMCPY, IDLE, HELD, HOST, STALL, LOAD, LAUNCH = range(len(CLASSES))
-WORK, ARRIVAL, END, PROGRAM, MARK = range(5)
-"""Kinds of row: a stretch of a stream, the arrival at a communication, its end, a moment of the host, a step's end."""
+
+class Spent(IntEnum):
+    """Kinds of time in a row.
+
+    Work; pauses of the device that nothing explains (``IDLE``), pauses of a stream while others work (``HELD``); the
+    host's program at its usual pace, its long pauses (``STALL``), and those in which it fetched data; from a launch
+    call to the start of what it launched.
+    """
+
+    COMPUTE = 0
+    MEMCPY = 1
+    IDLE = 2
+    HELD = 3
+    HOST = 4
+    STALL = 5
+    LOADING = 6
+    LAUNCH = 7
+
+
+class Row(IntEnum):
+    """A stretch of a stream, the arrival at a communication, its end, a moment of the host, a step's end."""
+
+    WORK = 0
+    ARRIVAL = 1
+    END = 2
+    PROGRAM = 3
+    STEP = 4
+
+
+CLASSES = tuple(kind.name.lower() for kind in Spent)
+"""Names of the kinds of time, in order."""
 NOTHING, BEGINNING = -1, -2
 """In place of a row: no such edge; the window's start."""
 STALL_PAUSES, STALL_SHARE = 10, 0.01
@@ -48,9 +73,9 @@ _COLUMNS = ("kind", "before", "other", "base", "gap_ns", "held_ns", "lag_ns", "c
 PART = 1 << 12
 """Spans looked at together: what is computed of a part at a time takes little memory. A stretch ends with its part."""
 
-_CLASS = np.full(len(Kind), IDLE, np.int64)
-_CLASS[[Kind.COMPUTE, Kind.CALL]] = COMPUTE, HOST
-_CLASS[[Kind.MEMCPY, Kind.MEMSET]] = MEMCPY
+_CLASS = np.full(len(Kind), Spent.IDLE, np.int64)
+_CLASS[[Kind.COMPUTE, Kind.CALL]] = Spent.COMPUTE, Spent.HOST
+_CLASS[[Kind.MEMCPY, Kind.MEMSET]] = Spent.MEMCPY
 
 
 class Dependencies(msgspec.Struct, frozen=True, eq=False):
@@ -63,7 +88,7 @@ class Dependencies(msgspec.Struct, frozen=True, eq=False):
     steps : int
         Steps in the window; 0 where none is marked.
     kind : int64 (n,)
-        :data:`WORK` to :data:`MARK`.
+        :class:`Row`.
     before, other, base : int64 (n,)
         Rows waited for; :data:`NOTHING`, or :data:`BEGINNING` for the window's start.
     gap_ns, held_ns, lag_ns : int64 (n,)
@@ -99,6 +124,23 @@ class Dependencies(msgspec.Struct, frozen=True, eq=False):
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    def head(self, steps: int) -> Dependencies:
+        """Return the rows up to the end of the first steps; all where there are no more, or none is marked.
+
+        A row waits for earlier ones only, so that they are a whole of their own.
+        """
+        if not 0 <= steps < self.steps:
+            return self
+        ends = np.flatnonzero(self.kind == Row.STEP)
+        stop = int(ends[steps - 1]) + 1 if steps else 0
+        columns = {
+            name: getattr(self, name)[:stop].copy()
+            for name in self.__struct_fields__
+            if name not in ("start_ns", "end_ns", "steps", "launched")
+        }
+        end = self.start_ns + (int(self.at_ns[stop - 1]) if steps else 0)
+        return msgspec.structs.replace(self, end_ns=end, steps=steps, **columns)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: lists, and of the times by class those that are not zero."""
@@ -248,15 +290,15 @@ class _Builder:
         own = np.minimum(np.searchsorted(rows, self.moment_row), max(len(rows) - 1, 0))
         if len(rows):
             known = rows[own] == self.moment_row
-            for code, column in ((LOAD, fetching), (STALL, np.where(pause > least, pause, 0))):
+            for code, column in ((Spent.LOADING, fetching), (Spent.STALL, np.where(pause > least, pause, 0))):
                 times[:, code] = np.clip(np.where(known, column[own], 0), 0, offset - times.sum(axis=1))
-        times[:, HOST] = offset - times.sum(axis=1)
+        times[:, Spent.HOST] = offset - times.sum(axis=1)
         lag = np.zeros(len(at), np.int64)
         if len(held):
             lag[: len(held)] = host.end[held] - np.minimum(edges.nodes.end[edges.reached[held]], window.end)
         self._add(
             len(at),
-            kind=PROGRAM,
+            kind=Row.PROGRAM,
             base=base,
             lag_ns=lag,
             called_ns=times,
@@ -320,7 +362,7 @@ class _Builder:
             return
         table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         del parts
-        is_comm = table["kind"] == ARRIVAL
+        is_comm = table["kind"] == Row.ARRIVAL
         # A communication has two rows; its end comes after all others, and is what others wait for.
         leaving = first_row + np.arange(runs)
         leaving[is_comm] = first_row + runs + np.arange(int(is_comm.sum()))
@@ -333,7 +375,7 @@ class _Builder:
         columns = {name: table[name][is_comm] for name in ("collective", "segment", "begin")}
         self._add(runs, **table)
         at_ns = self.ended[is_comm] - self.window.start
-        self._add(len(number), kind=END, before=number, gap_ns=length[is_comm], at_ns=at_ns, **columns)
+        self._add(len(number), kind=Row.END, before=number, gap_ns=length[is_comm], at_ns=at_ns, **columns)
         # What the host's waits reached.
         self.rows[0]["other"][: len(self.held)] = leaving[self.run[edges.reached[self.held]]]
 
@@ -388,32 +430,34 @@ class _Builder:
         if self.rank.on_host:
             fetching = self._fetching(start, np.where(bound_stream & (other < 0), gap, 0))
         held = np.minimum(covered(busy, start - gap, start), gap - fetching)
-        pauses = {IDLE: gap - fetching - held, HELD: held}
+        pauses = {Spent.IDLE: gap - fetching - held, Spent.HELD: held}
         along = np.cumsum(length + np.where(first, fetching, gap))
         candidate = np.where(base != NOTHING, offset + delay + length - along, _NEVER)
         bound = np.flatnonzero(candidate == np.maximum.reduceat(candidate, begins)[run])
         bound = bound[np.append(True, run[bound][1:] != run[bound][:-1])]
         spent, called = (np.zeros((len(begins), len(CLASSES)), np.int64) for _ in range(2))
         classes = _CLASS[kind]
-        for code in (COMPUTE, MEMCPY, HOST, IDLE, HELD, LOAD):
+        for code in (Spent.COMPUTE, Spent.MEMCPY, Spent.HOST, Spent.IDLE, Spent.HELD, Spent.LOADING):
             own = np.where((classes == code) & (kind != Kind.COMM), length, 0)
-            more = np.where(first, 0, pauses[code]) if code in pauses else fetching if code == LOAD else 0
+            more = np.where(first, 0, pauses[code]) if code in pauses else fetching if code == Spent.LOADING else 0
             total = np.cumsum(own + more)
-            spent[:, code] = total[ends] - total[begins] + own[begins] + (fetching[begins] if code == LOAD else 0)
+            spent[:, code] = (
+                total[ends] - total[begins] + own[begins] + (fetching[begins] if code == Spent.LOADING else 0)
+            )
             called[:, code] = total[ends] - total[bound] + own[bound]
         is_comm = kind[begins] == Kind.COMM
         called[is_comm] = 0
-        called[:, HOST] += offset[bound]
-        unexplained = np.where(free[bound], IDLE, LAUNCH)
+        called[:, Spent.HOST] += offset[bound]
+        unexplained = np.where(free[bound], Spent.IDLE, Spent.LAUNCH)
         called[np.arange(len(begins)), unexplained] += delay[bound]
         return {
             "run": run,
-            "kind": np.where(is_comm, ARRIVAL, WORK),
+            "kind": np.where(is_comm, Row.ARRIVAL, Row.WORK),
             "before": stream[begins],
             "other": other[begins],
             "base": base[bound],
-            "gap_ns": pauses[IDLE][begins],
-            "held_ns": pauses[HELD][begins],
+            "gap_ns": pauses[Spent.IDLE][begins],
+            "held_ns": pauses[Spent.HELD][begins],
             "lag_ns": lag[begins],
             "spent_ns": spent,
             "called_ns": called,
@@ -443,7 +487,7 @@ class _Builder:
                 wake = np.where(last < 0, -1, np.where(returned, call, edges.wake[call]))
             wake[at >= window.end] = edges.wake[-1]
             base, since = self._base(at, wake)
-            times[:, HOST] = at - since
+            times[:, Spent.HOST] = at - since
             row = {"base": base, "called_ns": times}
         else:
             order = np.argsort(self.ended, kind="stable")
@@ -451,7 +495,7 @@ class _Builder:
             before, when = np.full(len(at), BEGINNING), np.full(len(at), window.start)
             known = last >= 0
             before[known], when[known] = self.leaving[order[last[known]]], self.ended[order[last[known]]]
-            times[:, IDLE] = at - when
+            times[:, Spent.IDLE] = at - when
             row = {"before": before, "spent_ns": times}
         segment = np.searchsorted(self.boundaries, at)
-        self._add(len(at), kind=MARK, segment=segment, at_ns=at - window.start, begin=at, **row)
+        self._add(len(at), kind=Row.STEP, segment=segment, at_ns=at - window.start, begin=at, **row)

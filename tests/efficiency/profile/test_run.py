@@ -105,11 +105,28 @@ def test_many_ranks_are_read_again_from_their_store(
     monkeypatch.setattr(run_module, "HELD_RANKS", 2)
     monkeypatch.setattr("densing.efficiency.profile.run.HELD_ROWS", held_rows)
     spilled = merge_run((rank.to_dict() for rank in ranks), store=tmp_path)
-    assert all(len(rank.collectives) == 0 for rank in spilled.ranks)
+    assert all(len(rank.collectives) == len(rank.dependencies) == 0 for rank in spilled.ranks)
     assert whole.together is not None and spilled.together is not None
     assert spilled.together.stragglers.to_dict() == whole.together.stragglers.to_dict()
     assert spilled.together.what_if.to_dict() == whole.together.what_if.to_dict()
     assert spilled.figures == whole.figures and spilled.causes == whole.causes
+
+
+def test_of_too_large_a_run_the_first_steps_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the order of its ranks; gains per step are those of the whole."""
+    whole = merge_run(profiles((0, 0, 300_000)))
+    monkeypatch.setattr(run_module, "REPLAYED_ROWS", len(whole.replay) - 1)
+    told = []
+    for order in itertools.permutations(profiles((0, 0, 300_000))):
+        run = merge_run(order)
+        [note] = [note for note in run.notes if note.code == "replay-shortened"]
+        assert note.details == {"steps": 2} and run.replay.steps == 2 and run.replay.fidelity.status == "ok"
+        assert run.replay.recorded_ns == 2_000_000
+        told.append(run.to_dict())
+    assert told[0] == told[1] == told[2] == told[3] == told[4] == told[5]
+    waiting = [cause.gain_ms_per_step for cause in (*whole.causes, *run.causes) if cause.code == "waiting-for-ranks"]
+    assert waiting[0] == pytest.approx(waiting[1], rel=0.1)
+    assert not any(note.code == "replay-shortened" for note in whole.notes)
 
 
 def test_the_lowest_ranks_are_drawn_whichever_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
