@@ -262,6 +262,11 @@ def _check_flags(source: Source, outputs: Outputs) -> None:
         from densing.efficiency.profile import parse_spec
 
         parse_spec(outputs.mfu)
+    if outputs.what_if:
+        from densing.efficiency.profile import parse_changes
+
+        for change in outputs.what_if:
+            parse_changes(change)
     _check_outputs(source, outputs)
     for path in outputs.compare:
         check_source(path)

@@ -82,6 +82,19 @@ def test_two_ranks_tell_who_is_waited_for(two: Path) -> None:
     assert found["replay"]["status"] == "ok" and found["replay"]["replayed_ns"] == 300_000
 
 
+def test_changes_are_replayed_one_by_one(two: Path) -> None:
+    found = profile(two, "--what-if", "hide=all_reduce", "--what-if", "drop-rank=1,link=2x")
+    free, other = found["planned"]
+    assert free["change"] == "hide=all_reduce" and free["before_ms"] == other["before_ms"] == pytest.approx(0.1)
+    assert 0 < free["gain_pct"] < 100 and free["after_ms"] < 0.1
+    shown = densing("profile", two, "--what-if", "hide=all_reduce").stdout
+    assert f"{free['gain_pct']:.1f} % less; bound by" in shown
+    assert profile(two)["planned"] == []
+    # Refused before a trace is read, where no run is needed to know.
+    assert "link=2x" in densing("profile", "--what-if", "link=fast", "no-such-folder", code=1).stderr
+    assert "no such rank" in densing("profile", two, "--what-if", "drop-rank=7", code=1).stderr
+
+
 def test_one_rank_says_nothing_of_others(two: Path) -> None:
     found = profile(two / "rank0.json")
     assert found["stragglers"] is None and found["clocks"] is None

@@ -16,6 +16,7 @@ from densing.efficiency.profile.replay import Change, Replay
 CHANGES = ("link", "hide", "drop-rank", "overlap")
 """What can be changed: transfers K times as fast, transfers of one operation at no cost, a rank that takes no part,
 and communication that nothing but communication waits for."""
+_FACTOR = re.compile(r"\d+(\.\d+)?x")
 
 
 class Bound(Record, frozen=True):
@@ -70,46 +71,65 @@ class Planned(Record, frozen=True):
         )
 
 
-def change_of(replay: Replay, text: str) -> Change:
-    """Return the change that a text such as ``link=2x,hide=all_reduce,drop-rank=5,overlap=perfect`` describes.
+def parse_changes(text: str) -> list[tuple[str, str]]:
+    """Return the parts of a text such as ``link=2x,drop-rank=5``, checked as far as no run is needed.
 
     Raises
     ------
     InputError
-        When a part is unknown or means nothing in this run; the message says what would.
+        When a part is unknown or cannot be read; the message says what could.
 
     Examples
     --------
-    >>> from densing.efficiency.profile.replay import Replay
+    >>> parse_changes("link=2x, overlap=perfect")
+    [('link', '2x'), ('overlap', 'perfect')]
+    """
+    parts = []
+    for part in text.split(","):
+        key, _, value = part.strip().partition("=")
+        if key not in CHANGES:
+            raise UnknownNameError("change of --what-if", key, CHANGES)
+        if key == "link" and not (_FACTOR.fullmatch(value) and float(value[:-1]) > 0):
+            raise InputError(f"--what-if {part}: a link is faster by a factor, e.g. link=2x (link=0.5x is slower)")
+        if key == "overlap" and value != "perfect":
+            raise InputError(f"--what-if {part}: the only overlap that can be assumed is overlap=perfect")
+        if key == "drop-rank" and not value.isdecimal():
+            raise InputError(f"--what-if {part}: a rank is a number, e.g. drop-rank=5")
+        parts.append((key, value))
+    return parts
+
+
+def change_of(replay: Replay, text: str) -> Change:
+    """Return the change that a text describes in a run.
+
+    Raises
+    ------
+    InputError
+        When a part cannot be read or means nothing in this run; the message says what would.
+
+    Examples
+    --------
     >>> change_of(Replay({}), "overlap=perfect").overlapped
     True
     """
     factor, overlapped, dropped = np.ones(len(replay)), False, list[int]()
     operations = sorted({op for op, _ in replay.operations if op})
-    for part in text.split(","):
-        key, equals, value = part.strip().partition("=")
-        if key not in CHANGES:
-            raise UnknownNameError("change of --what-if", key, CHANGES)
+    for key, value in parse_changes(text):
         if key == "link":
-            match = re.fullmatch(r"(\d+(?:\.\d+)?)x", value)
-            if match is None or not float(match[1]) > 0:
-                raise InputError(f"--what-if {part}: a link is faster by a factor, e.g. link=2x (link=0.5x is slower)")
-            factor = factor / float(match[1])
+            factor = factor / float(value[:-1])
         elif key == "hide":
             if value not in operations:
                 listed = ", ".join(operations) or "none that the trace names"
-                raise InputError(f"--what-if {part}: the run has no such communication; it has {listed}")
+                raise InputError(f"--what-if hide={value}: the run has no such communication; it has {listed}")
             codes = [code for code, (op, _) in enumerate(replay.operations) if op == value]
             factor = np.where(np.isin(replay.operation, codes), 0.0, factor)
         elif key == "drop-rank":
-            if not value.isdecimal() or int(value) not in replay.ranks:
+            if int(value) not in replay.ranks:
                 known = formatting.ranks_of(replay.ranks)
-                raise InputError(f"--what-if {part}: no such rank was profiled; known are {known}")
+                raise InputError(f"--what-if drop-rank={value}: no such rank was profiled; known are {known}")
             dropped.append(replay.ranks.index(int(value)))
             if len(set(dropped)) == len(replay.ranks):
                 raise InputError(f"--what-if {text}: without its last rank there is no run; drop fewer")
-        elif not equals or value != "perfect":
-            raise InputError(f"--what-if {part}: the only overlap that can be assumed is overlap=perfect")
         else:
             overlapped = True
     return Change(transfer=factor, overlapped=overlapped, dropped=tuple(dropped))

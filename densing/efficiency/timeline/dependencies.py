@@ -188,7 +188,7 @@ def dependencies(rank: RankTimeline, window: Window, edges: Graph) -> Dependenci
     >>> rank = RankTimeline(0, work, Spans.build([call]))
     >>> window = select(rank)
     >>> dependencies(rank, window, graph(rank, window)).at_ns.tolist()
-    [12, 12, 42]
+    [12, 12, 42, 42]
     """
     return _Builder(rank, window, edges).build()
 

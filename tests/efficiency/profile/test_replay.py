@@ -190,6 +190,7 @@ def test_perfect_overlap_leaves_the_longer_of_work_and_communication() -> None:
         ("link=0x", "by a factor"),
         ("hide=barrier", "no such communication; it has all_reduce"),
         ("drop-rank=9", "no such rank was profiled"),
+        ("drop-rank=-1", "a rank is a number"),
         ("drop-rank=0,drop-rank=1", "without its last rank"),
         ("overlap=good", "overlap=perfect"),
         ("co2:tau=8", "unknown change"),
