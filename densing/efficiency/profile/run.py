@@ -657,9 +657,9 @@ class HeldRanks:
         self._replayed += len(self._ranks[number].dependencies)
         while self._replayed > REPLAYED_ROWS and self.steps > 1:
             self.steps //= 2
-            for key, rank in self._ranks.items():
-                self._ranks[key] = replace(rank, dependencies=rank.dependencies.head(self.steps))
-            self._replayed = sum(len(rank.dependencies) for rank in self._ranks.values())
+            for key, held in self._ranks.items():
+                self._ranks[key] = replace(held, dependencies=held.dependencies.head(self.steps))
+            self._replayed = sum(len(held.dependencies) for held in self._ranks.values())
         # Every rank has the same groups, each a list of its members.
         self._tables[number] = replace(
             table, groups=tuple(self._groups.setdefault(group, group) for group in table.groups)

@@ -92,12 +92,12 @@ def test_a_link_that_becomes_half_as_fast_is_told_by_its_transfers() -> None:
     assert found.figures["slowdown"] == 1
 
 
-@pytest.mark.parametrize("recorded", [True, False])
 def test_transfers_that_scatter_are_not_called_slow() -> None:
     scattered = replace(BOUND, steps=8, link=lambda step: (1.0, 1.2, 0.9, 1.1, 1.0, 0.8, 1.15, 0.95)[step])
     assert "slow-transfers" not in gains(scattered.profile())
 
 
+@pytest.mark.parametrize("recorded", [True, False])
 def test_exposed_communication_costs_what_free_transfers_save(recorded: bool) -> None:
     """Also where no synchronisation is recorded, and the host's waits must be inferred."""
     run = replace(BOUND, syncs=recorded, waits=recorded)
