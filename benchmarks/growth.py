@@ -21,7 +21,7 @@ from densing.efficiency.profile.rank import profile_timeline
 from densing.efficiency.profile.replay import Replay
 from densing.efficiency.profile.run import merge_run
 from densing.efficiency.timeline.critical import critical_path, graph
-from densing.efficiency.timeline.dependencies import dependencies
+from densing.efficiency.timeline.dependencies import condense
 from densing.efficiency.timeline.overlap import select
 from densing.efficiency.timeline.steps import step_partitions
 from densing.efficiency.timeline.timeline import Comm, Kind, Lane, RankTimeline, Spans, Step
@@ -59,7 +59,7 @@ def of_replay(count: int) -> Callable[[], Any]:
     """Condense a rank's graph of this many launched kernels, an all-reduce in 200, and replay it."""
     rank = launched(count)
     window = select(rank)
-    return lambda: Replay({0: dependencies(rank, window, graph(rank, window))}).run_ns()
+    return lambda: Replay({0: condense(rank, window, graph(rank, window))}).run_ns()
 
 
 def of_ranks(count: int) -> Callable[[], Any]:

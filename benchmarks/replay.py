@@ -14,7 +14,7 @@ import time
 from densing.efficiency.profile.causes import find_causes
 from densing.efficiency.profile.rank import profile_timeline
 from densing.efficiency.profile.replay import Replay
-from densing.efficiency.timeline import dependencies, graph, select, summary
+from densing.efficiency.timeline import condense, graph, select, summary
 from densing.efficiency.traces import find_traces, read_rank
 
 
@@ -26,7 +26,7 @@ def measure(path: str) -> dict[str, float | int | str]:
     read = time.process_time() - begin
     profile, window = profile_timeline(rank), select(rank)
     begin = time.process_time()
-    condensed = dependencies(rank, window, graph(rank, window))
+    condensed = condense(rank, window, graph(rank, window))
     replay = Replay({rank.rank: condensed}, {rank.rank: profile.collectives})
     found = find_causes([profile], [summary(profile.collectives)], replay)
     spent = time.process_time() - begin

@@ -19,7 +19,8 @@ from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
 
 RETURN = 2_000
-COMPUTE, COMM, HOST = Lane("GPU 0", "stream 7"), Lane("GPU 0", "stream 20"), Lane("1", "1")
+COMPUTE, COMM = Lane("GPU 0", "stream 7"), Lane("GPU 0", "stream 20")
+HOST, BACKWARD = Lane("1", "1"), Lane("1", "2")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Planted:
         Standard deviation of kernels, as a share of their length.
     overlap : int
         By how much a kernel seems to run into the next one on its stream.
+    threads : bool
+        Whether another thread launches the backward, as autograd's does.
+    skew, leave : int
+        By how much each rank's clock is ahead of the one before, and up to how much members leave an all-reduce late.
     """
 
     ranks: int = 2
@@ -61,6 +66,9 @@ class Planted:
     link: Callable[[int], float] = lambda step: 1.0
     jitter: float = 0.0
     overlap: int = 0
+    threads: bool = False
+    skew: int = 0
+    leave: int = 0
 
     def timelines(self) -> list[RankTimeline]:
         """Return what every rank recorded."""
@@ -71,6 +79,7 @@ class Planted:
                 rank.begin()
             for layer in range(2 * self.layers):
                 for rank in ranks:
+                    rank.thread = BACKWARD if self.threads and layer >= self.layers else HOST
                     length = self.kernel * self.slow.get(rank.number, 1.0) * (1 + self.jitter * rng.standard_normal())
                     rank.kernel(round(length))
                     if layer == self.layers:
@@ -80,8 +89,10 @@ class Planted:
                 arrived = [rank.arrive() for rank in ranks]
                 end = max(arrived) + round(self.transfer * self.link(step))
                 for rank, start in zip(ranks, arrived, strict=True):
-                    rank.reduce(start, end, step * self.layers + layer)
+                    late = int(rng.integers(0, self.leave + 1)) if self.leave else 0
+                    rank.reduce(start, end + late, step * self.layers + layer)
             for rank in ranks:
+                rank.thread = HOST
                 rank.call("cudaStreamWaitEvent", self.waits)
                 rank.kernel(self.kernel // 10, after=rank.free[COMM])
                 rank.end(step)
@@ -99,7 +110,7 @@ class Planted:
 
 class _Rank:
     def __init__(self, number: int, run: Planted) -> None:
-        self.number, self.run, self.now = number, run, 0
+        self.number, self.run, self.now, self.thread = number, run, 0, HOST
         self.free = {COMPUTE: 0, COMM: 0}
         self.work: list[dict[str, Any]] = []
         self.host: list[dict[str, Any]] = []
@@ -111,7 +122,7 @@ class _Rank:
     def call(self, name: str, recorded: bool = True, correlation: int = -1) -> None:
         row = {"start": self.now, "end": self.now + self.run.launch // 2, "kind": Kind.LAUNCH, "name": name}
         if recorded:
-            self.host.append({**row, "lane": HOST, "correlation": correlation})
+            self.host.append({**row, "lane": self.thread, "correlation": correlation})
         self.now += self.run.launch
 
     def _place(self, lane: Lane, length: int, after: int, kind: Kind, **more: Any) -> int:
@@ -155,8 +166,13 @@ class _Rank:
         for row, after in pairwise(on_lane):
             if row["end"] == after["start"]:
                 row["end"] += self.run.overlap
-        # Steps that begin at one moment everywhere, as long as the host is in step with its device.
+        shift = self.run.skew * self.number
+        work, host = (
+            [{**row, "start": row["start"] + shift, "end": row["end"] + shift} for row in rows]
+            for rows in (work, self.host)
+        )
+        steps = tuple(Step(step.number, step.start + shift, step.end + shift) for step in self.steps)
         return RankTimeline(
-            self.number, Spans.build(work), Spans.build(self.host), tuple(self.steps),
+            self.number, Spans.build(work), Spans.build(host), steps,
             Origin(f"rank{self.number}.json", "distributedInfo", self.run.ranks, "nccl"),
         )  # fmt: skip

@@ -30,8 +30,8 @@ from densing.efficiency.timeline import (
     bandwidth,
     blocks,
     collectives_of,
+    condense,
     critical_path,
-    dependencies,
     graph,
     idle_causes,
     partition,
@@ -254,7 +254,7 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
     # What takes most memory comes first, the largest result last.
     idle, moved = idle_causes(rank, window, merged), transfers(rank, window, merged)
     edges = graph(rank, window)
-    condensed, path = dependencies(rank, window, edges), critical_path(rank, window, edges)
+    condensed, path = condense(rank, window, edges), critical_path(rank, window, edges)
     del edges
     return RankProfile(
         rank=rank.rank,

@@ -120,14 +120,12 @@ class Replay:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline import Kind, RankTimeline, Spans, select
-    >>> from densing.efficiency.timeline.critical import graph
-    >>> from densing.efficiency.timeline.dependencies import dependencies
+    >>> from densing.efficiency.timeline import Kind, RankTimeline, Spans, condense, graph, select
     >>> work = Spans.build([{"start": 0, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
     ...                     {"start": 60, "end": 80, "kind": Kind.MEMCPY, "name": "Memcpy HtoD"}])
     >>> rank = RankTimeline(0, work, Spans.empty())
     >>> window = select(rank)
-    >>> replay = Replay({0: dependencies(rank, window, graph(rank, window))})
+    >>> replay = Replay({0: condense(rank, window, graph(rank, window))})
     >>> replay.run_ns(), replay.run_ns(Change(without=("memcpy",)))
     (80.0, 60.0)
     """

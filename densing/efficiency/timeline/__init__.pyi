@@ -8,7 +8,7 @@ from .dependencies import CLASSES as CLASSES
 from .dependencies import Dependencies as Dependencies
 from .dependencies import Row as Row
 from .dependencies import Spent as Spent
-from .dependencies import dependencies as dependencies
+from .dependencies import condense as condense
 from .idle import CAUSES as CAUSES
 from .idle import IdleCauses as IdleCauses
 from .idle import idle_causes as idle_causes

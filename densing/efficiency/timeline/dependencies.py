@@ -168,7 +168,7 @@ class Dependencies(msgspec.Struct, frozen=True, eq=False):
         return cls(**row)
 
 
-def dependencies(rank: RankTimeline, window: Window, edges: Graph) -> Dependencies:
+def condense(rank: RankTimeline, window: Window, edges: Graph) -> Dependencies:
     """Condense a rank's graph to the rows that a replay needs.
 
     Parameters
@@ -187,7 +187,7 @@ def dependencies(rank: RankTimeline, window: Window, edges: Graph) -> Dependenci
     ...                     {"start": 20, "end": 50, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}])
     >>> rank = RankTimeline(0, work, Spans.build([call]))
     >>> window = select(rank)
-    >>> dependencies(rank, window, graph(rank, window)).at_ns.tolist()
+    >>> condense(rank, window, graph(rank, window)).at_ns.tolist()
     [12, 12, 42, 42]
     """
     return _Builder(rank, window, edges).build()
@@ -199,7 +199,7 @@ def _of_part(order: NDArray[np.int32], begin: int) -> tuple[NDArray[np.int32], N
 
 
 class _Builder:
-    """The steps of :func:`dependencies`: the host's moments, the streams' stretches, and both in order."""
+    """The steps of :func:`condense`: the host's moments, the streams' stretches, and both in order."""
 
     def __init__(self, rank: RankTimeline, window: Window, edges: Graph) -> None:
         self.rank, self.window, self.edges = rank, window, edges

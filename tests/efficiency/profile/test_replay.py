@@ -202,6 +202,25 @@ def test_a_change_that_means_nothing_says_what_would(change: str, message: str) 
         Planted().profile().what_if(change)
 
 
+@pytest.mark.parametrize("syncs", [True, False])
+def test_a_thread_that_hands_over_to_another_does_not_stall(syncs: bool) -> None:
+    """While autograd's thread launches, the main one makes no call; a straggler costs what it costs."""
+    run = replace(FAIR, threads=True, slow={3: 1.1}, syncs=syncs)
+    found = run.profile()
+    assert "host-stall" not in gains(found) and found.replay.fidelity.status == "ok"
+    assert gains(found)["waiting-for-ranks"] == pytest.approx(truth(run, replace(FAIR, threads=True)), rel=0.01)
+
+
+def test_clocks_a_second_apart_and_members_that_leave_late_hide_no_straggler() -> None:
+    run = replace(BOUND, slow={3: 1.1}, skew=10**9, leave=4_000, steps=8)
+    found = run.profile()
+    assert found.together is not None and found.together.clocks.verdict == "aligned"
+    assert found.replay.fidelity.status == "ok"
+    cost = truth(replace(run, skew=0), replace(run, skew=0, slow={}))
+    assert gains(found)["waiting-for-ranks"] == pytest.approx(cost, rel=0.05)
+    assert found.causes[0].code == "exposed-communication" and found.causes[1].rank == 3
+
+
 def test_removing_a_kind_of_time_never_lengthens_the_run() -> None:
     replay = replace(FAIR, stall={(2, 1): 3_000_000}, jitter=0.05).profile().replay
     whole = replay.run_ns()
