@@ -14,7 +14,7 @@ from densing.efficiency.timeline.critical import graph
 from densing.efficiency.timeline.dependencies import CLASSES, Dependencies, Row, Spent, condense
 from densing.efficiency.timeline.overlap import select
 from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans, Step
-from tests.efficiency.timeline.test_critical import anything, call, machines, node
+from tests.support.programs import anything, call, machines, node
 from tests.support.spans import mixed_rank
 
 
