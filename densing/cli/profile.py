@@ -133,8 +133,8 @@ class Outputs:
         list[str],
         typer.Option(
             "--what-if",
-            help="Replay the run with link=2x, hide=all_reduce, drop-rank=5 or overlap=perfect; commas join changes, and "
-            "each --what-if is replayed alone.",
+            help="Replay the run with link=2x, hide=all_reduce, drop-rank=5 or overlap=perfect; commas join "
+            "changes, and each --what-if is replayed alone.",
         ),
     ] = field(default_factory=list)
     perfetto: Annotated[
