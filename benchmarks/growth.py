@@ -17,11 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from densing.efficiency.profile.critical import RankCollectives, run_critical_path
-from densing.efficiency.timeline.critical import critical_path
+from densing.efficiency.profile.rank import profile_timeline
+from densing.efficiency.profile.replay import Replay
+from densing.efficiency.profile.run import merge_run
+from densing.efficiency.timeline.critical import critical_path, graph
+from densing.efficiency.timeline.dependencies import condense
 from densing.efficiency.timeline.overlap import select
 from densing.efficiency.timeline.steps import step_partitions
-from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans, Step
+from densing.efficiency.timeline.timeline import Comm, Kind, Lane, RankTimeline, Spans, Step
 
 
 def of_steps(count: int) -> Callable[[], Any]:
@@ -35,31 +38,57 @@ def of_steps(count: int) -> Callable[[], Any]:
     return lambda: step_partitions(rank, select(rank))
 
 
-def of_kernels(count: int) -> Callable[[], Any]:
-    """Follow the critical path of one rank through this many launched kernels."""
+def launched(count: int) -> RankTimeline:
+    """Launched kernels back to back, an all-reduce in 200."""
     start = np.arange(count, dtype=np.int64) * 10
+    kind = np.where(np.arange(count) % 200 == 199, Kind.COMM, Kind.COMPUTE)
     work = Spans.columns(
-        {"start": start, "end": start + 9, "kind": start * 0, "name": start * 0, "correlation": np.arange(count)}, ["k"]
+        {"start": start, "end": start + 9, "kind": kind, "name": start * 0, "correlation": np.arange(count)}, ["k"]
     )
     launches = {"start": start - 200, "end": start - 197, "kind": start * 0 + Kind.LAUNCH, "name": start * 0}
-    host = Spans.columns({**launches, "correlation": np.arange(count)}, ["cudaLaunchKernel"])
-    rank = RankTimeline(0, work, host)
+    return RankTimeline(0, work, Spans.columns({**launches, "correlation": np.arange(count)}, ["cudaLaunchKernel"]))
+
+
+def of_kernels(count: int) -> Callable[[], Any]:
+    """Follow the critical path of one rank through this many launched kernels."""
+    rank = launched(count)
     return lambda: critical_path(rank, select(rank))
 
 
+def of_replay(count: int) -> Callable[[], Any]:
+    """Condense a rank's graph of this many launched kernels, an all-reduce in 200, and replay it."""
+    rank = launched(count)
+    window = select(rank)
+    return lambda: Replay({0: condense(rank, window, graph(rank, window))}).run_ns()
+
+
 def of_ranks(count: int) -> Callable[[], Any]:
-    """Follow the critical path through 500 collectives of this many ranks."""
-    before = np.random.default_rng(0).integers(50, 100, (500, count))
-    ends = np.cumsum(before.max(1) + 10)
-    begins = np.concatenate(([0], ends[:-1]))[:, None] + before
-    key = np.arange(500)
-    ranks = {rank: RankCollectives(0, int(ends[-1]), key, begins[:, rank], ends) for rank in range(count)}
-    return lambda: run_critical_path(ranks, lambda rank, begin, end: {"compute": end - begin})
+    """Join this many ranks of 40 all-reduces: match, replay, follow the path, account for every cause."""
+    rng = np.random.default_rng(0)
+    before = rng.integers(50_000, 100_000, (40, count))
+    ends = np.cumsum(before.max(1) + 10_000)
+    begins = np.concatenate(([0], ends[:-1]))
+    profiles = []
+    for rank in range(count):
+        arrived = begins + before[:, rank]
+        columns = {
+            "start": np.concatenate((begins, arrived)),
+            "end": np.concatenate((arrived, ends)),
+            "kind": np.repeat([Kind.COMPUTE, Kind.COMM], 40),
+            "name": np.repeat([0, 1], 40),
+            "lane": np.repeat([0, 1], 40),
+            "comm": np.repeat([-1, 0], 40),
+        }
+        comm = Comm("all_reduce", "0", ranks=tuple(range(count)))
+        work = Spans.columns(columns, ["gemm", "nccl"], (Lane("GPU", "7"), Lane("GPU", "20")), (comm,))
+        profiles.append(profile_timeline(RankTimeline(rank, work, Spans.empty(), (Step(0, 0, int(ends[-1])),))))
+    return lambda: merge_run(profiles)
 
 
 CASES = {
     "1000 steps against 1": (of_steps(1), of_steps(1000), 1),
     "80,000 kernels against 10,000": (of_kernels(10_000), of_kernels(80_000), 8),
+    "80,000 kernels replayed": (of_replay(10_000), of_replay(80_000), 8),
     "1024 ranks against 128": (of_ranks(128), of_ranks(1024), 8),
 }
 

@@ -129,6 +129,14 @@ class Outputs:
             "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct or hfu_pct; its name states the unit.",
         ),
     ] = field(default_factory=list)
+    what_if: Annotated[
+        list[str],
+        typer.Option(
+            "--what-if",
+            help="Replay the run with link=2x, hide=all_reduce, drop-rank=5 or overlap=perfect; commas join "
+            "changes, and each --what-if is replayed alone.",
+        ),
+    ] = field(default_factory=list)
     perfetto: Annotated[
         Path | None,
         typer.Option(
@@ -175,7 +183,7 @@ class Outputs:
 
 
 @grouped(
-    "window html compare fail_if perfetto comm_pattern explain",
+    "window html compare fail_if what_if perfetto comm_pattern explain",
     "detail mfu density density_model density_benchmark device_hours",
     "rank_files seed json",
 )
@@ -254,6 +262,11 @@ def _check_flags(source: Source, outputs: Outputs) -> None:
         from densing.efficiency.profile import parse_spec
 
         parse_spec(outputs.mfu)
+    if outputs.what_if:
+        from densing.efficiency.profile import parse_changes
+
+        for change in outputs.what_if:
+            parse_changes(change)
     _check_outputs(source, outputs)
     for path in outputs.compare:
         check_source(path)
@@ -513,12 +526,16 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
             figures = {**figures, **{key: used.to_dict()[key] for key in OF_MFU}}
         hits = check_conditions(outputs.fail_if, figures)
     joined = outputs.joined(run)
+    planned = [run.what_if(change) for change in outputs.what_if]
     if outputs.json:
         parts = {"utilisation": used, "comparison": comparison, "joined": joined}
         more = {name: part and part.to_dict() for name, part in parts.items()}
-        emit_plain({**run.to_dict(), **more, "fail_if": [hit.to_dict() for hit in hits]})
+        changed = [row.to_dict() for row in planned]
+        emit_plain({**run.to_dict(), **more, "planned": changed, "fail_if": [hit.to_dict() for hit in hits]})
     else:
         typer.echo("\n".join(screen(run, used, comparison, joined, width(WIDE))))
+        for row in planned:
+            typer.echo("\n".join(["", *_folded([row.sentence], width(WIDE))]))
         show_notes(run.notes, most=MOST_NOTES)
     if outputs.html is not None:
         from densing.report import build_profile_report
@@ -565,10 +582,10 @@ def screen(
     lines = [*_folded(_headline(run), width), "", *_ranks(run, width), "", *_collectives(run, width)]
     unit, causes = _unit(run), []
     for position, cause in enumerate(run.causes[:SHOWN], start=1):
-        gain = cause.recoverable_ms_per_step
-        more = f", at most {_ms(gain)} recoverable" if gain < (1 - AT_ONCE) * cause.ms_per_step else ""
-        cost = f"{_ms(cause.ms_per_step)} ms per {unit} ({cause.share_pct:.1f} %{more})"
+        cost = f"{_ms(cause.gain_ms_per_step)} ms per {unit} ({cause.gain_pct:.1f} %)"
         causes += [f"{position}. {cost}: {cause.message}", f"   try: {cause.remedy}"]
+    if run.causes:
+        causes.append(_account(run))
     lines += _folded([*_across(run), *causes, *_unrecognised(run)], width)
     if used is not None:
         remarks = "; ".join(note.message for note in used.notes)
@@ -587,6 +604,16 @@ def screen(
     if comparison is not None:
         lines += ["", *_comparison(comparison, width)]
     return lines
+
+
+def _account(run: RunProfile) -> str:
+    """Say what the causes' figures are, and what they do not add up to."""
+    total = sum(cause.gain_ms_per_step for cause in run.causes) + run.interaction_ms_per_step
+    text = "Gains of a replay without each cause alone"
+    if len(run.causes) > 1:
+        text = f"Gains of a replay without each alone; {_ms(total)} ms without all {len(run.causes)}"
+    fidelity = run.replay.fidelity
+    return text if fidelity.status == "ok" else f"{text}; {fidelity.sentence}"
 
 
 def _folded(sentences: Iterable[str], width: int | None) -> list[str]:

@@ -233,7 +233,7 @@ def worst(run: RunProfile) -> tuple[Point, ...]:
     return tuple(
         Point(
             f"– {formatting.clean(cause.message, 600)}.",
-            f"{formatting.milliseconds(cause.ms_per_step)} {run.per} ({formatting.percent(cause.share_pct)})",
+            f"{formatting.milliseconds(cause.gain_ms_per_step)} {run.per} ({formatting.percent(cause.gain_pct)})",
             f"What usually helps: {formatting.clean(cause.remedy, 600)}.",
         )
         for cause in run.causes[:SHOWN]
@@ -272,12 +272,12 @@ def device(run: RunProfile) -> str:
 
 
 def title(run: RunProfile, total: Partition) -> str:
-    """Return the headline itself: the largest cost, of which most can be won.
+    """Return the headline itself: the cause without which the replay gains most.
 
     Examples
     --------
     >>> from types import SimpleNamespace as Space
-    >>> cause = Space(share_pct=91.2, ms_per_step=45.1, title="devices wait for the host")
+    >>> cause = Space(gain_pct=91.2, gain_ms_per_step=45.1, title="devices wait for the host")
     >>> run = Space(per="per step", ranks=(), causes=(cause,))
     >>> title(run, Partition(100, 90, 50, 40, 0, 20, 20, 5, 25))
     '91.2 % of the time, 45.1 ms per step, is lost: devices wait for the host'
@@ -288,9 +288,8 @@ def title(run: RunProfile, total: Partition) -> str:
         return "There is no work in these traces"
     if run.causes:
         first = run.causes[0]
-        cost = (
-            f"{formatting.percent(first.share_pct)} of the time, {formatting.milliseconds(first.ms_per_step)} {run.per}"
-        )
+        gain = formatting.milliseconds(first.gain_ms_per_step)
+        cost = f"{formatting.percent(first.gain_pct)} of the time, {gain} {run.per}"
         return formatting.clean(f"{cost}, is lost: {first.title}", 200)
     without = "" if total.comm_ns else " and no communication was recorded"
     return f"Nothing is lost{without}: the {device(run)} computed {_share(total.compute_ns, total)} of the time"
@@ -456,7 +455,7 @@ def straggler_words(run: RunProfile) -> list[str]:
         sentences.append("In no single step do the others wait for it longest.")
     even = run.together.what_if
     if even.slowdown is not None:
-        replay = "Replayed with every rank's own work at the mean of the ranks, and transfers at their median, the run"
+        replay = "Replayed with every rank's own time at the median of the ranks, the run"
         if even.slowdown <= 1:
             sentences.append(f"{replay} would not be faster: its ranks are even.")
         else:

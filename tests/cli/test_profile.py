@@ -7,6 +7,7 @@ import dataclasses
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +77,22 @@ def test_two_ranks_tell_who_is_waited_for(two: Path) -> None:
     [row] = found["collectives"]
     assert (row["op"], row["count"], row["bytes"]) == ("all_reduce", 6, 0)
     codes = [cause["code"] for cause in found["causes"]]
-    assert "waiting-for-ranks" in codes and "idle-host-bound" in codes
+    # The launch behind a pause that ends with the transfer waits for it.
+    assert codes == ["blocking-wait", "host-bound", "exposed-communication"]
+    assert found["replay"]["status"] == "ok" and found["replay"]["replayed_ns"] == 300_000
+
+
+def test_changes_are_replayed_one_by_one(two: Path) -> None:
+    found = profile(two, "--what-if", "hide=all_reduce", "--what-if", "drop-rank=1,link=2x")
+    free, other = found["planned"]
+    assert free["change"] == "hide=all_reduce" and free["before_ms"] == other["before_ms"] == pytest.approx(0.1)
+    assert 0 < free["gain_pct"] < 100 and free["after_ms"] < 0.1
+    shown = densing("profile", two, "--what-if", "hide=all_reduce").stdout
+    assert f"{free['gain_pct']:.1f} % less; bound by" in shown
+    assert profile(two)["planned"] == []
+    # Refused before a trace is read, where no run is needed to know.
+    assert "link=2x" in densing("profile", "--what-if", "link=fast", "no-such-folder", code=1).stderr
+    assert "no such rank" in densing("profile", two, "--what-if", "drop-rank=7", code=1).stderr
 
 
 def test_one_rank_says_nothing_of_others(two: Path) -> None:
@@ -575,7 +591,7 @@ def test_nobody_is_waited_for_in_none_of_the_steps() -> None:
 
 def test_what_costs_something_never_reads_as_nothing(tmp_path: Path) -> None:
     text = densing("profile", run_of_two(tmp_path / "run", "g", unit=0.01)).stdout
-    assert "0.0002 ms per step" in text
+    assert re.search(r"1\. 0\.000\d+ ms per step", text)
     assert "0.00 ms per" not in text
 
 

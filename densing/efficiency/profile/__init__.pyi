@@ -5,6 +5,8 @@ from .batch import profile_ranks as profile_ranks
 from .batch import read_list as read_list
 from .batch import result_file as result_file
 from .causes import SHOWN as SHOWN
+from .changes import Planned as Planned
+from .changes import parse_changes as parse_changes
 from .comparison import Change as Change
 from .comparison import Comparison as Comparison
 from .comparison import compare as compare

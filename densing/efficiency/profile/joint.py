@@ -16,6 +16,7 @@ from densing.efficiency.timeline import Collectives
 if TYPE_CHECKING:
     from densing.efficiency.profile.alignment import Clocks, Matched
     from densing.efficiency.profile.critical import RunPath
+    from densing.efficiency.profile.replay import Replay
     from densing.efficiency.profile.waiting import Stragglers, Waiting
     from densing.efficiency.profile.whatif_run import RecordedWhatIf
 
@@ -29,6 +30,7 @@ class JointProfile:
     matched : Matched
     clocks : Clocks
     stragglers : Stragglers
+    replay : Replay
     what_if : RecordedWhatIf
         Slowdown by uneven ranks.
     path : RunPath or None
@@ -41,6 +43,7 @@ class JointProfile:
     matched: Matched
     clocks: Clocks
     stragglers: Stragglers
+    replay: Replay
     what_if: RecordedWhatIf
     path: RunPath | None
     waiting: Mapping[tuple[str, str], Waiting]
@@ -71,15 +74,17 @@ def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) 
     """
     from densing.efficiency.profile.alignment import align_clocks, match_collectives
     from densing.efficiency.profile.critical import run_path
+    from densing.efficiency.profile.replay import Replay
     from densing.efficiency.profile.waiting import find_stragglers, waiting_of
-    from densing.efficiency.profile.whatif_run import common_steps, what_if
+    from densing.efficiency.profile.whatif_run import what_if
 
     matched = match_collectives(tables)
     clocks = align_clocks(matched)
     stragglers = find_stragglers(matched, clocks)
-    replayed = what_if(matched, clocks, stragglers.worst, common_steps(ranks))
-    path, path_notes = run_path(ranks, matched, clocks)
+    replay = Replay({rank.rank: rank.dependencies for rank in ranks}, tables, matched, clocks)
+    even = what_if(replay, stragglers.worst)
+    path, path_notes = run_path(replay)
     # That nothing matches is said by the matching's own notes.
     waiting_notes = stragglers.notes if len(matched) else clocks.notes
-    notes = (*matched.notes, *waiting_notes, *replayed.notes, *path_notes)
-    return JointProfile(matched, clocks, stragglers, replayed, path, waiting_of(matched), notes)
+    notes = (*matched.notes, *waiting_notes, *even.notes, *path_notes)
+    return JointProfile(matched, clocks, stragglers, replay, even, path, waiting_of(matched), notes)

@@ -15,6 +15,7 @@ from densing.efficiency.timeline import (
     Collectives,
     CollectiveSummary,
     CriticalPath,
+    Dependencies,
     IdleCauses,
     Kind,
     NameTotal,
@@ -29,7 +30,9 @@ from densing.efficiency.timeline import (
     bandwidth,
     blocks,
     collectives_of,
+    condense,
     critical_path,
+    graph,
     idle_causes,
     partition,
     picture,
@@ -116,6 +119,8 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     idle : IdleCauses
     transfers : Transfers
     path : CriticalPath
+    dependencies : Dependencies
+        What its work waited for, to be replayed.
     picture : Picture
         The middle step, to be drawn.
     names : tuple of NameTotal
@@ -148,6 +153,7 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     idle: IdleCauses
     transfers: Transfers
     path: CriticalPath
+    dependencies: Dependencies
     picture: Picture
     names: tuple[NameTotal, ...]
     unrecognised: tuple[NameTotal, ...]
@@ -189,6 +195,7 @@ _SINGLE: dict[str, Any] = {
     "idle": IdleCauses,
     "transfers": Transfers,
     "path": CriticalPath,
+    "dependencies": Dependencies,
     "picture": Picture,
 }
 _MANY: dict[str, Any] = {
@@ -244,6 +251,11 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         by_default = [row for row in names if row.kind == "compute" and not classifier.knows(row.name)]
         unrecognised += [replace(row, kind="compute by default") for row in by_default]
     origin = rank.origin
+    # What takes most memory comes first, the largest result last.
+    idle, moved = idle_causes(rank, window, merged), transfers(rank, window, merged)
+    edges = graph(rank, window)
+    condensed, path = condense(rank, window, edges), critical_path(rank, window, edges)
+    del edges
     return RankProfile(
         rank=rank.rank,
         source=origin.source,
@@ -253,10 +265,10 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         end_ns=window.end,
         partition=partition(window, merged),
         steps=step_partitions(rank, window, merged),
-        # What takes most memory comes first, the largest result last.
-        idle=idle_causes(rank, window, merged),
-        transfers=transfers(rank, window, merged),
-        path=critical_path(rank, window),
+        idle=idle,
+        transfers=moved,
+        path=path,
+        dependencies=condensed,
         picture=picture(rank, window),
         collectives=collectives_of(rank, window, merged),
         names=tuple(names[:SHOWN_NAMES]),

@@ -46,6 +46,7 @@ from densing.efficiency.profile.rank import (
     profile_trace,
     run_collectives,
 )
+from densing.efficiency.profile.replay import Replay
 from densing.efficiency.timeline import (
     CAUSES,
     COLUMNS,
@@ -64,6 +65,7 @@ from densing.efficiency.traces import find_traces
 if TYPE_CHECKING:
     import pandas as pd
 
+    from densing.efficiency.profile.changes import Planned
     from densing.efficiency.simulation import DelayFit
     from densing.efficiency.traces import Detail
 
@@ -72,6 +74,8 @@ HELD_RANKS = 64
 """Most ranks whose details are held in memory; beyond it details are read again from the store."""
 HELD_ROWS = 300_000
 """Most single communications held in memory, 50 MB; if many ranks have more, each pass reads the store again."""
+REPLAYED_ROWS = 1_000_000
+"""Most rows of all ranks that are replayed, some 500 MB and 10 CPU seconds: of larger runs, the first steps."""
 DRAWN_RANKS = 16
 """Most ranks whose step is kept for drawing: the lowest ones."""
 LISTED_LATE = 20
@@ -91,6 +95,7 @@ _COLLECTIVE = (*CollectiveSummary.__struct_fields__, "hidden_pct", *WAIT_COLUMNS
 _RATES = ("algbw_gbps", "busbw_gbps", "hidden_pct")
 
 
+MOST_STEPS = 2**20
 MOST_ROWS, MOST_RANKS = 40, 256
 """Of a table that is shown."""
 
@@ -123,6 +128,10 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
     spread : tuple of StepSpread
     causes : tuple of Cause
         The worst first.
+    interaction_ms_per_step : float
+        What removing all causes gains beyond the sum of removing each; negative where they claim the same time.
+    replay : Replay
+        Of the recorded run; all figures of causes, even ranks and the path across ranks come from it.
     notes : tuple of Note
     options : mapping
 
@@ -148,6 +157,8 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
     together: JointProfile | None
     spread: tuple[StepSpread, ...]
     causes: tuple[Cause, ...]
+    interaction_ms_per_step: float
+    replay: Replay
     notes: tuple[Note, ...] = ()
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
@@ -170,14 +181,13 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         """Return every cause of lost time, that of which most can be won first."""
         fields = (
             Field("Cause", column("message", _long)),
-            numeric("Cost per step" if self.figures["steps"] else "Cost", "ms_per_step", formatting.milliseconds),
-            shares("Share of the time", "share_pct"),
             numeric(
-                "Recoverable",
-                "recoverable_ms_per_step",
+                "Gain per step" if self.figures["steps"] else "Gain",
+                "gain_ms_per_step",
                 formatting.milliseconds,
-                hint="What of it lies on the critical path; of waiting, what even ranks would gain. A ceiling",
+                hint="How much sooner the replay of the run is done without this cause alone",
             ),
+            shares("Share of the time", "gain_pct"),
             Field(
                 "Most on",
                 lambda row: formatting.MISSING if formatting.is_missing(row["rank"]) else f"rank {row['rank']}",
@@ -186,7 +196,13 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             Field("What usually helps", column("remedy", _long)),
             Field("Code", column("code"), minor=True),
         )
-        title = "Every cause that was found; first that of which most can be won."
+        title = "Every cause that was found, by what the replay of the run gains without it alone."
+        if self.causes[1:]:
+            total = sum(cause.gain_ms_per_step for cause in self.causes) + self.interaction_ms_per_step
+            title += (
+                f" Without all of them it gains {formatting.milliseconds(total)} {self.per}; what is missing from the "
+                f"sum, or beyond it ({formatting.milliseconds(self.interaction_ms_per_step)}), is their interaction."
+            )
         return Listing(title, self.causes[:MOST_ROWS], fields)
 
     def collectives_listing(self) -> Listing:
@@ -364,6 +380,34 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         ]
         return _frame(rows, _STEP, _RATIOS)
 
+    def what_if(self, change: str) -> Planned:
+        """Return the recorded step beside the same with something changed, by the replay of the run.
+
+        Parameters
+        ----------
+        change : str
+            Comma-separated: ``link=2x`` (transfers twice as fast), ``hide=all_reduce`` (its transfers cost nothing),
+            ``drop-rank=5`` (the others do not wait for it), ``overlap=perfect`` (only communication waits for
+            communication).
+
+        Raises
+        ------
+        densing.core.InputError
+            When the change means nothing in this run.
+
+        Examples
+        --------
+        >>> from densing.efficiency.timeline import Kind, RankTimeline, Spans, Timeline
+        >>> work = Spans.build([{"start": 0, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
+        ...                     {"start": 60, "end": 100, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}])
+        >>> run = profile_run(Timeline((RankTimeline(0, work, Spans.empty()),)))
+        >>> round(run.what_if("link=2x").gain_pct), run.what_if("link=2x").bound_after.kind
+        (20, 'compute')
+        """
+        from densing.efficiency.profile.changes import plan
+
+        return plan(self.replay, change)
+
     def delays(self) -> DelayFit:
         """Return the model of delays that the ranks' own seconds per step speak for (a third of a second's work, once).
 
@@ -405,7 +449,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         for rank in self.ranks:
             row = rank.to_dict()
             # Single communications and drawings are left to the store.
-            for heavy in ("collectives", "picture"):
+            for heavy in ("collectives", "dependencies", "picture"):
                 del row[heavy]
             row["path"].pop("segments", None)
             ranks.append(row)
@@ -425,6 +469,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             "critical_path": joint and joint.path and joint.path.to_dict(),
             "step_times": all_step_times(self.ranks).to_dict(),
             "step_spread": [row.to_dict() for row in self.spread],
+            "replay": {**self.replay.fidelity.to_dict(), "interaction_ms_per_step": self.interaction_ms_per_step},
             "causes": [cause.to_dict() for cause in self.causes],
             "notes": [note.to_dict() for note in self.notes],
         }
@@ -536,9 +581,22 @@ def merge_run(
         raise InputError(
             f"some traces mark steps and others do not, so their windows differ: {listed}; use --window all"
         )
-    joint = join_ranks(ranks, held_ranks.tables(store)) if len(ranks) > 1 else None
+    tables = held_ranks.tables(store)
+    joint = join_ranks(ranks, tables) if len(ranks) > 1 else None
+    replay = joint.replay if joint else Replay({rank.rank: rank.dependencies for rank in ranks}, tables)
     parts = held_ranks.summaries()
+    found = find_causes(ranks, parts, replay, joint)
     own = [note for rank in ranks for note in (*rank.notes, *(() if rank.on_host else rank.path.notes))]
+    if held_ranks.steps < MOST_STEPS:
+        text = (
+            f"the replay covers the first {formatting.plural(held_ranks.steps, 'step')} of each rank: all are too many"
+        )
+        own.append(Note("replay-shortened", "info", text, {"steps": held_ranks.steps}))
+    if len(ranks) > HELD_RANKS and store is not None:
+        # What the replay holds already.
+        ranks = [replace(rank, dependencies=rank.dependencies.head(0)) for rank in ranks]
+    if replay.fidelity.status == "off":
+        own.append(Note("replay-off", "warning", f"{replay.fidelity.sentence}; read gains as rough"))
     return RunProfile(
         tuple(ranks),
         ranks[0].window,
@@ -546,7 +604,9 @@ def merge_run(
         run_collectives(parts),
         joint,
         step_spread({rank.rank: [(s.number, s.end_ns - s.start_ns) for s in rank.steps] for rank in ranks}),
-        find_causes(ranks, parts, joint),
+        found.causes,
+        found.interaction_ms_per_step,
+        replay,
         tuple(once([*notes, *own, *run_notes(ranks), *(joint.notes if joint else ())])),
         dict(options or {}),
     )
@@ -569,7 +629,9 @@ class HeldRanks:
         self._ranks: dict[int, RankProfile] = {}
         self._summaries: dict[int, tuple[CollectiveSummary, ...]] = {}
         self._tables: dict[int, Collectives] = {}
-        self._rows = 0
+        self._rows = self._replayed = 0
+        self.steps = MOST_STEPS
+        """Steps of each rank that are kept to be replayed."""
         self._detailed: list[int] = []
         self._drawn: set[int] = set()
         self._texts: dict[str, str] = {}
@@ -591,7 +653,13 @@ class HeldRanks:
                 "--rank FILE=NUMBER"
             )
         self._summaries[number] = summary(table)
-        self._ranks[number] = profile
+        self._ranks[number] = replace(profile, dependencies=profile.dependencies.head(self.steps))
+        self._replayed += len(self._ranks[number].dependencies)
+        while self._replayed > REPLAYED_ROWS and self.steps > 1:
+            self.steps //= 2
+            for key, held in self._ranks.items():
+                self._ranks[key] = replace(held, dependencies=held.dependencies.head(self.steps))
+            self._replayed = sum(len(held.dependencies) for held in self._ranks.values())
         # Every rank has the same groups, each a list of its members.
         self._tables[number] = replace(
             table, groups=tuple(self._groups.setdefault(group, group) for group in table.groups)

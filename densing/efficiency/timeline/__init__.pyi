@@ -1,8 +1,14 @@
 from .classifier import Classifier as Classifier
 from .critical import PATH_KINDS as PATH_KINDS
-from .critical import UNSYNCHRONISED as UNSYNCHRONISED
 from .critical import CriticalPath as CriticalPath
 from .critical import critical_path as critical_path
+from .critical import graph as graph
+from .dependencies import BEGINNING as BEGINNING
+from .dependencies import CLASSES as CLASSES
+from .dependencies import Dependencies as Dependencies
+from .dependencies import Row as Row
+from .dependencies import Spent as Spent
+from .dependencies import condense as condense
 from .idle import CAUSES as CAUSES
 from .idle import IdleCauses as IdleCauses
 from .idle import idle_causes as idle_causes

@@ -13,10 +13,13 @@ nor what a call waited for, so the *binding* edge, the one that came last, is in
 - A span of another stream explains it if it ended later than both and the stream was held: where the trace records
   stream-wait calls, one must lie between the launches of the two neighbours on the stream; where it records none, the
   pause before the start must be longer than the stream's usual pause (4 × the median over spans that were launched
-  in time).
+  in time). Where the launch is not recorded it also explains a communication, and what it precedes ten times closer.
 - A synchronisation call waited for the device if a span ended while it stood; it waited for the last one of these. A
   copy's own launch call did so if the copy ended within the call (a blocking copy).
+- Without a device, a call into a communication library in which a communication ended waited for it until then.
 - A thread that had made no call since before such a call of another thread began was woken by that call.
+- Where the trace records no synchronisation call, a pause of the host counts as one if it is longer than usual (4 × the
+  lower quartile) and for at least half of it the device still worked on what had been launched before.
 """
 
 from __future__ import annotations
@@ -41,18 +44,19 @@ from densing.efficiency.timeline.host import (
     step_mark,
     uncut,
 )
-from densing.efficiency.timeline.intervals import Index, Int, blocks, distinct, median, used
+from densing.efficiency.timeline.intervals import Index, Int, blocks, distinct, median, quantile, used
 from densing.efficiency.timeline.overlap import Window
 from densing.efficiency.timeline.timeline import BUSY, Kind, RankTimeline, Spans
 
 PATH_KINDS = ("compute", "communication", "memcpy", "host", "launch", "idle")
 COMPUTE, COMMUNICATION, MEMCPY, HOST, LAUNCH, IDLE = range(6)
-UNSYNCHRONISED = "no-synchronisation-records"
-"""Code of the note on a trace whose path counts waits for the device as the host's time."""
 KEPT_SEGMENTS = 1_000
 SHOWN_NAMES = 20
+INFERRED_WAIT = "(inferred wait for the device)"
+"""Name of the calls that stand for waits in traces which record none."""
 WAIT_CALLS = any_case("waitevent|wait_event|waitonevent|waiton_event|wait_onevent|wait_on_event|enqueueeventswait")
 USUAL_PAUSES = 4
+MUCH_CLOSER = 10
 _NEVER = np.iinfo(np.int64).min
 
 _KIND_TABLE = np.full(len(Kind), IDLE, np.int8)
@@ -177,7 +181,7 @@ class CriticalPath(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
+def critical_path(rank: RankTimeline, window: Window, edges: Graph | None = None) -> CriticalPath:
     """Find the critical path of a rank: the longest chain of dependencies that ends with the window.
 
     Works with launches only, without any host record (waits are then ``idle``), and for runs without a device.
@@ -186,6 +190,8 @@ def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
     ----------
     rank : RankTimeline
     window : Window
+    edges : Graph, optional
+        What :func:`graph` found, if it is known already.
 
     Notes
     -----
@@ -203,9 +209,9 @@ def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
     >>> path.totals["compute"], path.totals["communication"], path.bound_by
     (12, 30, 'communication')
     """
-    edges = graph(rank, window)
-    table = _walk(edges, rank.host, window.start, window.end)
-    nodes, host = edges.nodes, rank.host
+    edges = graph(rank, window) if edges is None else edges
+    nodes, host = edges.nodes, edges.host
+    table = _walk(edges, host, window.start, window.end)
     lanes = tuple(lane.text for lane in (*nodes.lanes, *host.lanes))
     names = (*nodes.names, *host.names, "")
     table, names = host_names(table, names, host, HOST, len(nodes.lanes))
@@ -243,10 +249,10 @@ def _unrecorded(rank: RankTimeline, edges: Graph) -> tuple[Note, ...]:
         return (Note("no-launch-records", "info", message),)
     if len(edges.nodes) and not edges.syncs:
         message = (
-            "the trace records no synchronisation calls; if there were any, the host's waits for "
-            "the device count as host time"
+            "the trace records no synchronisation calls; long pauses of the host that end with the device's work "
+            "count as waits for it"
         )
-        return (Note(UNSYNCHRONISED, "info", message),)
+        return (Note("no-synchronisation-records", "info", message),)
     return ()
 
 
@@ -374,10 +380,17 @@ class Graph(msgspec.Struct, frozen=True, eq=False):
     ----------
     nodes : Spans
         What occupies the device, without empty spans; disjoint per thread in a run without a device.
+    host : Spans
+        The host's rows; with inferred waits (:data:`INFERRED_WAIT`) where the trace records none.
     before : int32 (n,)
         Node that each node waited for last; -1 if that was its launch, or nothing known.
     call : int32 (n,)
         Launch call (row of the host's table) that it waited for last; -1 otherwise.
+    launch, stream, other : int32 (n,)
+        Of each node the call that launched it, the node that ended last before it on its lane, and the node of another
+        lane that it waits for, whether that came last or not; -1 where unknown.
+    quickest, pause : int
+        Shortest launch delay; median pause between neighbours on a stream, ns.
     wake : int32 (m + 1,)
         For each runtime call among the m rows of the host's table, the synchronisation call that last held its thread
         before it; -1 none. The last entry stands for the end of the window on the main thread.
@@ -390,8 +403,14 @@ class Graph(msgspec.Struct, frozen=True, eq=False):
     """
 
     nodes: Spans
+    host: Spans
     before: Index
     call: Index
+    launch: Index
+    stream: Index
+    other: Index
+    quickest: int
+    pause: int
     wake: Index
     reached: Index
     main: int
@@ -403,15 +422,17 @@ def graph(rank: RankTimeline, window: Window) -> Graph:
     """Infer what each span of a window waited for last; the rules are in the module's docstring."""
     nodes = uncut(rank, window).of(*BUSY, *([Kind.CALL] if rank.on_host else []))
     nodes = nodes.take(nodes.end > nodes.start)
-    nodes = _flat(nodes) if rank.on_host else _in_turn(nodes)
-    host = rank.host
+    nodes = _until_arrived(_flat(nodes)) if rank.on_host else _in_turn(nodes)
+    host, launch = rank.host, _launched(nodes, rank.host)
     called = (host.kind == Kind.LAUNCH) & (host.start < window.end)
-    launch = launch_of(nodes, host)
-    if len(host):
-        # Where clocks disagree a span may begin before its launch, which then explains nothing.
-        launch[host.start[launch] > nodes.start] = -1
-    before, call = _binding(nodes, host, launch, host.start[named(host, WAIT_CALLS) & called])
     syncs = np.flatnonzero(named(host, SYNC_CALLS) & called)
+    recorded = len(syncs)
+    if not recorded and (waits := _inferred_waits(nodes, host, launch, called, window.end)) is not None:
+        host = waits
+        launch = _launched(nodes, host)
+        called = (host.kind == Kind.LAUNCH) & (host.start < window.end)
+        syncs = np.flatnonzero(named(host, INFERRED_WAIT.__eq__))
+    edges = _binding(nodes, host, launch, host.start[named(host, WAIT_CALLS) & called])
     reached = _reached(nodes, host, launch, syncs, rank.work.of(Kind.SYNC))
     # The main thread: that of the last step mark, else of the last runtime call.
     main = 0
@@ -420,7 +441,65 @@ def graph(rank: RankTimeline, window: Window) -> Graph:
             main = int(host.lane[len(rows) - 1 - int(rows[::-1].argmax())])
             break
     wake = _woken(host, called, reached, window.end, main)
-    return Graph(nodes, before, call, wake, reached, main, int(called.sum()), len(syncs))
+    return Graph(nodes, host, *edges, wake, reached, main, int(called.sum()), recorded)
+
+
+def _launched(nodes: Spans, host: Spans) -> Index:
+    """The call that launched each node; -1 also where it began later, as clocks that disagree say."""
+    launch = launch_of(nodes, host)
+    if len(host):
+        launch[host.start[launch] > nodes.start] = -1
+    return launch
+
+
+def launching(host: Spans, launch: Index, called: NDArray[np.bool_]) -> tuple[Index, Int]:
+    """Return the calls of the threads that launch work, as one program: their rows, and until when each was preceded.
+
+    Returns
+    -------
+    rows : int32 (k,)
+        In order of start.
+    free : int64 (k,)
+        Latest end of the calls before each, ns; its own start for the first.
+    """
+    lanes = np.zeros(len(host.lanes) + 1, bool)
+    lanes[host.lane[launch[launch >= 0]]] = True
+    rows = np.flatnonzero(called & lanes[host.lane]).astype(np.int32)
+    free = np.append(host.start[rows[:1]], np.maximum.accumulate(host.end[rows])[:-1])
+    return rows, free[: len(rows)]
+
+
+def _inferred_waits(nodes: Spans, host: Spans, launch: Index, called: NDArray[np.bool_], end: int) -> Spans | None:
+    """The host's rows with a call for each pause in which it presumably waited for the device; None without any."""
+    rows, free = launching(host, launch, called)
+    if len(rows) < 2:
+        return None
+    # The window's end closes the last pause.
+    until = np.append(host.start[rows[1:]], end)
+    since = np.append(free[1:], host.end[rows].max())
+    pause = until - since
+    usual = USUAL_PAUSES * quantile(pause[pause > 0], 0.25) if np.any(pause[:-1] > 0) else 0
+    # When the device is done with what was launched before each pause.
+    done = np.full(len(rows), _NEVER)
+    known = launch >= 0
+    np.maximum.at(done, np.searchsorted(rows, launch[known]), nodes.end[known])
+    done = np.maximum.accumulate(done)
+    waits = np.flatnonzero((pause > usual) & (done > since) & (done <= until) & (2 * (done - since) >= pause))
+    if len(waits) == 0:
+        return None
+    lane = host.lane[rows[np.minimum(waits + 1, len(rows) - 1)]]
+    columns: dict[str, Any] = {
+        key: np.concatenate((getattr(host, key), column))
+        for key, column in {
+            "start": since[waits],
+            "end": done[waits],
+            "kind": np.full(len(waits), Kind.LAUNCH),
+            "name": np.full(len(waits), len(host.names)),
+            "lane": lane,
+            "correlation": np.full(len(waits), -1),
+        }.items()
+    }
+    return Spans.columns(columns, (*host.names, INFERRED_WAIT), host.lanes)
 
 
 def _flat(work: Spans) -> Spans:
@@ -438,6 +517,19 @@ def _flat(work: Spans) -> Spans:
     columns = {key: getattr(work, key)[index] for key in ("kind", "name", "lane", "bytes", "correlation", "comm")}
     times = {"start": np.concatenate(starts), "end": np.concatenate(ends)}
     return Spans.columns({**columns, **times}, work.names, work.lanes, work.comms)
+
+
+def _until_arrived(nodes: Spans) -> Spans:
+    """Take waiting out of a processor's communication calls: one in which a communication ended waited until then."""
+    ends = np.sort(nodes.end[nodes.kind == Kind.COMM])
+    if len(ends) == 0:
+        return nodes
+    at = np.searchsorted(ends, nodes.end, side="right") - 1
+    arrived = np.where(at >= 0, ends[np.maximum(at, 0)], _NEVER)
+    waited = (nodes.kind == Kind.CALL) & (arrived > nodes.start)
+    nodes = msgspec.structs.replace(nodes, start=np.where(waited, arrived, nodes.start))
+    nodes = nodes.take(nodes.end > nodes.start)
+    return nodes.take(np.argsort(nodes.start, kind="stable"))
 
 
 def _in_turn(nodes: Spans) -> Spans:
@@ -481,15 +573,18 @@ def _times(column: Int, index: Index) -> Int:
     return np.where(index >= 0, column[index], _NEVER) if len(column) else np.full(len(index), _NEVER)
 
 
-def _binding(nodes: Spans, host: Spans, launch: Index, waits: Int) -> tuple[Index, Index]:
-    """Which node, or else which launch call, each node waited for last; ``waits`` are starts of stream-wait calls."""
-    before, call = np.empty_like(launch), np.empty_like(launch)
+def _binding(
+    nodes: Spans, host: Spans, launch: Index, waits: Int
+) -> tuple[Index, Index, Index, Index, Index, int, int]:
+    """What each node waited for (see :class:`Graph`); ``waits`` are starts of stream-wait calls."""
+    before, call, other = np.empty_like(launch), np.empty_like(launch), np.full_like(launch, -1)
     if len(nodes) == 0:
-        return before, call
+        return before, call, launch, launch, other, 0, 0
     # Besides its launch a node may have waited for the node that ended last before it on its lane, or on any lane.
     on_lane = _neighbours(nodes)
     on_any = last_ended(nodes.end, nodes.start).astype(np.int32)
     quickest, pause = _usual(nodes, host, launch, on_lane)
+    ordered = np.zeros(len(nodes), bool)
     for part in blocks(len(nodes)):
         start, own_launch, own_lane = nodes.start[part], launch[part], on_lane[part]
         by_lane, by_other = _times(nodes.end, own_lane), _times(nodes.end, on_any[part])
@@ -498,16 +593,43 @@ def _binding(nodes: Spans, host: Spans, launch: Index, waits: Int) -> tuple[Inde
         own = np.maximum(by_lane, by_launch)
         # Whether something besides its stream and its launch may have held each node: by its pause, or where waits are
         # recorded, by one between the launches of the two neighbours. 2**62 keeps what nothing precedes from overflow.
-        held = start - np.maximum(own, start - 2**62) > pause
+        held = start - np.maximum(own, start - 2**62) > USUAL_PAUSES * pause
         if len(waits):
             since = _times(host.start, np.where(own_lane >= 0, launch[own_lane], -1))
             between = np.searchsorted(waits, called) > np.searchsorted(waits, since, side="right")
+            ordered[part] = between & (called > _NEVER)
             held = np.where(called > _NEVER, between, held)
-        other = (by_other > own) & (held | (own == _NEVER))
-        launched = ~other & (by_launch > by_lane)
-        before[part] = np.where(other, on_any[part], np.where(launched, -1, own_lane))
+        # Without a launch record: a communication follows what ended last, other work what it follows much closer.
+        close = MUCH_CLOSER * (start - np.maximum(by_other, start - 2**58)) <= start - np.maximum(own, start - 2**58)
+        unlaunched = (own_launch < 0) & ((nodes.kind[part] == Kind.COMM) | close)
+        late = (by_other > own) & (held | (own == _NEVER) | unlaunched)
+        launched = ~late & (by_launch > by_lane)
+        before[part] = np.where(late, on_any[part], np.where(launched, -1, own_lane))
         call[part] = np.where(launched, own_launch, -1)
-    return before, call
+        other[part] = np.where(late, on_any[part], -1)
+    _add_order(nodes, host, launch, ordered, other)
+    return before, call, launch, on_lane, other, quickest, pause
+
+
+def _add_order(nodes: Spans, host: Spans, launch: Index, ordered: NDArray[np.bool_], other: Index) -> None:
+    """Add the waits between streams that held nothing here, but may elsewhere.
+
+    A communication waits for the computation launched last before it, as c10d makes its stream do; other work behind a
+    recorded stream-wait call for the communication launched last before it.
+    """
+    comm = nodes.kind == Kind.COMM
+    for waiting, awaited in ((comm, nodes.kind == Kind.COMPUTE), (ordered & ~comm, comm)):
+        rows = np.flatnonzero(waiting & (other < 0) & (launch >= 0))
+        sources = np.flatnonzero(awaited & (launch >= 0))
+        if len(rows) == 0 or len(sources) == 0:
+            continue
+        called = host.start[launch[sources]]
+        order = np.argsort(called, kind="stable")
+        at = np.searchsorted(called[order], host.start[launch[rows]]) - 1
+        chosen = sources[order[np.maximum(at, 0)]]
+        # What still ran when the other began was not waited for.
+        good = (at >= 0) & (nodes.end[chosen] <= nodes.start[rows]) & (nodes.lane[chosen] != nodes.lane[rows])
+        other[rows[good]] = chosen[good]
 
 
 def _neighbours(nodes: Spans) -> Index:
@@ -521,7 +643,7 @@ def _neighbours(nodes: Spans) -> Index:
 
 
 def _usual(nodes: Spans, host: Spans, launch: Index, lane: Index) -> tuple[int, int]:
-    """The shortest launch delay; four times the median pause between neighbours, the second launched in time."""
+    """The shortest launch delay; the median pause between neighbours, the second launched in time."""
     quickest, pauses = np.iinfo(np.int64).max, []
     for part in blocks(len(nodes)):
         start, called, before = nodes.start[part], _times(host.start, launch[part]), _times(nodes.end, lane[part])
@@ -531,7 +653,7 @@ def _usual(nodes: Spans, host: Spans, launch: Index, lane: Index) -> tuple[int, 
         in_time = (called <= before) & (lane[part] >= 0)
         pauses.append((start - before)[in_time])
     in_line = np.concatenate(pauses)
-    pause = USUAL_PAUSES * int(median(in_line)) if len(in_line) else 0
+    pause = int(median(in_line)) if len(in_line) else 0
     return quickest if np.any(launch >= 0) else 0, pause
 
 

@@ -1,4 +1,4 @@
-"""What costs time, split among causes that never claim more than was lost."""
+"""What costs time: causes, their order, words and remedies; what they cost is the replay's (test_replay)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from densing.cli.profile import screen
-from densing.efficiency.profile.causes import _recoverable, _remedy, _scale, _stands_out
+from densing.efficiency.profile.causes import Causes, _remedy, _stands_out
 from densing.efficiency.profile.rank import RankProfile, profile_timeline
 from densing.efficiency.profile.run import merge_run
 from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
@@ -24,26 +24,23 @@ def waiting_rank(rank: int, comm: tuple[int, int], compute: tuple[int, int]) -> 
     return profile_timeline(RankTimeline(rank, Spans.build(work), Spans.empty(), (Step(1, 0, 1000),)))
 
 
-@pytest.mark.parametrize(("busy_until", "waited"), [(600, 0), (700, 0), (0, 400), (250, 350), (900, 0)])
-def test_a_wait_that_compute_covers_costs_nothing(busy_until: int, waited: int) -> None:
-    """Rank 0 comes 400 ns before rank 1; the transfer takes the last 300 ns, until 900."""
+@pytest.mark.parametrize(("busy_until", "transfer"), [(600, 300), (700, 300), (0, 300), (250, 300), (900, 0)])
+def test_a_transfer_costs_what_compute_does_not_cover(busy_until: int, transfer: int) -> None:
+    """Rank 0 comes 400 ns before rank 1; the transfer takes the last 300 ns, until 900; 100 ns of idle time follow."""
     early = waiting_rank(0, (200, 900), (0, busy_until))
     late = waiting_rank(1, (600, 900), (0, 600))
     run = merge_run([early, late])
-    costs = {code: sum(cause.ms_per_step for cause in run.causes if cause.code == code) for code in
-             ("waiting-for-ranks", "exposed-communication")}  # fmt: skip
-    exposed = (900 - max(busy_until, 200)) + 300
-    assert costs["waiting-for-ranks"] * 2e6 == pytest.approx(waited)
-    assert costs["exposed-communication"] * 2e6 == pytest.approx(exposed - waited)
+    costs = {cause.code: 1e6 * cause.gain_ms_per_step for cause in run.causes}
+    assert costs.get("exposed-communication", 0) == pytest.approx(transfer)
     assert run.together is not None
     assert run.together.waits == {("all_reduce", "0"): 400 / 1000}
 
 
-def test_copies_at_the_same_time_cost_their_union_only() -> None:
+def test_copies_at_the_same_time_are_removed_together() -> None:
     rows = [{"start": 0, "end": 100, "kind": Kind.MEMCPY, "name": f"Memcpy {way}", "lane": Lane("GPU 0", way)}
             for way in ("HtoD", "DtoH")]  # fmt: skip
     run = merge_run([profile_timeline(RankTimeline(0, Spans.build(rows), Spans.empty()))])
-    assert [cause.ms_per_step * 1e6 for cause in run.causes] == pytest.approx([50, 50])
+    assert [(cause.code, cause.gain_ms_per_step * 1e6) for cause in run.causes] == [("exposed-copies", 100)]
 
 
 @pytest.mark.parametrize("on_host", [False, True])
@@ -57,12 +54,14 @@ def test_idle_time_in_which_a_batch_is_fetched_is_data_loading(on_host: bool) ->
     rank = RankTimeline(0, Spans.build(work), Spans.build(host), (Step(1, 0, 100),), on_host=on_host)
     run = merge_run([profile_timeline(rank)])
     [loading] = [cause for cause in run.causes if cause.code == "data-loading"]
-    assert loading.ms_per_step * 1e6 == pytest.approx(70)
-    assert sum(cause.ms_per_step for cause in run.causes) * 1e6 == pytest.approx(80)
+    assert loading.gain_ms_per_step * 1e6 == pytest.approx(70)
+    # Launches at 5 and 3 ns before the work, or pauses without a device, are what is left of 80 ns of idle time.
+    total = sum(cause.gain_ms_per_step for cause in run.causes) + run.interaction_ms_per_step
+    assert total * 1e6 == pytest.approx(80)
 
 
-def test_causes_come_in_the_order_of_what_can_be_won() -> None:
-    """A long exposed broadcast that nothing waits for costs more than the pause behind which all work waits."""
+def test_a_cost_that_nothing_waits_for_is_no_cause() -> None:
+    """A long exposed broadcast that nothing waits for gains nothing; the pause behind which all work waits does."""
     lanes = {name: Lane("GPU 0", name) for name in ("7", "20")}
     work = [
         {"start": 0, "end": 100, "kind": Kind.COMPUTE, "name": "a", "lane": lanes["7"], "correlation": 1},
@@ -74,24 +73,36 @@ def test_causes_come_in_the_order_of_what_can_be_won() -> None:
     host.append({**LAUNCH, "start": 396, "end": 398, "name": "cudaDeviceSynchronize"})
     run = merge_run([profile_timeline(RankTimeline(0, Spans.build(work), Spans.build(host), (Step(1, 0, 1000),)))])
     first = run.causes[0]
-    [second] = [cause for cause in run.causes if cause.code == "exposed-communication"]
-    assert first.code == "idle-host-bound"
-    assert second.ms_per_step > first.ms_per_step and second.recoverable_ms_per_step < first.recoverable_ms_per_step
+    assert first.code == "host-stall" and first.gain_ms_per_step * 1e6 == pytest.approx(300)
+    assert "exposed-communication" not in {cause.code for cause in run.causes}
     assert headline(run).title.endswith(first.title) and first.rank is None
 
 
-def test_the_rank_is_named_and_waiting_is_worth_what_even_ranks_would_gain() -> None:
+def test_the_rank_is_named_and_waiting_is_worth_what_even_ranks_gain() -> None:
     run = merge_run([profile_timeline(timeline(rank, late)) for rank, late in enumerate((0, 0, 300_000))])
     assert run.together is not None
     [waiting] = [cause for cause in run.causes if cause.code == "waiting-for-ranks"]
     assert waiting.rank == 2 == run.together.what_if.worst and "rank 2 in 4 of 4 steps" in waiting.message
     assert waiting.title == "ranks wait for rank 2 in all_reduce in group 0"
     found = run.together.what_if
-    assert found.transfer_slowdown is not None
-    gain = (found.replayed_ns - found.transfer_slowdown * found.ideal_ns) / 4 / 1e6
-    assert waiting.recoverable_ms_per_step == pytest.approx(min(gain, waiting.ms_per_step), rel=1e-6)
+    gain = (found.replayed_ns - found.even_ns) / 4 / 1e6
+    assert waiting.gain_ms_per_step == pytest.approx(gain, rel=1e-6) and gain > 0
     even = merge_run([profile_timeline(timeline(rank)) for rank in range(3)])
     assert {cause.rank for cause in even.causes} == {None}
+
+
+def test_what_causes_gain_together_is_their_sum_and_their_interaction() -> None:
+    run = merge_run([profile_timeline(timeline(rank, late)) for rank, late in enumerate((0, 0, 300_000))])
+    sum_ms = sum(cause.gain_ms_per_step for cause in run.causes)
+    together = sum_ms + run.interaction_ms_per_step
+    assert Causes(run.causes, together).interaction_ms_per_step == pytest.approx(run.interaction_ms_per_step)
+    # The host that waits for a communication, and what it waits for, claim the same time.
+    assert 0 < together < sum_ms
+    assert run.to_dict()["replay"]["interaction_ms_per_step"] == run.interaction_ms_per_step
+    gains = [cause.gain_ms_per_step for cause in run.causes]
+    assert gains == sorted(gains, reverse=True)
+    shown = " ".join(screen(run, None, None, None))
+    assert f"without all {len(run.causes)}" in shown
 
 
 def test_a_recorded_trace_is_not_told_to_be_recorded() -> None:
@@ -99,7 +110,7 @@ def test_a_recorded_trace_is_not_told_to_be_recorded() -> None:
     for recorder, told in (("", True), ("1.0", False)):
         rank = RankTimeline(0, work, Spans.empty(), (Step(1, 0, 100),), Origin(recorder=recorder), on_host=True)
         [cause] = merge_run([profile_timeline(rank)]).causes
-        assert (cause.code, "densing.timeline.record" in cause.remedy) == ("idle-unknown", told)
+        assert (cause.code, "densing.timeline.record" in cause.remedy) == ("idle", told)
 
 
 def test_calls_at_the_same_time_count_as_their_union_and_hidden_is_one_figure() -> None:
@@ -181,40 +192,6 @@ def test_a_rank_stands_out_by_a_tenth_of_the_mean(of_rank: dict[int, float], ran
     assert _stands_out(of_rank) == rank
 
 
-def test_parts_at_the_same_time_cost_no_more_than_their_union() -> None:
-    rows = [SimpleNamespace(exposed_ns=ns) for ns in (30, 50)]
-    assert _scale(rows, 40) == 0.5  # type: ignore[arg-type]
-    assert _scale(rows, 80) == 1.0 == _scale(rows, 200)  # type: ignore[arg-type]
-    assert _scale([], 7) == 0.0 == _scale([SimpleNamespace(exposed_ns=0)], 7)  # type: ignore[list-item]
-
-
-def test_what_can_be_won_is_on_the_path_of_the_run_or_of_its_ranks() -> None:
-    totals = {"communication": 10, "memcpy": 1, "host": 3, "launch": 5, "idle": 7, "compute": 100}
-    ranks = [
-        SimpleNamespace(
-            path=SimpleNamespace(totals={kind: n * ns for kind, ns in totals.items()}, notes=()),
-            partition=SimpleNamespace(idle_ns=4 * n),
-        )
-        for n in (1, 2)
-    ]
-    apart = _recoverable(ranks, None)  # type: ignore[arg-type]
-    assert apart == {"communication": 30, "memcpy": 3, "idle": 45}
-    # Of 45 on the host the device was idle in 12; without records of synchronisation the rest may have been waits.
-    ranks[0].path.notes = (SimpleNamespace(code="no-synchronisation-records"),)
-    assert _recoverable(ranks, None) == {"communication": 63, "memcpy": 36, "idle": 45}  # type: ignore[arg-type]
-    ranks[0].path.notes = ()
-    path = SimpleNamespace(by_kind={"communication": 4, "idle": 6, "compute": 50})
-    replayed = SimpleNamespace(transfer_slowdown=1.5, ideal_ns=100, replayed_ns=170)
-    joint = SimpleNamespace(path=path, what_if=replayed)
-    found = _recoverable(ranks, joint)  # type: ignore[arg-type]
-    # Once for each of two ranks; even ranks would save 170 less 1.5 times 100.
-    assert found == {"communication": 8, "memcpy": 0, "idle": 12, "waiting": 2 * 20.0}
-    replayed.replayed_ns = 120
-    assert _recoverable(ranks, joint)["waiting"] == 0.0  # type: ignore[arg-type]
-    replayed.transfer_slowdown = None
-    assert "waiting" not in _recoverable(ranks, joint)  # type: ignore[arg-type]
-
-
 def test_a_communication_is_told_with_calls_size_speed_and_what_is_hidden() -> None:
     comm = Comm("all_reduce", "0", in_elems=500_000, out_elems=500_000, dtype="float", group_size=4)
     work = [
@@ -236,4 +213,5 @@ def test_a_communication_is_told_with_calls_size_speed_and_what_is_hidden() -> N
         cause.message
         == "all_reduce in group 0: 2 calls of 2 MB on average at 3 GB/s bus bandwidth, 12 % hidden behind compute"
     )
-    assert cause.ms_per_step == pytest.approx(1.75) and cause.share_pct == pytest.approx(100 * 1.75 / 4)
+    # The first hides behind compute for a quarter of a millisecond, which the next does not wait for.
+    assert 0 < cause.gain_pct == pytest.approx(100 * cause.gain_ms_per_step / 4)

@@ -23,7 +23,6 @@ from densing.efficiency.profile.waiting import (
     find_stragglers,
     waiting_of,
 )
-from densing.efficiency.profile.whatif_run import RecordedWhatIf, what_if
 from densing.efficiency.timeline.timeline import Comm
 from densing.efficiency.timeline.traffic import Collectives
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of
@@ -151,7 +150,7 @@ def test_plain_data_round_trip() -> None:
 
 def together(
     seed: int, n: int = 60, ranks: int = 8, jitter: float = 0, late: int = 0, error: float = 0, per_step: int = 1
-) -> tuple[Stragglers, RecordedWhatIf]:
+) -> Stragglers:
     """Ranks that arrive ``jitter`` apart by chance; rank 2 is ``late`` and its clock is off by ``error``.
 
     Members leave up to 300 µs apart, so clocks are known to some 90 µs; the error of rank 2's is not in the ends: no
@@ -172,15 +171,14 @@ def together(
     matched = match_collectives(tables)
     clocks = align_clocks(matched)
     assert clocks.comparable and max(clocks.residual_ns.values()) > 60_000
-    found = find_stragglers(matched, clocks)
-    return found, what_if(matched, clocks, found.worst)
+    return find_stragglers(matched, clocks)
 
 
 def test_ranks_that_arrive_together_are_within_clock_error() -> None:
     """Rank 2 comes 13 µs after the others in all of 60 steps, and clocks are known to a tenth of a millisecond."""
-    found, replayed = together(0, error=13_000)
+    found = together(0, error=13_000)
     assert found.ranks[0].rank == 2 and found.ranks[0].times_last == 60
-    assert (found.worst, found.chance, found.within_clock_error, replayed.worst) == (None, None, 2, None)
+    assert (found.worst, found.chance, found.within_clock_error) == (None, None, 2)
     [note] = found.notes
     assert note.code == "stragglers-within-clock-error" and "13 µs after the next" in note.message
     assert note.details["late_ns"] < note.details["clock_error_ns"]
@@ -188,12 +186,12 @@ def test_ranks_that_arrive_together_are_within_clock_error() -> None:
 
 
 def test_more_steps_do_not_make_a_clock_error_a_straggler() -> None:
-    assert {together(0, n=steps, error=13_000)[0].worst for steps in (10, 400)} == {None}
+    assert {together(0, n=steps, error=13_000).worst for steps in (10, 400)} == {None}
 
 
 def test_a_straggler_well_above_the_residual_is_named_with_its_probability() -> None:
-    found, replayed = together(0, late=1_000_000)
-    assert (found.worst, found.within_clock_error, replayed.worst) == (2, None, 2)
+    found = together(0, late=1_000_000)
+    assert (found.worst, found.within_clock_error) == (2, None)
     assert found.led == found.of == 60 and found.chance is not None and found.chance < 1e-9
     assert all(late.clear for late in found.late)
 
@@ -210,7 +208,7 @@ def test_a_single_stall_is_no_clock_error() -> None:
 
 def test_ranks_alike_are_not_named_by_chance_when_a_clock_is_off() -> None:
     """Arrivals scatter by as much as a clock is off: under the rule that trusts clocks, p is below 5 % in each run."""
-    found = [together(seed, n=20, jitter=100_000, error=70_000)[0] for seed in range(10)]
+    found = [together(seed, n=20, jitter=100_000, error=70_000) for seed in range(10)]
     assert sum((one.chance or 1) < 0.05 for one in found) <= 1
 
 
@@ -220,7 +218,7 @@ def test_ranks_alike_are_not_named_by_chance_when_a_clock_is_off() -> None:
 def test_size_of_the_stragglers_p(jitter: int, per_step: int) -> None:
     """With a clock off by as much as they are known to, whatever the scatter of arrivals."""
     runs = 400 if os.environ.get("DENSING_COVERAGE_BUDGET") == "full" else 80
-    low = sum((together(seed, n=20, jitter=jitter, error=70_000, per_step=per_step)[0].chance or 1) < 0.05
+    low = sum((together(seed, n=20, jitter=jitter, error=70_000, per_step=per_step).chance or 1) < 0.05
               for seed in range(runs))  # fmt: skip
     assert low <= 0.05 * runs + 2 * math.sqrt(0.05 * 0.95 * runs)
 

@@ -32,7 +32,9 @@ def test_profiling_takes_little_more_memory_than_the_timeline() -> None:
     start = np.arange(count) * per
     host = {"start": start, "end": start + 400, "kind": np.full(count, Kind.LAUNCH), "name": np.zeros(count, np.int32),
             "lane": np.arange(count) % 2, "correlation": np.arange(count) * 9}  # fmt: skip
-    work = {"start": start[::2] + 500, "end": start[::2] + 1_200, "kind": np.arange(count // 2) % 4,
+    # A communication in 40 spans: what a replay needs grows with their number.
+    kind = np.where(np.arange(count // 2) % 40 == 1, Kind.COMM, np.arange(count // 2) % 2 * Kind.MEMCPY)
+    work = {"start": start[::2] + 500, "end": start[::2] + 1_200, "kind": kind,
             "name": np.zeros(count // 2, np.int32), "correlation": np.arange(count)[::2] * 9}  # fmt: skip
     rank = RankTimeline(0, Spans.columns(work, ("gemm",)),
                         Spans.columns(host, ("cudaLaunchKernel",), (Lane("cpu", "0"), Lane("cpu", "1"))))  # fmt: skip

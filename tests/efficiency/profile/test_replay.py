@@ -1,0 +1,254 @@
+"""A recorded run replayed: public runs as recorded, and what planted faults cost beside the same run without them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from densing.core import InputError
+from densing.efficiency.profile.replay import Change, Replay, _schedule
+from densing.efficiency.profile.run import RunProfile, profile_run
+from densing.efficiency.simulation import Graph, simulate
+from densing.efficiency.timeline.timeline import Kind
+from tests.support import folders
+from tests.support.planted_runs import RETURN, Planted
+
+FAIR = Planted(ranks=8)
+BOUND = Planted(ranks=8, transfer=700_000)
+"""Transfers longer than the layers they hide behind: communication overlaps compute, and bounds the run."""
+
+
+def gains(run: RunProfile) -> dict[str, float]:
+    """Milliseconds per step by cause."""
+    return {cause.code: cause.gain_ms_per_step for cause in run.causes}
+
+
+def truth(faulty: Planted, fair: Planted) -> float:
+    """What the fault costs, milliseconds per step."""
+    return (faulty.length() - fair.length()) / faulty.steps / 1e6
+
+
+PUBLIC = {
+    "DLRM": ("param_dlrm_8rank",),
+    "RecSys": ("hta_trace_filter",),
+    "HTA": ("hta_nccl_data/nccl_data.json.gz",),
+    "MI300": ("tracelens_mi300_resnet/resnet_act_checkpoint.json.gz",),
+    **{name: tuple(f"gloo/{name}_rank{rank}.pt.trace.json.gz" for rank in (0, 1))
+       for name in ("ddp", "ddp_extra", "ddp_shapes", "ddp_stack", "fsdp")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_run_is_replayed_as_recorded(name: str) -> None:
+    """Within 2 %, of the run and of every step; most to the nanosecond."""
+    paths = [next(filter(Path.exists, (folders.TRACES / file, folders.RECORDED / file)), Path("none"))
+             for file in PUBLIC[name]]  # fmt: skip
+    if not all(map(Path.exists, paths)):
+        pytest.skip("this trace is not in the checkout")
+    found = profile_run(paths).replay.fidelity
+    assert found.status == "ok" and abs(found.replayed_ns / found.recorded_ns - 1) < 0.02
+    assert found.worst_step_pct is not None and found.worst_step_pct < 2
+    # Two ranks of RecSys, where both are at hand, have clocks that cannot be compared.
+    assert found.replayed_ns == found.recorded_ns or "clocks cannot be compared" in found.sentence
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("syncs", [True, False])
+@pytest.mark.parametrize("fair", [FAIR, BOUND], ids=["hidden", "bound"])
+def test_a_straggler_costs_what_the_run_without_it_saves(fair: Planted, waits: bool, syncs: bool) -> None:
+    """One of eight ranks 10 % slow, whatever is recorded of waits: queued buckets must not swallow its cost."""
+    run = replace(fair, slow={3: 1.1}, waits=waits, syncs=syncs)
+    found = run.profile()
+    [waiting] = [cause for cause in found.causes if cause.code == "waiting-for-ranks"]
+    assert waiting.gain_ms_per_step == pytest.approx(truth(run, fair), rel=1e-6) and waiting.rank == 3
+    # One account: the speed-up of even ranks, and the step without the cause, are one figure.
+    step = found.replay.run_ns() / run.steps / 1e6
+    assert found.figures["slowdown"] == pytest.approx(step / (step - waiting.gain_ms_per_step))
+    assert found.figures["slowdown"] == pytest.approx(run.length() / fair.length())
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_a_stall_of_the_host_costs_what_the_run_without_it_saves(syncs: bool) -> None:
+    run = replace(FAIR, stall={(2, 1): 8_000_000, (2, 3): 8_000_000}, syncs=syncs)
+    found = run.profile()
+    first = {cause.code: cause for cause in found.causes}
+    assert first["host-stall"].gain_ms_per_step == pytest.approx(truth(run, FAIR), rel=1e-4)
+    assert first["host-stall"].rank == 2 and "up to 8.00 ms at a time" in first["host-stall"].message
+    # The ranks wait for the stalled one: the same time seen twice, which the interaction takes back.
+    assert first["waiting-for-ranks"].gain_ms_per_step == pytest.approx(truth(run, FAIR), rel=1e-4)
+    assert found.interaction_ms_per_step == pytest.approx(-truth(run, FAIR), rel=0.02)
+
+
+def test_a_link_that_becomes_half_as_fast_is_told_by_its_transfers() -> None:
+    run = replace(BOUND, link=lambda step: 1.0 + (step >= 2))
+    found = run.profile()
+    assert gains(found)["slow-transfers"] == pytest.approx(truth(run, BOUND), rel=1e-6)
+    assert "2.00 times as long" in next(cause.message for cause in found.causes if cause.code == "slow-transfers")
+    assert found.figures["slowdown"] == 1
+
+
+def test_transfers_that_scatter_are_not_called_slow() -> None:
+    scattered = replace(BOUND, steps=8, link=lambda step: (1.0, 1.2, 0.9, 1.1, 1.0, 0.8, 1.15, 0.95)[step])
+    assert "slow-transfers" not in gains(scattered.profile())
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_exposed_communication_costs_what_free_transfers_save(recorded: bool) -> None:
+    """Also where no synchronisation is recorded, and the host's waits must be inferred."""
+    run = replace(BOUND, syncs=recorded, waits=recorded)
+    found = run.profile()
+    assert found.causes[0].code == "exposed-communication"
+    assert gains(found)["exposed-communication"] == pytest.approx(truth(run, replace(run, transfer=0)), rel=1e-6)
+    # Of the path only the returns of the waits are the host's.
+    assert {rank.path.totals["host"] for rank in found.ranks} == {run.steps * RETURN}
+
+
+def test_a_nanosecond_of_overlap_changes_no_gain() -> None:
+    plain, overlapping = BOUND.profile(), replace(BOUND, overlap=1).profile()
+    assert gains(plain) == pytest.approx(gains(overlapping), abs=1e-4)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.01])
+def test_where_nothing_is_wrong_there_is_no_cause_above_noise(jitter: float) -> None:
+    """Ranks that differ by 1 % of a kernel at random lose what their maximum costs, and nothing else."""
+    run = replace(FAIR, jitter=jitter, transfer=1_000)
+    found = run.profile()
+    assert set(gains(found)) <= {"waiting-for-ranks"}
+    assert all(cause.gain_pct < 100 * jitter for cause in found.causes)
+    assert not any(replace(run, jitter=0.0).profile().causes)
+
+
+def contended(speed: tuple[float, ...], kappa: float = 0.25) -> Graph:
+    """Four ranks whose kernels and transfers slow each other down, simulated without a host."""
+    graph = Graph()
+    ranks = tuple(range(4))
+    last: dict[int, int] = {}
+    for step in range(4):
+        graph.step = step
+        for layer in range(4):
+            done = [graph.add(f"backward {layer}", Kind.COMPUTE, (rank,), "compute", 1e-3,
+                              after=[last[rank]] if layer == 0 and rank in last else []) for rank in ranks]  # fmt: skip
+            reduce = graph.add(f"all_reduce {layer}", Kind.COMM, ranks, "comm", 0.7e-3, after=done)
+        last = dict.fromkeys(ranks, reduce)
+    return graph
+
+
+def test_a_world_unlike_the_replay_gives_its_straggler_away_all_the_same() -> None:
+    """Kernels beside a transfer go at 4/5 of their speed, of which the replay knows nothing; no host is recorded."""
+    slow, fair = (1.0, 1.0, 0.9, 1.0), (1.0,) * 4
+    runs = [simulate(contended(speed), 4, kappa=0.25, speed=speed) for speed in (slow, fair)]
+    found = profile_run(runs[0].timeline)
+    cost = 1e3 * (runs[0].makespan - runs[1].makespan) / 4
+    assert found.replay.fidelity.status == "ok"
+    assert gains(found)["waiting-for-ranks"] == pytest.approx(cost, rel=0.15)
+    assert found.together is not None and found.together.stragglers.worst == 2
+    even = profile_run(runs[1].timeline)
+    assert gains(even).get("waiting-for-ranks", 0.0) < 0.01 * cost
+
+
+SLOW = replace(BOUND, slow={3: 1.1})
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        ("link=2x", replace(SLOW, transfer=350_000)),
+        ("link=0.5x", replace(SLOW, transfer=1_400_000)),
+        ("hide=all_reduce", replace(SLOW, transfer=0)),
+        ("drop-rank=3", replace(BOUND, ranks=7)),
+        ("drop-rank=5", replace(SLOW, ranks=7)),
+        ("link=2x, drop-rank=3", replace(BOUND, ranks=7, transfer=350_000)),
+    ],
+)
+def test_a_change_is_answered_as_the_changed_run_says(change: str, changed: Planted) -> None:
+    found = SLOW.profile().what_if(change)
+    assert found.before_ms == pytest.approx(SLOW.length() / SLOW.steps / 1e6, rel=1e-9)
+    assert found.after_ms == pytest.approx(changed.length() / changed.steps / 1e6, rel=1e-9)
+    assert found.gain_pct == pytest.approx(100 * (1 - found.after_ms / found.before_ms))
+    assert found.low_ms is not None and found.low_ms <= found.after_ms <= (found.high_ms or 0)
+    assert change in found.sentence and str(found.bound_after) in found.sentence
+
+
+def test_perfect_overlap_leaves_the_longer_of_work_and_communication() -> None:
+    found = SLOW.profile().what_if("overlap=perfect")
+    work = SLOW.layers * 2 * SLOW.kernel * 1.1 * SLOW.steps / 1e6
+    assert work <= found.after_ms * SLOW.steps <= work + 2 * SLOW.transfer / 1e6 and found.after_ms < found.before_ms
+    assert (found.bound_before.rank, found.bound_after.kind) == (3, "compute")
+    slow = replace(SLOW, transfer=3_000_000).profile().what_if("overlap=perfect")
+    assert slow.bound_after.kind == "communication"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("link=2", "by a factor"),
+        ("link=0x", "by a factor"),
+        ("hide=barrier", "no such communication; it has all_reduce"),
+        ("drop-rank=9", "no such rank was profiled"),
+        ("drop-rank=-1", "a rank is a number"),
+        ("drop-rank=0,drop-rank=1", "without its last rank"),
+        ("overlap=good", "overlap=perfect"),
+        ("co2:tau=8", "unknown change"),
+        ("", "unknown change"),
+    ],
+)
+def test_a_change_that_means_nothing_says_what_would(change: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Planted().profile().what_if(change)
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_a_thread_that_hands_over_to_another_does_not_stall(syncs: bool) -> None:
+    """While autograd's thread launches, the main one makes no call; a straggler costs what it costs."""
+    run = replace(FAIR, threads=True, slow={3: 1.1}, syncs=syncs)
+    found = run.profile()
+    assert "host-stall" not in gains(found) and found.replay.fidelity.status == "ok"
+    assert gains(found)["waiting-for-ranks"] == pytest.approx(truth(run, replace(FAIR, threads=True)), rel=0.01)
+
+
+def test_clocks_a_second_apart_and_members_that_leave_late_hide_no_straggler() -> None:
+    run = replace(BOUND, slow={3: 1.1}, skew=10**9, leave=4_000, steps=8)
+    found = run.profile()
+    assert found.together is not None and found.together.clocks.verdict == "aligned"
+    assert found.replay.fidelity.status == "ok"
+    cost = truth(replace(run, skew=0), replace(run, skew=0, slow={}))
+    assert gains(found)["waiting-for-ranks"] == pytest.approx(cost, rel=0.05)
+    assert found.causes[0].code == "exposed-communication" and found.causes[1].rank == 3
+
+
+def test_removing_a_kind_of_time_never_lengthens_the_run() -> None:
+    replay = replace(FAIR, stall={(2, 1): 3_000_000}, jitter=0.05).profile().replay
+    whole = replay.run_ns()
+    for without in (("compute",), ("host", "launch"), ("idle",), ("stall",), ("compute", "host")):
+        assert replay.run_ns(Change(without=without)) <= whole
+    halves = [replay.run_ns(Change(transfer=np.full(len(replay), factor))) for factor in (0.0, 0.5, 1.0, 2.0)]
+    assert halves == sorted(halves) and halves[2] == whole
+
+
+def test_a_replay_without_rows_says_so() -> None:
+    found = Replay({}).fidelity
+    assert found.status == "none" and "nothing to replay" in found.sentence
+
+
+@given(st.lists(st.permutations(range(4)), min_size=2, max_size=4))
+@settings(max_examples=50)
+def test_ranks_that_meet_in_contradictory_order_are_replayed_all_the_same(orders: list[list[int]]) -> None:
+    """Every rank arrives at a communication and leaves it before the next; orders may contradict each other."""
+    communication = np.array([number for order in orders for number in order for _ in range(2)])
+    arrivals = np.arange(len(communication)) % 2 == 0
+    at = np.arange(len(orders) + 1) * 8
+    joins = ~arrivals
+    order, dropped = _schedule(at, communication, arrivals, joins, np.full(4, len(orders)))
+    assert sorted(order.tolist()) == list(range(len(communication)))
+    place = np.argsort(order)
+    for rank in range(len(orders)):
+        assert np.all(np.diff(place[at[rank] : at[rank + 1]]) > 0)
+    for end in np.flatnonzero(joins):
+        same = np.flatnonzero(arrivals & (communication == communication[end]))
+        assert place[same].max() < place[end]
+    assert (dropped == 0) == (len(set(map(tuple, orders))) == 1) or joins.all()
