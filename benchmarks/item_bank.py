@@ -18,7 +18,7 @@ import pandas as pd
 
 from densing.core import formatting, named_seed, write_text
 from densing.report import markdown
-from densing.scores.items import FLAGS, LEVELS, AnswerTable, BankScore, ItemBank, calibrate
+from densing.scores.items import FLAGS, LEVELS, AnswerTable, BankScore, ItemBank, calibrate_items
 
 SOURCE = "Incompressible Knowledge Probes (IKP), Bojie Li, Pine AI, https://github.com/19PINE-AI/ikp"
 LICENCE = "CC BY 4.0; changed: verdicts became item curves and abilities, refusals count as wrong, texts left out"
@@ -93,7 +93,7 @@ def page(folder: Path, seeds: int) -> str:
     table = read_ikp(folder)
     later = table.released >= pd.Timestamp(SINCE)
     started = time.process_time()
-    bank = calibrate(part_of(table, ~later), name="ikp-2025", source=SOURCE, licence=LICENCE)
+    bank = calibrate_items(part_of(table, ~later), name="ikp-2025", source=SOURCE, licence=LICENCE)
     seconds = time.process_time() - started
     found = summary(tries(bank, part_of(table, later), seeds))
     heads = ("design", *(f"{count} items" for count in COUNTS))
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()
     if options.bank:
-        calibrate(read_ikp(options.ikp), name="ikp", source=SOURCE, licence=LICENCE).save(options.bank)
+        calibrate_items(read_ikp(options.ikp), name="ikp", source=SOURCE, licence=LICENCE).save(options.bank)
     if options.page:
         write_text(options.page, page(options.ikp, options.seeds))
 

@@ -4,5 +4,5 @@ from .bank import LEVELS as LEVELS
 from .bank import BankScore as BankScore
 from .bank import Chosen as Chosen
 from .bank import ItemBank as ItemBank
-from .bank import calibrate as calibrate
+from .bank import calibrate_items as calibrate_items
 from .checks import FLAGS as FLAGS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from densing.core import SHOWN_PROBLEMS, Array, InputError, TableError, TableLike, read_sheet, short
+from densing.core import Array, InputError, TableError, TableLike, read_sheet, short
 from densing.scores.evals import read_results
 
 ANSWER_COLUMNS = ("answer", "correct")
-ITEM_COLUMNS = ("item", "task", "text_hash")
+NOT_AN_ANSWER = "is not between 0 and 1; write 1 for right, 0 for wrong, nothing where there is no answer"
 Answers: TypeAlias = "Mapping[str, float] | pd.Series | Array | TableLike"
 """One model's answers: item to value, an array in the bank's order (NaN where there is none), or a table."""
 
@@ -105,7 +106,10 @@ def one_model(source: Answers, items: Iterable[str], model: str | None = None) -
     if isinstance(source, pd.Series):
         source = source.to_dict()
     if isinstance(source, Mapping):
-        source = pd.DataFrame({"model": "model", "item": list(map(str, source)), "answer": list(source.values())})
+        given = {str(item): answer for item, answer in source.items() if not pd.isna(answer)}
+        if wrong := [(item, answer) for item, answer in given.items() if not _in_range(answer)]:
+            raise TableError("answers", [f"item {item}: {short(answer)} {NOT_AN_ANSWER}" for item, answer in wrong])
+        return pd.DataFrame({"item": list(given), "answer": list(given.values()), "text_hash": ""})
     rows = _one(source, "model")
     models = rows["model"].unique()
     if model is not None:
@@ -118,6 +122,10 @@ def one_model(source: Answers, items: Iterable[str], model: str | None = None) -
     if twice.any():
         raise InputError(f"item {rows['item'][twice].iloc[0]!r} is answered twice; leave one of the answers out")
     return rows.reset_index(drop=True)
+
+
+def _in_range(answer: Any) -> bool:
+    return isinstance(answer, numbers.Real) and 0 <= answer <= 1
 
 
 def _one(source: Any, model: str = "") -> pd.DataFrame:
@@ -153,16 +161,12 @@ def _one(source: Any, model: str = "") -> pd.DataFrame:
     known = rows["answer"].notna() & rows["answer"].ne("")
     rows = rows[known].reset_index(drop=True)
     rows["item"] = rows["item"].astype(str)
-    numbers = pd.to_numeric(rows["answer"], errors="coerce")
-    wrong = rows[~numbers.between(0, 1)]
+    values = pd.to_numeric(rows["answer"], errors="coerce")
+    wrong = rows[~values.between(0, 1)]
     if len(wrong):
-        remedy = "is not between 0 and 1; write 1 for right, 0 for wrong, nothing where there is no answer"
-        problems = [
-            f"row {row}, column {column}: {short(str(answer))} {remedy}"
-            for row, column, answer in wrong[["row", "column", "answer"]].itertuples(index=False)
-        ]
-        raise TableError(name, problems if len(problems) > SHOWN_PROBLEMS else problems)
-    rows["answer"] = numbers.astype(float)
+        cells = wrong[["row", "column", "answer"]].itertuples(index=False)
+        raise TableError(name, [f"row {row}, column {column}: {short(cell)} {NOT_AN_ANSWER}" for row, column, cell in cells])
+    rows["answer"] = values.astype(float)
     for column in ("task", "text_hash"):
         rows[column] = rows[column].fillna("").astype(str) if column in rows else ""
     if "released" in rows:

@@ -48,6 +48,7 @@ from densing.core import (
     numeric,
     parse_json,
     plain,
+    ranged,
     read_text,
     short,
     write_text,
@@ -113,6 +114,11 @@ class BankScore(Record):
     status: str
     sentence: str
     notes: tuple[Note, ...] = ()
+
+    def listing(self, bank: str) -> Listing:
+        """Return the score as a table of one row."""
+        title = f"Score on the {self.bank_items} items of {bank}, {formatting.percentage(self.level)} interval."
+        return Listing(title, [self], SCORE_FIELDS)
 
 
 class Correction(msgspec.Struct, frozen=True):
@@ -188,7 +194,7 @@ class ItemBank(Readable):
 
     See Also
     --------
-    calibrate
+    calibrate_items
 
     Examples
     --------
@@ -223,6 +229,12 @@ class ItemBank(Readable):
         return self.items["intercept"].to_numpy(dtype=float)
 
     @cached_property
+    def difficulty(self) -> Array:
+        """Ability at which half of the models solve an item, b = -c / a, (J,); NaN where a is not positive."""
+        positive = np.where(self.slope > 0, self.slope, np.nan)
+        return np.asarray(-self.intercept / positive)
+
+    @cached_property
     def _curves(self) -> Array:
         """Probabilities of a right answer, (J, grid)."""
         return np.asarray(expit(np.outer(self.slope, grid()[0]) + self.intercept[:, None]))
@@ -233,8 +245,8 @@ class ItemBank(Readable):
         return np.argsort(self._curves @ np.exp(grid()[1]), kind="stable")
 
     @cached_property
-    def _places(self) -> pd.Series:
-        return pd.Series(np.arange(len(self)), index=self.items["item"])
+    def _places(self) -> dict[str, int]:
+        return {str(name): at for at, name in enumerate(self.items["item"])}
 
     @cached_property
     def _unfit(self) -> Array:
@@ -335,10 +347,10 @@ class ItemBank(Readable):
     def _answered(self, answers: Answers, model: str | None = None) -> tuple[Array, Array, tuple[Note, ...]]:
         """Return positions of answered items, their answers, and what is wrong with some."""
         rows = one_model(answers, self.items["item"], model)
-        unknown = rows[~rows["item"].isin(self._places.index)]
-        if len(unknown):
-            raise UnknownNameError("item of the bank", str(unknown["item"].iloc[0]), self.items["item"].astype(str))
-        at = self._places[rows["item"]].to_numpy()
+        unknown = [name for name in rows["item"] if name not in self._places]
+        if unknown:
+            raise UnknownNameError("item of the bank", unknown[0], self._places)
+        at = np.array([self._places[name] for name in rows["item"]], dtype=int)
         texts, ours = rows["text_hash"].to_numpy(), self.items["text_hash"].to_numpy()[at]
         other = (texts != "") & (ours != "") & (texts != ours)
         notes: tuple[Note, ...] = ()
@@ -575,32 +587,104 @@ class ItemBank(Readable):
     def by_task(self) -> pd.DataFrame:
         """One row per task: items, mean share, median slope, items flagged."""
         groups = self.items.assign(flagged=self.items["flag"].ne("")).groupby("task", sort=True)
-        table = groups.agg(items=("item", "size"), share=("share", "mean"), slope=("slope", "median"), flagged=("flagged", "sum"))
-        return table.reset_index()
+        return groups.agg(
+            items=("item", "size"), share=("share", "mean"), slope=("slope", "median"), flagged=("flagged", "sum")
+        ).reset_index()
+
+    @property
+    def sentence(self) -> str:
+        """Where the bank measures best, and how many of its items tell something."""
+        across = np.linspace(-3, 3, 121)
+        information = self.information(across)
+        best = float(across[information.argmax()])
+        telling = int((~self._unfit).sum())
+        return (
+            f"{telling} of {len(self)} items tell models apart; all together measure ability best at "
+            f"{formatting.number(best)} (± {formatting.number(1 / math.sqrt(float(information.max())))}), in standard "
+            f"deviations of the {len(self.models)} calibrated models."
+        )
+
+    def tasks_listing(self) -> Listing:
+        """Return one row per task as people read it."""
+        return Listing("Items by task.", self.by_task, TASK_FIELDS)
+
+    def items_listing(self) -> Listing:
+        """Return the items as people read them, the hardest first."""
+        table = self.items.assign(difficulty=self.difficulty).iloc[self._order]
+        return Listing("Items, the hardest first.", table, ITEM_FIELDS)
+
+    def information_listing(self) -> Listing:
+        """Return the standard error of ability over ability, and the items whose difficulty is near each."""
+        across = np.arange(-3.0, 3.5, 1.0)
+        near = [int((np.abs(self.difficulty - at) <= 0.5).sum()) for at in across]
+        table = pd.DataFrame({"ability": across, "error": 1 / np.sqrt(self.information(across)), "items": near})
+        return Listing("What all items tell at an ability.", table, INFORMATION_FIELDS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a program reads of it, without the items."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "licence": self.licence,
+            "slopes": self.slopes,
+            "tasks": self.by_task,
+            "information": self.information_listing().rows,
+            "models": self.models,
+            "corrections": [msgspec.to_builtins(each) for each in self.corrections],
+        }
 
     def card(self) -> Card:
         """Return what is shown of this bank."""
         ability = self.models["ability"]
+        span = f"{formatting.number(ability.min())} to {formatting.number(ability.max())}"
         facts = {
-            "models": f"{len(self.models)}, abilities {formatting.number(ability.min())} to {formatting.number(ability.max())}",
+            "models": f"{len(self.models)}, abilities {span}",
             "source": self.source or formatting.MISSING,
             "licence": self.licence or formatting.MISSING,
         }
-        listing = Listing("Items by task.", self.by_task, TASK_FIELDS)
-        return Card(f"Bank {self.name}: {len(self)} items", facts, listing, self.notes)
+        return Card(f"Bank {self.name}: {len(self)} items", facts, self.tasks_listing(), self.notes)
 
 
 _UNFIT = ("none_right", "all_right", "not_discriminating", "duplicate")
+
+
+def _percent(share: Any) -> str:
+    return formatting.MISSING if formatting.is_missing(share) else formatting.percent(100 * share)
+
+
 TASK_FIELDS = (
     Field("Task", column("task")),
     numeric("Items", "items", formatting.clean),
-    numeric("Right", "share", formatting.percent, "mean share of calibrated models that solve an item"),
+    numeric("Right", "share", _percent, "mean share of calibrated models that solve an item"),
     numeric("Slope", "slope", formatting.number, "median; how well items tell models apart"),
     numeric("Flagged", "flagged", formatting.clean),
 )
+ITEM_FIELDS = (
+    Field("Item", column("item")),
+    Field("Task", column("task"), optional=True),
+    numeric("Difficulty", "difficulty", hint="ability at which half of the models solve it"),
+    numeric("Slope", "slope", hint="how well it tells models apart"),
+    numeric("Right", "share", _percent, "share of calibrated models that solve it"),
+    Field("Flag", lambda row: FLAGS.get(str(row["flag"]), ""), optional=True),
+)
+INFORMATION_FIELDS = (
+    numeric("Ability", "ability"),
+    numeric("Standard error", "error"),
+    numeric("Items near", "items", formatting.clean, "whose difficulty is within a half of it"),
+)
+SCORE_FIELDS = (
+    numeric("Score", "score", _percent),
+    Field("Interval", ranged("", _percent)),
+    numeric("Ability", "ability", hint="in standard deviations of the calibrated models"),
+    numeric("Error", "ability_error"),
+    numeric("Items", "items", formatting.clean),
+    Field("Chosen", column("chosen")),
+    Field("Status", column("status")),
+    Field("What it means", column("sentence"), optional=True),
+)
 
 
-def calibrate(
+def calibrate_items(
     *sources: TableLike | Array | AnswerTable,
     name: str = "bank",
     slopes: str = "each",
@@ -628,7 +712,7 @@ def calibrate(
     --------
     >>> rng = np.random.default_rng(0)
     >>> answers = rng.random((60, 30)) < expit(rng.normal(size=(60, 1)) - np.linspace(-2, 2, 30))
-    >>> bank = calibrate(answers.astype(float))
+    >>> bank = calibrate_items(answers.astype(float))
     >>> len(bank), len(bank.models)
     (30, 60)
     """
