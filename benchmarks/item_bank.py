@@ -3,8 +3,8 @@
     python benchmarks/item_bank.py IKP --bank densing/scores/items/data/ikp.json
     python benchmarks/item_bank.py IKP --page docs/results/items.md
 
-IKP is a folder with items.csv, models.csv and verdicts.csv.gz: the verdicts of Incompressible Knowledge Probes (Li 2026,
-CC BY 4.0) with 1 for right, 0 for wrong, -1 for refused, as https://github.com/19PINE-AI/ikp publishes them per model.
+IKP is a folder with items.csv, models.csv and verdicts.csv.gz: the verdicts of Incompressible Knowledge Probes (Li
+2026, CC BY 4.0) with 1 for right, 0 for wrong, -1 for refused, from https://github.com/19PINE-AI/ikp.
 The page calibrates on models released before a day and tries every design on those released since, with the same seeds.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -22,6 +23,7 @@ from densing.scores.items import FLAGS, LEVELS, AnswerTable, BankScore, ItemBank
 
 SOURCE = "Incompressible Knowledge Probes (IKP), Bojie Li, Pine AI, https://github.com/19PINE-AI/ikp"
 LICENCE = "CC BY 4.0; changed: verdicts became item curves and abilities, refusals count as wrong, texts left out"
+NAMES = {"each": "a slope each (2PL)", "common": "a common slope (1PL)"}
 SINCE = "2026-01-01"
 COUNTS = (50, 100, 200)
 ADAPTIVE = (50, 100)
@@ -31,7 +33,6 @@ DESIGNS = (
     ("random, control variate", "random", True),
     ("stratified, mean", "stratified", False),
     ("**stratified, control variate**", "stratified", True),
-    ("adaptive", "adaptive", True),
 )
 
 
@@ -52,7 +53,7 @@ def part_of(table: AnswerTable, rows: pd.Series) -> AnswerTable:
     return AnswerTable(table.answers[rows], table.released[rows], table.items)
 
 
-def tries(bank: ItemBank, table: AnswerTable, seeds: int) -> pd.DataFrame:
+def tries(banks: Mapping[str, ItemBank], table: AnswerTable, seeds: int) -> pd.DataFrame:
     """Try all designs on all models: the full score is that of the items that a model answered."""
     rows = []
 
@@ -62,21 +63,21 @@ def tries(bank: ItemBank, table: AnswerTable, seeds: int) -> pd.DataFrame:
 
     for model, answers in table.answers.iterrows():
         answered = answers.dropna()
-        part, truth = bank.of_items(answered.index), float(answered.mean())
+        parts = {kind: bank.of_items(answered.index) for kind, bank in banks.items()}
+        part, truth = next(iter(parts.values())), float(answered.mean())
         for label, how, control in DESIGNS:
             for count in COUNTS:
-                if how == "adaptive":
-                    continue
                 for seed in range(seeds):
                     chosen = part.choose(count, chosen=how, seed=named_seed(seed, str(model)))  # type: ignore[arg-type]
                     score = part.estimate(answered[chosen], chosen=how, control=control)  # type: ignore[arg-type]
                     note(label, count, truth, score)
-        told: dict[str, float] = {}
-        for _ in range(max(ADAPTIVE)):
-            (item,) = part.next(told)
-            told[item] = float(answered[item])
-            if len(told) in ADAPTIVE:
-                note(DESIGNS[-1][0], len(told), truth, part.estimate(told, chosen="adaptive"))
+        for kind, of_kind in parts.items():
+            told: dict[str, float] = {}
+            for _ in range(max(ADAPTIVE)):
+                (item,) = of_kind.next(told)
+                told[item] = float(answered[item])
+                if len(told) in ADAPTIVE:
+                    note(kind, len(told), truth, of_kind.estimate(told, chosen="adaptive"))
     return pd.DataFrame(rows, columns=["design", "items", "error", "held", "half"])
 
 
@@ -93,12 +94,14 @@ def page(folder: Path, seeds: int) -> str:
     table = read_ikp(folder)
     later = table.released >= pd.Timestamp(SINCE)
     started = time.process_time()
-    bank = calibrate_items(part_of(table, ~later), name="ikp-2025", source=SOURCE, licence=LICENCE)
+    bank = calibrate_items(part_of(table, ~later))
     seconds = time.process_time() - started
-    found = summary(tries(bank, part_of(table, later), seeds))
+    other = calibrate_items(part_of(table, ~later), slopes="common" if bank.slopes == "each" else "each")
+    banks = {f"adaptive, {NAMES[each.slopes]}{', chosen' if each is bank else ''}": each for each in (bank, other)}
+    found = summary(tries(banks, part_of(table, later), seeds))
     heads = ("design", *(f"{count} items" for count in COUNTS))
     rows = []
-    for label, *_ in DESIGNS:
+    for label in (*(label for label, *_ in DESIGNS), *banks):
         cells = []
         for count in COUNTS:
             if (label, count) not in found.index:
@@ -113,8 +116,12 @@ def page(folder: Path, seeds: int) -> str:
         "models": len(bank.models), "items": len(bank), "later": int(later.sum()), "since": SINCE, "seeds": seeds,
         "seconds": formatting.number(seconds), "designs": markdown.table(heads, rows),
         "flags": markdown.table(("flag", "what it means", "items"), checked),
-        "drift": markdown.table(("adaptive items", "mean error in the folds, points", "width of 95 % intervals over the naive one"), [
-            (str(each.items), f"{100 * each.bias:+.2f}", f"{each.quantiles[LEVELS.index(0.95)] / 1.96:.1f}") for each in bank.corrections]),
+        "drift": markdown.table(
+            ("adaptive items", "curves", "mean error of folds", "bias of folds", "wider than the naive interval"),
+            [(str(each.items), NAMES[of.slopes], f"{100 * each.error:.2f}", f"{100 * each.bias:+.2f}",
+              f"{each.quantiles[LEVELS.index(0.95)] / 1.96:.1f} times")
+             for of in banks.values() for each in of.corrections if each.items in ADAPTIVE],
+        ),
         "source": SOURCE, "licence": LICENCE,
     }  # fmt: skip
     return PAGE.format(**values)
@@ -129,19 +136,21 @@ model then answers a few items, and the bank gives its score on all of them, wit
 python benchmarks/item_bank.py IKP --page docs/results/items.md
 ```
 
-**Setup.** Factual probes of IKP: {items} items, calibrated on the {models} models released before {since} ({seconds} CPU
-seconds, with the folds for adaptive intervals), tried on the {later} models released since, {seeds} draws of items per
-model and design (adaptive choice has one). Errors are mean absolute errors of the full-bank accuracy in percentage
+**Setup.** Factual probes of IKP: {items} items, calibrated on the {models} models released before {since} ({seconds}
+CPU seconds, with the folds for adaptive intervals), tried on the {later} models released since, {seeds} draws of items
+per model and design (adaptive choice has one). Errors are mean absolute errors of the full-bank accuracy in percentage
 points; intervals are at 95 %.
 
 {designs}
 
 - **Stratified items with the curves as control variate are the default.** Residuals correct what the curves get wrong,
   so newer models cause no bias.
-- Most of the gain comes from the strata: two items from each of n / 2 strata of difficulty. The control variate adds to
-  random items what the strata add, and little on top of them.
-- **Adaptive items** tell most per answer, but nothing corrects the curves. Their intervals are calibrated on models
-  that the curves did not know, five folds by date, and are wider than the curves alone would say by:
+- Strata of two items each already take most of what the curves know: with random items the control variate brings as
+  much as the strata do.
+- **Adaptive items** tell most per answer, but nothing corrects the curves. With a slope for each item they are biased
+  on newer models: the choice goes to the highest slopes, which are partly luck and partly of their time. Calibration
+  tries both kinds of curves on models that these do not know, five folds by date, keeps the better kind, and takes the
+  width of adaptive intervals from the errors it saw (in points):
 
 {drift}
 

@@ -22,16 +22,17 @@ def calibrate_(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Tables of answers (a row per model, or columns model, item, answer), runs of densing eval, or folders "
-            "of lm-eval's results with samples.",
+            help="Tables of answers (a row per model, or columns model, item, answer), runs of densing eval, or "
+            "folders of lm-eval's results with samples.",
             show_default=False,
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="The bank, as JSON.")],
     name: Annotated[str, typer.Option("--name", help="Of the bank; that of the file by default.")] = "",
-    common_slope: Annotated[
-        bool, typer.Option("--common-slope", help="One slope for all items: 1PL instead of 2PL.")
-    ] = False,
+    slopes: Annotated[
+        Literal["auto", "each", "common"],
+        typer.Option("--slopes", help="2PL (each), 1PL (common), or whichever predicts models of other dates better."),
+    ] = "auto",
     source: Annotated[str, typer.Option("--source", help="Where the answers come from; kept with the bank.")] = "",
     licence: Annotated[str, typer.Option("--licence", help="Of the answers; kept with the bank.")] = "",
     json: o.JsonFlag = False,
@@ -45,7 +46,6 @@ def calibrate_(
     """
     from densing.scores.items import calibrate_items
 
-    slopes = "common" if common_slope else "each"
     bank = calibrate_items(*sources, name=name or out.stem, slopes=slopes, source=source, licence=licence)
     say(f"wrote {bank.save(out)}")
     if json:

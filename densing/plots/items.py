@@ -60,7 +60,7 @@ def plot_bank(bank: ItemBank) -> go.Figure:
         ],
     )  # fmt: skip
     fig.update_layout(
-        yaxis2={"overlaying": "y", "side": "right", "title": {"text": "items"}, "showgrid": False, "rangemode": "tozero"},
+        yaxis2={"overlaying": "y", "side": "right", "title": {"text": "items"}, "showgrid": False},
         bargap=0.05, margin={"r": 64},
     )  # fmt: skip
     top = float(np.quantile(error, 0.8)) * 1.2

@@ -41,10 +41,9 @@ def build_bank(bank: ItemBank, path: Path | str) -> Path:
     card = bank.card()
     caption = f"Items of {formatting.clean(bank.name)}: where they lie, and what they tell of ability."
     facts = tuple((label.capitalize(), formatting.clean(value, 200)) for label, value in card.facts.items())
-    lead = bank.sentence
-    head = Headline(
-        formatting.clean(card.title, 120), lead, facts, doubtful(card.notes), shown_figure("bank", plot_bank(bank), caption)
-    )
+    figure = shown_figure("bank", plot_bank(bank), caption)
+    title = formatting.clean(card.title, 120)
+    head = Headline(title, bank.sentence, facts, doubtful(card.notes), figure)
     sections = (
         Section("tasks", "Items by task", (page_table("tasks-table", bank.tasks_listing()),)),
         Section("items", "Items", (Prose(WHAT), page_table("items-table", bank.items_listing(), sortable=True))),

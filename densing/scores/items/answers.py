@@ -15,6 +15,7 @@ from densing.core import Array, InputError, TableError, TableLike, read_sheet, s
 from densing.scores.evals import read_results
 
 ANSWER_COLUMNS = ("answer", "correct")
+KINDS = ("model", "item")
 NOT_AN_ANSWER = "is not between 0 and 1; write 1 for right, 0 for wrong, nothing where there is no answer"
 Answers: TypeAlias = "Mapping[str, float] | pd.Series | Array | TableLike"
 """One model's answers: item to value, an array in the bank's order (NaN where there is none), or a table."""
@@ -74,7 +75,7 @@ def read_answers(*sources: TableLike | Array) -> AnswerTable:
         first = rows[twice].iloc[0]
         count = f"{int(twice.sum())} answers are there twice"
         raise InputError(f"{count}, first item {first['item']!r} of model {first['model']!r}; leave one of them out")
-    table = rows.pivot(index="model", columns="item", values="answer")
+    table = rows.set_index(["model", "item"])["answer"].unstack()  # noqa: PD010
     table = table.reindex(index=rows["model"].unique(), columns=rows["item"].unique()).astype(float)
     released = pd.to_datetime(rows.groupby("model", sort=False)["released"].first()).reindex(table.index)
     items = rows.groupby("item", sort=False)[["task", "text_hash"]].first().reindex(table.columns)
@@ -125,7 +126,7 @@ def one_model(source: Answers, items: Iterable[str], model: str | None = None) -
 
 
 def _in_range(answer: Any) -> bool:
-    return isinstance(answer, numbers.Real) and 0 <= answer <= 1
+    return isinstance(answer, numbers.Real) and 0 <= float(answer) <= 1
 
 
 def _one(source: Any, model: str = "") -> pd.DataFrame:
@@ -135,8 +136,10 @@ def _one(source: Any, model: str = "") -> pd.DataFrame:
     if isinstance(source, np.ndarray):
         if source.ndim != 2:
             raise InputError(f"an array of answers has models as rows and items as columns, not shape {source.shape}")
-        labels = [[f"{kind}{at + 1}" for at in range(size)] for kind, size in zip(("model", "item"), source.shape)]  # noqa: B905
-        source = pd.DataFrame(source, *labels)
+        models, items = (
+            [f"{kind}{at + 1}" for at in range(size)] for kind, size in zip(KINDS, source.shape, strict=True)
+        )
+        source = pd.DataFrame(source, models, items)
     if isinstance(source, pd.DataFrame) and not {"model", "item"} & set(map(str, source.columns)):
         source = source.rename_axis(index="model").reset_index()
     if isinstance(source, pd.DataFrame):
@@ -164,8 +167,8 @@ def _one(source: Any, model: str = "") -> pd.DataFrame:
     values = pd.to_numeric(rows["answer"], errors="coerce")
     wrong = rows[~values.between(0, 1)]
     if len(wrong):
-        cells = wrong[["row", "column", "answer"]].itertuples(index=False)
-        raise TableError(name, [f"row {row}, column {column}: {short(cell)} {NOT_AN_ANSWER}" for row, column, cell in cells])
+        found = zip(wrong["row"], wrong["column"], wrong["answer"], strict=True)
+        raise TableError(name, [f"row {row}, column {at}: {short(cell)} {NOT_AN_ANSWER}" for row, at, cell in found])
     rows["answer"] = values.astype(float)
     for column in ("task", "text_hash"):
         rows[column] = rows[column].fillna("").astype(str) if column in rows else ""

@@ -66,6 +66,7 @@ FEW_MODELS, FEW_BANK = 20, 20
 MOST_ADAPTIVE = 100
 LOOKS = (10, 25, 50, 75, 100)
 """Items after which adaptive predictions are compared with the truth."""
+SLOPES = ("each", "common")
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 FOLDS = 5
 PRIOR_ITEMS = 10
@@ -76,7 +77,7 @@ ADAPTIVE_SLOPE = 0.2
 Chosen = Literal["stratified", "random", "adaptive"]
 
 
-class BankScore(Record):
+class BankScore(Record, frozen=True):
     """A model's score on the whole bank, from a few of its items.
 
     Parameters
@@ -129,13 +130,14 @@ class Correction(msgspec.Struct, frozen=True):
     items : int
     quantiles : tuple of float
         Of |error| / its own standard error, at :data:`LEVELS`.
-    bias : float
-        Mean error, in score.
+    error, bias : float
+        Mean absolute error and mean error, in score.
     models : int
     """
 
     items: int
     quantiles: tuple[float, ...]
+    error: float
     bias: float
     models: int
 
@@ -145,8 +147,9 @@ class _Items(msgspec.Struct, frozen=True):
     task: list[str]
     text_hash: list[str]
     slope: list[float]
-    slope_error: list[float]
     intercept: list[float]
+    discrimination: list[float]
+    discrimination_error: list[float]
     answers: list[int]
     share: list[float]
     fit_p: list[float | None]
@@ -183,7 +186,8 @@ class ItemBank(Readable):
     ----------
     name : str
     items : pandas.DataFrame
-        item, task, text_hash, slope, slope_error, intercept, answers, share, fit_p, drift_z, flag.
+        item, task, text_hash; slope and intercept, the curves that predict; discrimination with its error, the slope of
+        the item's own; answers, share, fit_p, drift_z, flag.
     models : pandas.DataFrame
         Of the calibration: model, released, ability, ability_error, answers, score.
     corrections : tuple of Correction
@@ -251,7 +255,9 @@ class ItemBank(Readable):
     @cached_property
     def _unfit(self) -> Array:
         """Items that are not chosen adaptively, (J,) of bool."""
-        return np.asarray((self.slope < ADAPTIVE_SLOPE) | self.items["flag"].isin(_UNFIT).to_numpy())
+        return np.asarray(
+            (self.items["discrimination"] < ADAPTIVE_SLOPE).to_numpy() | self.items["flag"].isin(_UNFIT).to_numpy()
+        )
 
     def information(self, ability: Array) -> Array:
         """Return Fisher's information of all items together at each ability: sum_j a_j^2 p_j (1 - p_j).
@@ -286,7 +292,9 @@ class ItemBank(Readable):
         101
         """
         if chosen not in ("stratified", "random"):
-            raise InputError(f"chosen {chosen!r}: write stratified or random; adaptive items come from bank.next(answers)")
+            raise InputError(
+                f"chosen {chosen!r}: write stratified or random; adaptive items come from bank.next(answers)"
+            )
         if not 1 <= count <= len(self):
             raise InputError(f"{count} items: the bank has {len(self)}")
         rng = named_stream(seed, "items", self.name, chosen)
@@ -566,10 +574,12 @@ class ItemBank(Readable):
             file = decode(content, _File)
         except ArtefactError as error:
             raise ArtefactError(f"{path}: {error}") from error
-        frames = [pd.DataFrame(_same_length(msgspec.to_builtins(part), str(path))) for part in (file.items, file.models)]
-        frames[0][["fit_p", "drift_z"]] = frames[0][["fit_p", "drift_z"]].astype(float)
-        frames[1]["released"] = pd.to_datetime(frames[1]["released"].replace("", None))
-        return cls(file.name, *frames, tuple(file.corrections), file.slopes, file.source, file.licence)
+        items, models = (
+            pd.DataFrame(_same_length(msgspec.to_builtins(part), str(path))) for part in (file.items, file.models)
+        )
+        items[["fit_p", "drift_z"]] = items[["fit_p", "drift_z"]].astype(float)
+        models["released"] = pd.to_datetime(models["released"].replace("", None))
+        return cls(file.name, items, models, tuple(file.corrections), file.slopes, file.source, file.licence)
 
     # -- what is shown -------------------------------------------------------------------------------------------------
 
@@ -578,7 +588,9 @@ class ItemBank(Readable):
         """How many items are flagged, and why."""
         counts = self.items["flag"].value_counts()
         return tuple(
-            Note(f"items-{flag.replace('_', '-')}", "info", f"{formatting.plural(int(counts[flag]), 'item')}: {meaning}")
+            Note(
+                f"items-{flag.replace('_', '-')}", "info", f"{formatting.plural(int(counts[flag]), 'item')}: {meaning}"
+            )
             for flag, meaning in FLAGS.items()
             if flag in counts
         )
@@ -588,7 +600,10 @@ class ItemBank(Readable):
         """One row per task: items, mean share, median slope, items flagged."""
         groups = self.items.assign(flagged=self.items["flag"].ne("")).groupby("task", sort=True)
         return groups.agg(
-            items=("item", "size"), share=("share", "mean"), slope=("slope", "median"), flagged=("flagged", "sum")
+            items=("item", "size"),
+            share=("share", "mean"),
+            slope=("discrimination", "median"),
+            flagged=("flagged", "sum"),
         ).reset_index()
 
     @property
@@ -663,7 +678,7 @@ ITEM_FIELDS = (
     Field("Item", column("item")),
     Field("Task", column("task"), optional=True),
     numeric("Difficulty", "difficulty", hint="ability at which half of the models solve it"),
-    numeric("Slope", "slope", hint="how well it tells models apart"),
+    numeric("Slope", "discrimination", hint="how well it tells models apart"),
     numeric("Right", "share", _percent, "share of calibrated models that solve it"),
     Field("Flag", lambda row: FLAGS.get(str(row["flag"]), ""), optional=True),
 )
@@ -687,7 +702,7 @@ SCORE_FIELDS = (
 def calibrate_items(
     *sources: TableLike | Array | AnswerTable,
     name: str = "bank",
-    slopes: str = "each",
+    slopes: str = "auto",
     source: str = "",
     licence: str = "",
 ) -> ItemBank:
@@ -698,8 +713,9 @@ def calibrate_items(
     *sources : path, table or array
         As :func:`read_answers` takes them, or what it returned.
     name : str
-    slopes : {"each", "common"}
-        2PL or 1PL.
+    slopes : {"auto", "each", "common"}
+        2PL, 1PL, or whichever predicts adaptively tried models of other dates better: high slopes are partly luck and
+        partly of their time, and adaptive choice looks for just these.
     source, licence : str
         Of the answers; kept with the bank.
 
@@ -716,20 +732,24 @@ def calibrate_items(
     >>> len(bank), len(bank.models)
     (30, 60)
     """
-    if slopes not in ("each", "common"):
-        raise InputError(f"slopes {slopes!r}: write each (2PL) or common (1PL)")
-    table = sources[0] if len(sources) == 1 and isinstance(sources[0], AnswerTable) else read_answers(*sources)  # type: ignore[arg-type]
+    if slopes not in ("auto", *SLOPES):
+        raise InputError(f"slopes {slopes!r}: write each (2PL), common (1PL) or auto")
+    table = sources[0] if len(sources) == 1 and isinstance(sources[0], AnswerTable) else read_answers(*sources)
     answers = table.answers.to_numpy(dtype=float)
     for count, least, kind in ((len(answers), FEW_MODELS, "model"), (answers.shape[1], FEW_BANK, "item")):
         if count < least:
             raise InputError(f"{formatting.plural(count, kind)}: a bank is calibrated on {least} or more")
-    curves = fit_curves(answers, slopes=slopes)
+    free = fit_curves(answers)
     day = table.released.to_numpy(dtype="datetime64[D]")
     released = np.where(np.isnat(day), np.nan, day.astype("int64").astype(float))
     items = table.items.reset_index(names="item")
-    items["slope"], items["slope_error"], items["intercept"] = curves.slope, curves.slope_error, curves.intercept
-    checked = check_items(answers, curves, released, items["text_hash"].to_numpy(dtype=str))
+    items["discrimination"], items["discrimination_error"] = free.slope, free.slope_error
+    checked = check_items(answers, free, released, items["text_hash"].to_numpy(dtype=str))
     items = pd.concat([items, checked], axis=1)
+    tried = {kind: _corrections(items, answers, released, kind) for kind in (SLOPES if slopes == "auto" else (slopes,))}
+    # By the last looks: of the few first items the curves say little. The first kind where nothing can be tried.
+    kind = min(tried, key=lambda each: sum(look.error for look in tried[each][-3:]))
+    curves = free if kind == "each" else fit_curves(answers, slopes=kind)
     models = pd.DataFrame(
         {
             "model": table.answers.index.astype(str),
@@ -740,20 +760,20 @@ def calibrate_items(
             "score": np.nanmean(answers, 1),
         }
     )
-    bank = ItemBank(name, items, models, (), slopes, source, licence)
-    return replace(bank, corrections=_corrections(bank, answers, released))
+    items = items.assign(slope=curves.slope, intercept=curves.intercept)
+    return ItemBank(name, items[list(_Items.__struct_fields__)], models, tried[kind], kind, source, licence)
 
 
-def _corrections(bank: ItemBank, answers: Array, released: Array) -> tuple[Correction, ...]:
-    """Return how far adaptive predictions are off: folds of models by date, each predicted by the curves of the rest."""
+def _corrections(items: pd.DataFrame, answers: Array, released: Array, slopes: str) -> tuple[Correction, ...]:
+    """Return how far adaptive predictions are off: folds of models by date, each by the curves of the rest."""
     order = np.argsort(np.where(np.isfinite(released), released, np.inf), kind="stable")
     looks = [look for look in LOOKS if look <= answers.shape[1] // 2]
     errors: list[list[Array]] = [[] for _ in looks]
     ratios: list[list[Array]] = [[] for _ in looks]
     for fold in np.array_split(order, FOLDS):
         rest = np.setdiff1d(order, fold)
-        curves = fit_curves(answers[rest], slopes=bank.slopes)
-        others = ItemBank("", bank.items.assign(slope=curves.slope, intercept=curves.intercept), bank.models)
+        curves = fit_curves(answers[rest], slopes=slopes)
+        others = ItemBank("", items.assign(slope=curves.slope, intercept=curves.intercept), pd.DataFrame())
         truth = np.nanmean(answers[fold], 1)
         for at, (score, error) in enumerate(follow_adaptive(others, answers[fold], looks)):
             errors[at].append(score - truth)
@@ -763,7 +783,7 @@ def _corrections(bank: ItemBank, answers: Array, released: Array) -> tuple[Corre
         # The rank that one model more has its level of chance to stay below.
         rank = [min(math.ceil((len(ratio) + 1) * level), len(ratio)) - 1 for level in LEVELS]
         quantiles = tuple(float(each) for each in np.sort(ratio)[rank])
-        found.append(Correction(look, quantiles, float(error.mean()), len(ratio)))
+        found.append(Correction(look, quantiles, float(np.abs(error).mean()), float(error.mean()), len(ratio)))
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with items: solved by none or all, telling nothing, answered alike, off their curve, drifting by date."""
+"""What is wrong with items: solved by none or all, telling nothing, alike, off their curve, drifting by date."""
 
 from __future__ import annotations
 

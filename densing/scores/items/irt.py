@@ -42,8 +42,6 @@ class ItemCurves:
         Posterior mean and standard deviation of each model's theta.
     loglik : float
         Marginal log-likelihood.
-    sweeps : int
-        Rounds of EM.
     converged : bool
     """
 
@@ -53,7 +51,6 @@ class ItemCurves:
     ability: Array
     ability_error: Array
     loglik: float
-    sweeps: int
     converged: bool
 
 
@@ -130,8 +127,9 @@ def fit_curves(answers: Array, *, slopes: str = "each", nodes: int = NODES) -> I
     share = (right.sum(0) + 0.5) / (count.sum(0) + 1)
     # A slope of 1 widens the logit of a share by the spread of abilities.
     slope, intercept = np.ones(answers.shape[1]), np.log(share / (1 - share)) * 1.2
-    converged, sweep, error, before = False, 0, np.zeros(1), np.full((2, answers.shape[1]), np.inf)
-    for sweep in range(1, SWEEPS + 1):
+    converged, errors = False, np.zeros((2, answers.shape[1]))
+    before = np.full((2, answers.shape[1]), np.inf)
+    for _ in range(SWEEPS):
         _, weights, loglik = _posterior(right, count, slope, intercept, theta, log_weight)
         # The scale that gives the models mean 0 and variance 1; without it EM moves along this ridge for long.
         middle = float((weights @ theta).mean())
@@ -142,12 +140,14 @@ def fit_curves(answers: Array, *, slopes: str = "each", nodes: int = NODES) -> I
         if np.abs(before - last).max() < TOLERANCE:
             converged = True
             break
-        priors = [(float(p.mean()), max(float(p.var()), LEAST_SPREAD)) for p in before]
-        slope, intercept, error = _regress(weights.T @ right, weights.T @ count, theta, before, priors, slopes)
+        # The variance of what is estimated is that of the estimates and what each is uncertain by.
+        spreads = before.var(1) + (errors**2).mean(1)
+        priors = [(float(each), max(float(of), LEAST_SPREAD)) for each, of in zip(before.mean(1), spreads, strict=True)]
+        slope, intercept, errors = _regress(weights.T @ right, weights.T @ count, theta, before, priors, slopes)
     _, weights, loglik = _posterior(right, count, slope, intercept, theta, log_weight)
     mean = weights @ theta
     spread = np.sqrt(np.maximum(weights @ theta**2 - mean**2, (theta[1] - theta[0]) ** 2 / 12))
-    return ItemCurves(slope, intercept, error, mean, spread, float(loglik.sum()), sweep, converged)
+    return ItemCurves(slope, intercept, errors[0], mean, spread, float(loglik.sum()), converged)
 
 
 def _regress(
@@ -173,4 +173,4 @@ def _regress(
             step_a = (h_cc * g_a - h_ac * g_c) / determinant
             step_c = (h_aa * g_c - h_ac * g_a) / determinant
         slope, intercept = slope + np.clip(step_a, -1, 1), intercept + np.clip(step_c, -2, 2)
-    return slope, intercept, np.sqrt(h_cc / (h_aa * h_cc - h_ac**2))
+    return slope, intercept, np.sqrt(np.stack((h_cc, h_aa)) / (h_aa * h_cc - h_ac**2))
