@@ -60,11 +60,10 @@ def read_answers(*sources: TableLike | Array) -> AnswerTable:
     --------
     >>> read_answers(np.array([[1, 0], [1, np.nan]])).answers.shape
     (2, 2)
-    >>> rows = [{"model": "a", "item": "x", "answer": 1}, {"model": "a", "item": "y", "answer": 45}]
-    >>> read_answers(rows)
+    >>> read_answers([{"model": "a", "item": "x", "answer": 45}])
     Traceback (most recent call last):
         ...
-    densing.core.errors.TableError: table: row 3, column answer: '45' is not between 0 and 1; write 1 for right, 0 for wrong, nothing where there is no answer
+    densing.core.errors.TableError: the table: row 2, column answer: '45' is not between 0 and 1; write 1 for right, 0 for wrong, nothing where there is no answer
     """  # noqa: E501
     parts = [_one(source) for source in sources]
     rows = pd.concat(parts, ignore_index=True)
@@ -143,7 +142,7 @@ def _one(source: Any, model: str = "") -> pd.DataFrame:
     if isinstance(source, pd.DataFrame) and not {"model", "item"} & set(map(str, source.columns)):
         source = source.rename_axis(index="model").reset_index()
     if isinstance(source, pd.DataFrame):
-        name, cells = "table", source.rename(columns=str)
+        name, cells = "the table", source.rename(columns=str)
         cells.index = pd.RangeIndex(2, len(cells) + 2)
     else:
         sheet = read_sheet(source)

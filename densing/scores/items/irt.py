@@ -82,7 +82,7 @@ def posterior(answers: Array, slope: Array, intercept: Array, nodes: int = NODES
     --------
     >>> theta, weights, _ = posterior(np.array([[1.0, 1.0, np.nan]]), np.ones(3), np.zeros(3))
     >>> round(float((weights @ theta)[0]), 2)
-    0.57
+    0.7
     """
     theta, log_weight = grid(nodes)
     known = np.isfinite(answers)

@@ -79,14 +79,17 @@ def test_intervals_of_stratified_items_hold_whatever_the_world(kind: str) -> Non
     assert 0.89 <= held <= 0.995
     # Residuals correct the curves: no bias beyond four standard errors of the mean of 180 draws.
     assert abs(bias) < 4 * 1.25 * error / math.sqrt(180)
+    if kind == "null":
+        # Where there is nothing to know, the curves do no harm: the error is that of a mean of 60 of 400 coins.
+        coins = 100 * math.sqrt(2 / math.pi * 0.25 / 60 * (1 - 60 / 400))
+        assert error < 1.15 * coins
 
 
-def test_the_control_variate_narrows_the_error_and_does_no_harm_where_there_is_nothing() -> None:
+def test_the_control_variate_narrows_the_error() -> None:
     plain, _, held = tried("as fitted", 3, 60, chosen="random", control=False)
     helped, *_ = tried("as fitted", 3, 60, chosen="random")
     # Of a variance of .24 the curves leave .15: the error should be .79 of the mean's, give or take .07 in 180 draws.
     assert helped < 0.93 * plain and 0.89 <= held <= 0.995
-    assert tried("null", 3, 60)[0] < 1.15 * tried("null", 3, 60, chosen="random", control=False)[0]
 
 
 @pytest.mark.slow
@@ -106,11 +109,13 @@ def test_adaptive_scores_are_biased_where_items_drift_and_stratified_ones_are_no
 def test_drifting_items_are_found() -> None:
     steady = world("as fitted", 5)
     leaked = steady.copy()
-    # From the middle date on every model knows the answers of ten items.
-    leaked[len(leaked) // 2 :, :10] = 1.0
+    # From the middle date on every model knows the answers of ten items that half of the earlier ones solve.
+    half = len(leaked) // 2
+    ten = np.abs(steady[:half].mean(0) - 0.5).argsort()[:10]
+    leaked[half:, ten] = 1.0
     z = [calibrate_items(table_of(answers), slopes="each").items["drift_z"].to_numpy() for answers in (steady, leaked)]
     assert 0.85 < np.nanstd(z[0]) < 1.15 and abs(np.nanmean(z[0])) < 0.2
-    assert (z[1][:10] > 2.5).all() and np.nanstd(z[1][10:]) < 1.3
+    assert (z[1][ten] > 2.5).all() and np.nanstd(np.delete(z[1], ten)) < 1.3
 
 
 def test_slopes_are_those_that_predict_other_models_better() -> None:
