@@ -15,6 +15,7 @@ from scipy.special import expit
 from densing.core import Array, ArtefactError, InputError, TableError, UnknownNameError
 from densing.scores.items import AnswerTable, ItemBank, calibrate_items, read_answers
 from densing.scores.items.bank import LOOKS
+from tests.support.explained_items import explained_run
 
 MODELS, ITEMS, LATER = 80, 400, 60
 
@@ -278,3 +279,16 @@ def test_tables_of_any_form_give_the_same_answers(tmp_path: Path) -> None:
         read_answers([{"model": "a", "item": "x", "score": 1}])
     with pytest.raises(TableError, match="row 2, column released: 'soon' is not a date"):
         read_answers([{"model": "a", "item": "x", "answer": 1, "released": "soon"}])
+
+
+def test_runs_of_densing_eval_are_answers(tmp_path: Path) -> None:
+    run = explained_run(tmp_path / "run", items=30)
+    table = read_answers(run)
+    assert sorted(table.answers.index) == ["strong", "weak"] and table.answers.shape == (2, 30)
+    assert table.answers.loc["strong"].mean() > table.answers.loc["weak"].mean()
+    assert table.items.loc["toy/0", "task"] == "toy" and table.items["text_hash"].nunique() == 30
+    others = np.random.default_rng(0).random((25, 30)).round()
+    bank = calibrate_items(run, pd.DataFrame(others, [f"m{i}" for i in range(25)], table.answers.columns))
+    assert bank.estimate(run, model="weak").score == pytest.approx(table.answers.loc["weak"].mean())
+    with pytest.raises(InputError, match="answers of 2 models"):
+        bank.estimate(run)
