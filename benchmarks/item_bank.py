@@ -147,10 +147,10 @@ points; intervals are at 95 %.
   so newer models cause no bias.
 - Strata of two items each already take most of what the curves know: with random items the control variate brings as
   much as the strata do.
-- **Adaptive items** tell most per answer, but nothing corrects the curves. With a slope for each item they are biased
-  on newer models: the choice goes to the highest slopes, which are partly luck and partly of their time. Calibration
-  tries both kinds of curves on models that these do not know, five folds by date, keeps the better kind, and takes the
-  width of adaptive intervals from the errors it saw (in points):
+- **Adaptive items** tell most per answer, but nothing corrects the curves, and both kinds of curves are biased on newer
+  models. With a slope for each item the choice goes to the highest slopes, which may be luck, or of their time.
+  Calibration tries both kinds on models that the curves do not know, five folds by date, keeps the better kind, and
+  takes the width of adaptive intervals from the errors it saw (in points):
 
 {drift}
 

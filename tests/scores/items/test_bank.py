@@ -116,6 +116,9 @@ def test_drifting_items_are_found() -> None:
     leaked[half:, ten] = 1.0
     z = [calibrate_items(table_of(answers), slopes="each").items["drift_z"].to_numpy() for answers in (steady, leaked)]
     assert 0.85 < np.nanstd(z[0]) < 1.15 and abs(np.nanmean(z[0])) < 0.2
+    # Also where newer models are abler, which is no drift.
+    abler = steady[(steady.mean(1) + np.random.default_rng(1).normal(0, 0.1, len(steady))).argsort()]
+    assert 0.85 < np.nanstd(calibrate_items(table_of(abler), slopes="each").items["drift_z"]) < 1.15
     assert (z[1][ten] > 2.5).all() and np.nanstd(np.delete(z[1], ten)) < 1.3
 
 
