@@ -47,6 +47,9 @@ from .scores.evals import read_results as read_results
 from .scores.evals import run_plan as run_plan
 from .scores.fit import LawFit as LawFit
 from .scores.fit import fit_law as fit_law
+from .scores.items import BankScore as BankScore
+from .scores.items import ItemBank as ItemBank
+from .scores.items import calibrate_items as calibrate_items
 from .scores.joint import JointScale as JointScale
 from .scores.joint import catalog_scale as catalog_scale
 from .scores.joint import fit_joint as fit_joint

@@ -31,6 +31,7 @@ COMMANDS = {
     "frontier": "frontier:frontier",
     "report": "report:report",
     "joint": "joint:app",
+    "items": "items:app",
     "refs": "refs:app",
     "catalog": "catalog:app",
     "results": "results:app",

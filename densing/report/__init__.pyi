@@ -8,6 +8,7 @@ from .distil import build_distil as build_distil
 from .explain import build_explained as build_explained
 from .frontier import build_frontier as build_frontier
 from .gain import build_gain as build_gain
+from .items import build_bank as build_bank
 from .profile import build_profile_report as build_profile_report
 from .replication import build_replication as build_replication
 from .study import build_report as build_report
