@@ -173,7 +173,11 @@ class Claim:
     null : callable, optional
         Answer of a model without a simulator from the same inputs; required for ``calibrated on other rows``.
     assumptions : mapping of str to callable
-        The check under one changed assumption each; those that turn the verdict are printed.
+        The check under one changed assumption each, its range in the name; those that turn the verdict are printed,
+        and of a miss that none of them turns all of them. An answer over a range has ``ends`` (:func:`over`).
+    series, way : str
+        Claims about the same published figures, which differ in how ours is made, stand in one table (``LAD-1``) with
+        a column for each way (``b: no contention``).
 
     Raises
     ------
@@ -195,6 +199,8 @@ class Claim:
     grade: Grade = "predicted"
     null: Callable[[], Answer] | None = None
     assumptions: Mapping[str, Callable[[], Answer]] = field(default_factory=dict)
+    series: str = ""
+    way: str = ""
 
     def __post_init__(self) -> None:
         if self.grade not in GRADES:
@@ -328,6 +334,26 @@ def constant_share(free: float, blocking: float, peers: Sequence[Published] = ()
     # Rounded well above what the optimiser leaves open.
     fit = minimize_scalar(squares, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-9})
     return float(free + round(float(fit.x), 6) * (blocking - free))
+
+
+def over(check: Callable[[float], Answer], *values: float) -> Callable[[], Answer]:
+    """Return an assumption that is varied over a range: its answer spans those at the values given.
+
+    Examples
+    --------
+    >>> over(lambda factor: Answer(10.0 * factor), 0.5, 1.0, 2.0)()
+    Answer(value='5 to 20', note='', ends=(5.0, 20.0))
+    """
+
+    def spanned() -> Answer:
+        answers = [check(value).value for value in values]
+        ours = [answer for answer in answers if isinstance(answer, int | float)]
+        if len(ours) < len(answers):
+            return Answer(None)
+        low, high = float(min(ours)), float(max(ours))
+        return Answer(f"{low:.4g} to {high:.4g}", "", (low, high))
+
+    return spanned
 
 
 def unless_unavailable(check: Callable[[], Answer]) -> Callable[[Physics], Answer]:

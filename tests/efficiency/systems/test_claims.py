@@ -33,6 +33,7 @@ from densing.efficiency.systems.claims import (
     Physics,
     Published,
     constant_share,
+    over,
 )
 from densing.efficiency.systems.co2 import technique as co2
 from densing.efficiency.systems.dct import technique as dct
@@ -49,15 +50,19 @@ from densing.efficiency.systems.stragglers import claims as stragglers
 from densing.efficiency.systems.t3 import technique as t3
 from densing.efficiency.systems.taccl import technique as taccl
 from densing.efficiency.systems.validation import (
+    SHARED,
     SIMULATED,
     Finding,
     Validation,
     counts_of,
+    grades_listing,
     notices,
     relative_error,
+    series_listings,
     untested,
     validate,
     verdict,
+    why,
 )
 from densing.efficiency.timeline.timeline import Kind
 
@@ -351,6 +356,85 @@ def test_a_row_says_which_assumptions_decide_it(monkeypatch: pytest.MonkeyPatch)
     row, _ = judged(monkeypatch, claim)
     assert row.assumptions == {"twice": 2.0, "nearly": 1.05}
     assert row.decided_by == ("twice",)
+
+
+def calibrated(null: float, ours: float = 1.0, **fields: Any) -> Claim:
+    return Claim(
+        "X", "", "", 1.0, "", "derived", "", lambda _: Answer(ours), 0.1, grade="calibrated on other rows",
+        null=lambda: Answer(null, "no simulator"), **fields,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("null", "ours", "outcome"),
+    [(1.05, 1.0, SHARED), (0.91, 1.09, SHARED), (1.2, 1.0, "agrees"), (1.0, 1.2, "differs"), (1.2, 1.2, "differs")],
+)
+def test_an_agreement_that_its_null_shares_says_so(
+    monkeypatch: pytest.MonkeyPatch, null: float, ours: float, outcome: str
+) -> None:
+    row, _ = judged(monkeypatch, calibrated(null, ours))
+    assert row.verdict == outcome
+    tally = Validation((row,)).tally
+    assert (tally.agreeing, tally.shared) == (outcome != "differs", outcome == SHARED)
+    assert counts_of([row.to_dict()]) == {"calibrated on other rows": {outcome: 1}}
+
+
+def planted(truth: float, factor: float) -> Answer:
+    """A world in which the published figure, 1, comes out where an input is ``truth``."""
+    return Answer(factor / truth)
+
+
+@pytest.mark.parametrize("truth", [0.5, 0.8, 1.0, 1.6, 2.0])
+def test_a_miss_names_the_assumption_that_would_turn_it(monkeypatch: pytest.MonkeyPatch, truth: float) -> None:
+    """The input is said to be 1.3; of three that are varied one is wrong, and it alone is named."""
+    claim = Claim(
+        "X", "", "", 1.0, "", "derived", "", lambda physics: Answer(1.3 / truth * physics.latency), 0.1,
+        assumptions={
+            "any input from 0.5 to 2": over(partial(planted, truth), 0.5, 2.0),
+            "nothing to do with it": lambda: planted(truth, 1.3),
+            "without an answer": lambda: Answer(None),
+        },
+    )  # fmt: skip
+    row, _ = judged(monkeypatch, claim)
+    assert row.verdict == "not reproduced"
+    assert row.decided_by == ("any input from 0.5 to 2",)
+    assert why(row.to_dict()).startswith("turns with any input from 0.5 to 2 (")
+    assert "without an answer (no answer)" in why(row.to_dict())
+
+
+def test_a_miss_that_nothing_varied_turns_says_what_was_varied(monkeypatch: pytest.MonkeyPatch) -> None:
+    beyond = calibrated(1.0, 1.3, assumptions={"any input from 0.5 to 2": over(partial(planted, 9.0), 0.5, 2.0)})
+    row, _ = judged(monkeypatch, beyond)
+    assert (row.verdict, row.decided_by) == ("differs", ())
+    assert why(row.to_dict()) == "none of those varied: any input from 0.5 to 2 (0.05556 to 0.2222)"
+    assert why(judged(monkeypatch, calibrated(1.0, 1.3))[0].to_dict()) == "nothing was varied"
+    assert why(judged(monkeypatch, calibrated(1.0, 1.0))[0].to_dict()) == ""
+
+
+def test_a_range_turns_what_holds_where_a_part_of_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, wide = over(partial(planted, 1.0), 0.95, 1.05), over(partial(planted, 1.0), 0.95, 1.5)
+    row, _ = judged(monkeypatch, calibrated(2.0, 1.0, assumptions={"near": near, "wide": wide}))
+    assert (row.verdict, row.decided_by) == ("agrees", ("wide",))
+
+
+def test_claims_about_the_same_figures_are_one_table() -> None:
+    series = {claim.series for claim in ladder_residual.CLAIMS} - {""}
+    assert series == {"LAD-1", "LAD-1a"}
+    rows = [
+        {
+            "series": claim.series, "way": claim.way, "what": claim.what, "setup": claim.setup, "source": claim.source,
+            "published": claim.published, "unit": claim.unit, "evidence": claim.evidence, "grade": claim.grade,
+            "error": 0.5 if claim.id == "LAD-1d-no-p2p-4" else 0.0, "verdict": "agrees", "null_error": None,
+        }
+        for claim in ladder_residual.CLAIMS if claim.series == "LAD-1"
+    ]  # fmt: skip
+    (listing,) = series_listings(rows).values()
+    # Eight figures at TP 8, two at other widths, in seven ways.
+    assert len(listing.records) == 10 and len(listing.fields) == 2 + 7
+    cells = [cell for row in listing.cells() for cell in row[2:] if cell not in ("", "–")]
+    assert len(cells) == len(rows) == 46
+    assert [cell for cell in cells if cell.startswith("+50")] == ["+50.0 % (agrees)"]
+    assert {row["figures"] for row in grades_listing(rows).records if row["grade"] != "fitted"} == {10}
 
 
 def test_isos_saving_on_the_a800_names_the_assumptions_that_decide_it() -> None:

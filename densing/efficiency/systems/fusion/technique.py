@@ -418,6 +418,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             "FUS-3", "convergence with compressed edges", "ResNet-101, GPT-2", "no loss", "", "first-hand", ABSTRACT,
             lambda _: recorded("less-to-send", "fusion:r=100"), grade="measured",
+            assumptions={f"r = {r}": partial(recorded, "less-to-send", f"fusion:r={r}") for r in (4, 10)},
             inputs="a ladder of small models, one layer per stage, all edges alike",
         ),
         Claim(

@@ -33,6 +33,7 @@ from densing.efficiency.systems.claims import (
     constant_share,
     device_taking,
     link_taking,
+    over,
 )
 from densing.efficiency.systems.planner import (
     BLOCK,
@@ -247,6 +248,31 @@ def _with_contention(shares: str, peers: Callable[[Row], tuple[Row, ...]], row: 
     return Answer(ladder(physics, row, shares, kappa), f"kappa {kappa:.2f}")
 
 
+MOST_KAPPA = 0.6
+"""The largest contention that is tried in place of a fitted one: the fits to all four rows of a link lie below."""
+
+
+def _contentions(shares: str, row: Row) -> Callable[[], Answer]:
+    """Return what any contention up to :data:`MOST_KAPPA` gives, between simulated points as in :func:`kappa_of`."""
+
+    def at(kappa: float) -> Answer:
+        return Answer(row[1] / float(np.interp(kappa / (1 + kappa), SLOWED, _steps(PHYSICS, row, shares))))
+
+    return over(at, 0.0, MOST_KAPPA / 4, MOST_KAPPA / 2, MOST_KAPPA)
+
+
+def _varied(shares: str, peers: Callable[[Row], tuple[Row, ...]] | None, row: Row) -> dict[str, Callable[[], Answer]]:
+    """Return what a row of ladder assumes, changed: the contention, and how a layer's time divides."""
+    other, called = (
+        ("own", "modules timed by their shapes") if shares == "equal" else ("equal", "modules of equal time")
+    )
+    check = partial(_with_contention, other, peers) if peers else partial(_without_contention, other)
+    return {
+        f"any contention (kappa) from 0 to {MOST_KAPPA}": _contentions(shares, row),
+        called: partial(check, row, PHYSICS),
+    }
+
+
 def _others(row: Row) -> tuple[Row, ...]:
     return same_link(row[0], row[1])
 
@@ -368,6 +394,8 @@ def _series(
     tolerance: float = 0.1,
     grade: Grade = "calibrated on other rows",
     peers: Callable[[Row], tuple[Row, ...]] = lambda _: (),
+    varied: Callable[[Row], Mapping[str, Callable[[], Answer]]] = lambda _: {},
+    way: str = "",
 ) -> list[Claim]:
     return [
         Claim(
@@ -383,6 +411,9 @@ def _series(
             inputs,
             grade=grade,
             null=partial(_null, row, peers(row)) if grade == "calibrated on other rows" else None,
+            assumptions=varied(row),
+            series="LAD-1" if way else prefix,
+            way=way or quantity,
         )
         for row in rows
     ]
@@ -396,17 +427,24 @@ def _throughputs() -> list[Claim]:
     quiet, contended = "ladder, no contention", "ladder, contention"
     return [
         *_series("LAD-1a", "parallel attention", _parallel, FIT, column=2, grade="algebraic"),
-        *_series("LAD-1b", quiet, partial(_without_contention, "equal"), f"{FIT}; {EQUAL}"),
+        *_series("LAD-1b", quiet, partial(_without_contention, "equal"), f"{FIT}; {EQUAL}",
+                 varied=partial(_varied, "equal", None), way="b: no contention, modules of equal time"),
         *_series("LAD-1c", contended, partial(_with_contention, "equal", _others), f"{FIT}; {EQUAL}; {loo}",
-                 peers=_others),
-        *_series("LAD-1d", quiet, partial(_without_contention, "own"), f"{FIT}; {OWN}"),
+                 peers=_others, varied=partial(_varied, "equal", _others),
+                 way="c: contention of the link's other rows, modules of equal time"),
+        *_series("LAD-1d", quiet, partial(_without_contention, "own"), f"{FIT}; {OWN}",
+                 varied=partial(_varied, "own", None), way="d: no contention, modules by their shapes"),
         *_series("LAD-1e", contended, partial(_with_contention, "own", _others), f"{FIT}; {OWN}; {loo}",
-                 peers=_others),
+                 peers=_others, varied=partial(_varied, "own", _others),
+                 way="e: contention of the link's other rows, modules by their shapes"),
         *_series("LAD-1f", "ladder, contention of small batches", partial(_with_contention, "equal", _small),
-                 f"{FIT}; {EQUAL}; {small}", rows=large, tolerance=0.15, peers=_small),
+                 f"{FIT}; {EQUAL}; {small}", rows=large, tolerance=0.15, peers=_small,
+                 varied=partial(_varied, "equal", _small),
+                 way="f: contention of batches 1 and 4, modules of equal time"),
         *_series("LAD-1h", "ladder, one contention per link",
                  partial(_with_contention, "equal", lambda row: same_link(row[0])),
-                 f"{FIT}; {EQUAL}; {every}", grade="fitted"),
+                 f"{FIT}; {EQUAL}; {every}", grade="fitted",
+                 way="h: contention fitted to all rows of the link, this one too"),
     ]  # fmt: skip
 
 
@@ -425,6 +463,8 @@ def _other_sizes() -> list[Claim]:
             f"{FIT}; {EQUAL}; kappa fitted to the four NVLink rows at TP 8",
             grade="calibrated on other rows",
             null=partial(_narrow_null, tp),
+            series="LAD-1",
+            way="g: contention of the link's rows at TP 8, modules of equal time",
         )
         for tp in NARROW
     ]
