@@ -57,7 +57,7 @@ class Physics:
 
         def scaled(link: Link) -> Link:
             alpha, beta = link.alpha_s * self.latency, link.beta_s_per_byte
-            return type(link)(alpha * self.collectives, beta * self.collectives, link.shared)
+            return replace(link, alpha_s=alpha * self.collectives, beta_s_per_byte=beta * self.collectives)
 
         return cluster.change(
             intra=scaled(cluster.intra),
@@ -286,7 +286,8 @@ def link_taking(
         )
     # Nothing is hidden, so what is beyond compute is in proportion to latency and time per byte.
     slower = (seconds - compute) / (now - compute)
-    return cluster.change(**{level: Link(link.alpha_s * slower, link.beta_s_per_byte * slower, link.shared)})
+    scaled = replace(link, alpha_s=link.alpha_s * slower, beta_s_per_byte=link.beta_s_per_byte * slower)
+    return cluster.change(**{level: scaled})
 
 
 class Published(NamedTuple):

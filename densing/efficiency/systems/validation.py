@@ -249,7 +249,7 @@ class Validation(Readable, Record, frozen=True):
         """Return what is shown: how many published figures stand where, then each of them."""
         counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in VERDICTS}
         facts = {verdict: str(count) for verdict, count in counts.items() if count}
-        every = Listing(self.listing().caption, self.findings, FINDINGS)
+        every = Listing(self.listing().title, self.findings, FINDINGS)
         return Card(f"{len(self.findings)} published figures beside the simulator", facts, every, self.notes)
 
     def table(self) -> pd.DataFrame:

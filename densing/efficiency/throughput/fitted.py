@@ -176,7 +176,8 @@ def paced(workload: Workload, cluster: Cluster, runs: Runs, constants: dict[str,
     )
 
     def reached(link: Link, share: str, hop: str) -> Link:
-        return Link(c[hop], link.beta_s_per_byte / c[share], link.shared)
+        # The constants were fitted with rings: their hop is a ring's, and what it has beyond a wire's latency too.
+        return Link(c[hop], link.beta_s_per_byte / c[share], link.shared, ring=True)
 
     return cluster.change(
         device=device,
