@@ -130,12 +130,14 @@ class Answer:
     """Our answer to a paper's claim; ``value`` is None where the simulator cannot answer, ``note`` says why.
 
     ``ends`` is the range of the value over unpublished settings; a claim holds if it holds over the whole range, and
-    cannot be answered if it holds over a part.
+    cannot be answered if it holds over a part. ``readings``: the source can be read in several ways, and ours agrees
+    with some of them: there is a value, and no verdict.
     """
 
     value: float | str | None
     note: str = ""
     ends: tuple[float, float] | None = None
+    readings: bool = False
 
 
 @dataclass(frozen=True)

@@ -567,9 +567,10 @@ def verdict(claim: Claim, answer: Answer) -> str:
 
     A figure holds within its tolerance, a direction when it comes out in the same words. A prediction that holds is
     ``reproduced``, anything else that does only ``agrees``. An answer that depends on what is not published holds where
-    its whole range does, and is ``not answerable`` where only a part of it does.
+    its whole range does, and is ``not answerable`` where only a part of it does; so is one that holds for some readings
+    of the source alone.
     """
-    if answer.value is None or (isinstance(answer.value, float) and not math.isfinite(answer.value)):
+    if answer.value is None or answer.readings or (isinstance(answer.value, float) and not math.isfinite(answer.value)):
         return "not answerable"
     if isinstance(claim.published, str):
         held = claim.published == answer.value

@@ -581,6 +581,36 @@ def test_what_is_not_published_leaves_a_range_that_decides_or_does_not(ends: tup
     assert verdict(claim, claim.check(PHYSICS)) == outcome
 
 
+def test_what_a_source_leaves_open_is_no_verdict_though_there_is_a_value() -> None:
+    claim = Claim("X-1", "gain", "", "1 to 9 times", "", "first-hand", "here", lambda _: Answer("1 to 9 times"))
+    assert verdict(claim, Answer("154 times", readings=True)) == "not answerable"
+    assert verdict(claim, Answer("154 times")) == "not reproduced"
+
+
+def test_ladders_gain_in_training_is_a_band_that_falls_with_the_width() -> None:
+    """What its source leaves open: over a baseline whose sums run beside weights' gradients 35, 14 and 4 %, about."""
+    gains = [ladder_residual._gain(PHYSICS, tp, 2048, beside=True) for tp in (8, 4, 2)]
+    assert gains == sorted(gains, reverse=True) and gains[0] > 30 and gains[2] < 5
+    claim = ALL["LAD-6"]
+    answer = claim.check(PHYSICS)
+    assert answer.ends is not None and answer.ends[0] < 5 and answer.ends[1] > 7
+    assert verdict(claim, answer) == "not answerable"
+
+
+def test_t3s_paper_has_one_machine() -> None:
+    """The rate that the sub-layers are fitted with is that of the shares."""
+    rate = t3.fitted_rate(PHYSICS)
+    cluster = t3._device(rate).change(n=8, per_node=8)
+    work = load_workload("mega-gpt2", mode="train", tp=8)
+    step = PHYSICS.measure(get_technique("tensor-parallel"), work, cluster)
+    share = 100 * step.exposed_comm_s / step.step_s
+    assert share <= ours("T3-4a") + 1e-9
+    assert ours("T3-4a") == pytest.approx(t3._share("mega-gpt2", PHYSICS, rate))
+    assert ours("T3-4d") == pytest.approx(max(t3._share(name, PHYSICS, 2 * rate) for name in (*t3.MODELS, "mt-nlg")))
+    null = ALL["T3-4a"].null
+    assert null is not None and null().value == pytest.approx((43 + 46) / 2)
+
+
 def test_llamas_speeds_hang_on_stages_that_nobody_published() -> None:
     rows = {row.claim: row for row in validate(["pipeline"]).findings}
     assert rows["MEG-1"].verdict == "reproduced"
