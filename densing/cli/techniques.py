@@ -611,7 +611,8 @@ def validate(
 
     Every row has a grade: predicted, calibrated on other rows, fitted, algebraic, counted, measured, own measurement.
     Only predictions can be reproduced. The simulator's laws are broken one at a time (ring costs x 3, latency x 10, no
-    contention, no overlap), and the rows that notice say so.
+    contention, no overlap), and the rows that notice say so. Every miss names the assumption of ours that would turn
+    it, or those that were varied in vain. Findings are cached until code, tables or packages change.
 
     Example: densing techniques validate --technique ladder --json
 
@@ -636,6 +637,7 @@ def validate(
             validation = validate_claims(
                 tuple(technique or ()),
                 fast=fast,
+                keep=True,
                 progress=lambda claim, done, total: show(claim, float(done), float(total)),
             )
         again = [row for path in measure or [] for row in check_record(path)]

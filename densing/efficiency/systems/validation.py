@@ -11,11 +11,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from importlib.metadata import distributions
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from densing.core import Card, Field, Listing, Note, Readable, Record, column, formatting, numeric
+from densing.core import Card, Field, Listing, Note, Readable, Record, cached, column, formatting, numeric
 from densing.efficiency.systems.claims import GRADES, MUTATIONS, PHYSICS, Answer, Claim, Grade
 from densing.efficiency.systems.registry import Technique, get_technique, techniques
 
@@ -382,7 +384,16 @@ def untested(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 Progress = Callable[[str, int, int], None]
 
 
-def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progress | None = None) -> Validation:
+class _Checked(Record, frozen=True):
+    """Findings of one technique, and remarks on checks that broke."""
+
+    findings: tuple[Finding, ...]
+    notes: tuple[Note, ...]
+
+
+def validate(
+    names: Sequence[str] = (), *, fast: bool = False, keep: bool = False, progress: Progress | None = None
+) -> Validation:
     """Check the claims of techniques.
 
     What the simulator answers is asked again under every mutation of its laws and every other assumption that a claim
@@ -395,6 +406,10 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
     fast : bool
         Leave out claims that take more than ten seconds, which are reported as not run, and run mutations and other
         assumptions for predictions only.
+    keep : bool
+        Whether a technique's findings are cached, and read from the cache as long as the code and tables of this wing
+        and the installed packages are the same. Those of other packages' techniques, and those with a check that broke,
+        never are.
     progress : callable, optional
         Called with the claim's id, the number of claims done and the number in all.
 
@@ -415,12 +430,30 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
         if names and not claims[name]:
             message = f"{name}: lists no published figures, so there is nothing to check"
             remarks.append(Note("no-claims", "info", message, {"technique": name}))
-    pairs = [(name, claim) for name, own in claims.items() for claim in own]
-    findings = []
-    for number, (name, claim) in enumerate(pairs):
-        if progress is not None:
-            progress(claim.id, number, len(pairs))
-        findings.append(_finding(name, claim, fast, remarks))
+    done, total = 0, sum(map(len, claims.values()))
+
+    def check(name: str) -> _Checked:
+        findings, broken = [], list[Note]()
+        for number, claim in enumerate(claims[name], done):
+            if progress is not None:
+                progress(claim.id, number, total)
+            findings.append(_finding(name, claim, fast, broken))
+        return _Checked(tuple(findings), tuple(broken))
+
+    packages = sorted(f"{each.name} {each.version}" for each in distributions()) if keep else []
+    findings: list[Finding] = []
+    for technique in chosen:
+        name, own = technique.name, type(technique).__module__.split(".")[0] == __name__.split(".")[0]
+        if keep and own and claims[name]:
+            checked = cached(
+                partial(check, name), _Checked, f"claims-{name}", name, fast, packages, by=validate, most=2,
+                whole=lambda made: not any(note.severity == "error" for note in made.notes),
+            )  # fmt: skip
+        else:
+            checked = check(name)
+        findings += checked.findings
+        remarks += checked.notes
+        done += len(claims[name])
     return Validation(tuple(findings), tuple(remarks))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -356,6 +357,35 @@ def test_a_row_says_which_assumptions_decide_it(monkeypatch: pytest.MonkeyPatch)
     row, _ = judged(monkeypatch, claim)
     assert row.assumptions == {"twice": 2.0, "nearly": 1.05}
     assert row.decided_by == ("twice",)
+
+
+def test_findings_are_kept_until_an_input_changes_and_never_those_that_broke(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DENSING_CACHE", str(tmp_path))
+    checks: list[float] = []
+
+    def check(_: Physics) -> Answer:
+        checks.append(1.0)
+        return Answer(1.0) if len(checks) != 4 else Answer(1 / 0)
+
+    claim = Claim("X", "", "", 1.0, "", "derived", "", check, grade="algebraic")
+    ours = type("Ours", (Sham,), {"__module__": "densing.efficiency.systems.sham"})
+    monkeypatch.setattr("densing.efficiency.systems.validation.get_technique", lambda _: ours(claim))
+    first, second = (validate(["sham"], keep=True) for _ in range(2))
+    assert len(checks) == 1 and first == second
+    assert validate(["sham"]) == first and len(checks) == 2
+    # Another package, other answers.
+    monkeypatch.setattr("densing.efficiency.systems.validation.distributions", lambda: [])
+    validate(["sham"], keep=True)
+    assert len(checks) == 3
+    monkeypatch.setattr("densing.core.cache.LIBRARIES", ("numpy",))
+    assert [note.code for note in validate(["sham"], keep=True).notes] == ["broken-claim"]
+    assert not validate(["sham"], keep=True).notes and len(checks) == 5
+    # Code of other packages is not part of the hash.
+    monkeypatch.setattr("densing.efficiency.systems.validation.get_technique", lambda _: Sham(claim))
+    validate(["sham"], keep=True), validate(["sham"], keep=True)
+    assert len(checks) == 7
 
 
 def calibrated(null: float, ours: float = 1.0, **fields: Any) -> Claim:
