@@ -252,13 +252,12 @@ def _against(behaviour: pd.DataFrame, fewshot: pd.DataFrame | None) -> tuple[str
     )
     # One large model and few films: only a gap of two standard errors counts.
     gap = other - float(ours.mean())
-    if int(row["n_items"]) != int(behaviour["n_items"].max()):
+    if fewshot is not None and int(row["n_items"]) != int(behaviour["n_items"].max()):
         shares = fewshot[fewshot["task"].eq(METER) & fewshot["metric"].eq("bits_floor")]
         if shares.empty or "bits_floor" not in behaviour:
             return f"{found}; other films, and no floors to compare them by", "not decided"
         own = float(_paired(behaviour, "bits_floor")["behaviour"].xs(size, level="size").mean())
-        gap -= float(shares.iloc[0]["value"]) - own
-        found += (
-            f"; beyond answers' shares on its own films ({float(shares.iloc[0]['value']):.2f} and {own:.2f}) {gap:.2f}"
-        )
+        theirs = float(shares.iloc[0]["value"])
+        gap -= theirs - own
+        found += f"; beyond the loss of answers' shares on the films of each ({theirs:.2f} and {own:.2f}) {gap:.2f}"
     return found, "agrees" if gap > 2 * error else "differs" if gap < -2 * error else "not decided"
