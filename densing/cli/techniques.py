@@ -879,7 +879,7 @@ def _sentences(validation: Validation) -> list[str]:
 
 def _remarks(findings: tuple[Finding, ...]) -> list[str]:
     """Say, once each, what went into the figures of ours, what decides them, and why some are missing."""
-    from densing.efficiency.systems.validation import why
+    from densing.efficiency.systems import why
 
     remarks: dict[str, list[str]] = {}
     for finding in findings:
