@@ -22,11 +22,13 @@ from typing import Any
 from overlap import densing
 
 from densing.core import formatting
+from densing.efficiency.systems import MISSED, SHARED, VERDICTS, grades_listing, series_listings, why
 from densing.efficiency.systems.registry import get_technique
 from densing.report import markdown
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
-VERDICTS = ("reproduced", "not reproduced", "agrees", "differs", "not decided", "not answerable")
+WORDS = (*VERDICTS[:-1], "not decided")
+MISSES = (*MISSED, "not decided", "not answerable")
 NONE = "–"
 BOUGHT_TIME = "time alone, simulated or measured: see its page"
 
@@ -263,6 +265,14 @@ def findings(system: System, validated: Sequence[Mapping[str, Any]]) -> list[Map
     return [{**row, "grade": "measured"} for row in table_rows(system.page) if {"claim", "verdict"} <= set(row)]
 
 
+def null_of(row: Mapping[str, Any]) -> str:
+    """Return what the null model says, and whether it agrees where ours does."""
+    if row.get("null") is None:
+        return NONE
+    also = "; agrees too" if row["verdict"] == SHARED else ""
+    return f"{shown(row['null'])} ({row['null_model']}{also})"
+
+
 def shown(value: Any) -> str:
     """Return a figure or a direction in words."""
     return formatting.number(value) if isinstance(value, int | float) else str(value or NONE)
@@ -277,16 +287,19 @@ def counted(claims: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _listed(verdicts: Counter[str]) -> str:
-    return ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS if verdicts[verdict])
+    return ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in WORDS if verdicts[verdict])
 
 
 def not_met(system: System, claims: Sequence[Mapping[str, Any]]) -> str:
     """Return which claims do not come out, and what nobody publishes."""
-    parts = [
-        f"{verdict}: {', '.join(str(claim['claim']) for claim in claims if claim['verdict'] == verdict)}"
-        for verdict in ("not reproduced", "differs", "not decided", "not answerable")
-        if any(claim["verdict"] == verdict for claim in claims)
-    ]
+    parts = []
+    for verdict in MISSES:
+        names: Counter[str] = Counter()
+        for claim in claims:
+            if claim["verdict"] == verdict:
+                names[str(claim.get("series") or claim["claim"])] += 1
+        listed = (f"{count} rows of {name}" if count > 1 else name for name, count in names.items())
+        parts += [f"{verdict}: {', '.join(listed)}"] if names else []
     unread = [text for name in system.techniques for text in getattr(get_technique(name), "not_available", ())]
     parts += [f"not published: {', '.join(unread)}"] if unread else []
     parts += [system.missing] if system.missing else []
@@ -316,6 +329,8 @@ def main() -> None:
         )
         for system in SYSTEMS
     )
+    listed = [row for system in SYSTEMS for row in own[system.name] if "what" in row]
+    single = [row for row in listed if not row.get("series")]
     reasons = (
         (
             str(row["claim"]),
@@ -323,12 +338,30 @@ def main() -> None:
             str(row["verdict"]),
             f"{shown(row['published'])} ({row['evidence']})",
             shown(row["ours"]),
+            null_of(row),
+            why(row) or NONE,
             str(row["note"]),
         )
-        for system in SYSTEMS
-        for row in own[system.name]
-        if row["verdict"] in {"not reproduced", "differs", "not decided", "not answerable"} and "what" in row
+        for row in single
+        if row["verdict"] in MISSES
     )
+    shared = (
+        (
+            str(row["claim"]),
+            str(row["what"]),
+            str(row["setup"]),
+            shown(row["published"]),
+            shown(row["ours"]),
+            null_of(row),
+        )
+        for row in single
+        if row["grade"] == "calibrated on other rows" and row["verdict"] not in MISSES
+    )
+    grades = grades_listing(validated)
+    tables = [
+        markdown.table([field.title for field in listing.fields], listing.cells(every=True))
+        for listing in series_listings(listed).values()
+    ]
     text = "\n\n".join([
         "# The sixteen systems",
         "Written by `python benchmarks/systems.py --page docs/results/systems.md`. Claims are those of "
@@ -341,8 +374,17 @@ def main() -> None:
         "([techniques](../explanation/techniques.md)). "
         "Ratios of tokens and bytes are beside plain training of our own ladders.",
         markdown.table(("system", "claims by grade", "what it bought", "what is not reproduced"), outcome),
+        "All claims of `densing techniques validate`; rows about the same published figure count as one figure.",
+        markdown.table([field.title for field in grades.fields], grades.cells()),
         "## Every claim that did not come out, and why",
-        markdown.table(("claim", "what", "verdict", "published", "ours", "why"), reasons),
+        "*Turns with*: the assumptions of ours that would turn the verdict, each varied alone over the range in its "
+        "name; else all that were varied in vain. *Null*: what a model without a simulator says from the same inputs.",
+        markdown.table(("claim", "what", "verdict", "published", "ours", "null", "why", "note"), reasons),
+        "## Calibrated claims that agree, beside their nulls",
+        markdown.table(("claim", "what", "setup", "published", "ours", "null"), shared),
+        "## Claims about the same figures",
+        "Errors by the way in which ours was made, and of the null models.",
+        *tables,
     ])  # fmt: skip
     given.page.write_text(text + "\n", encoding="utf-8")
 

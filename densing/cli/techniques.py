@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -646,7 +646,8 @@ def validate(
 
     Every row has a grade: predicted, calibrated on other rows, fitted, algebraic, counted, measured, own measurement.
     Only predictions can be reproduced. The simulator's laws are broken one at a time (ring costs x 3, latency x 10, no
-    contention, no overlap), and the rows that notice say so.
+    contention, no overlap), and the rows that notice say so. Every miss names the assumption of ours that would turn
+    it, or those that were varied in vain. Findings are cached until code, tables or packages change.
 
     Example: densing techniques validate --technique ladder --json
 
@@ -671,6 +672,7 @@ def validate(
             validation = validate_claims(
                 tuple(technique or ()),
                 fast=fast,
+                keep=True,
                 progress=lambda claim, done, total: show(claim, float(done), float(total)),
             )
         again = [row for path in measure or [] for row in check_record(path)]
@@ -875,8 +877,10 @@ def _show_validation(validation: Validation) -> None:
     if not validation.findings:
         typer.echo("no claims")
         return
-    # Notes stand below, each once.
-    emit_table(validation.listing().without("Note"))
+    # Notes and reasons stand below, each once.
+    emit_table(validation.listing().without("Note", "Why"))
+    for listing in validation.series().values():
+        emit_table(listing)
     emit_table(grades_listing([finding.to_dict() for finding in validation.findings]))
     typer.echo("\n".join([*_sentences(validation), *_remarks(validation.findings)]))
 
@@ -897,6 +901,11 @@ def _sentences(validation: Validation) -> list[str]:
             f"of {tally.with_null} calibrated figures {tally.closer} are closer (by over 0.1 point) than the null "
             "model, which uses no simulator"
         )
+    if tally.shared:
+        sentences.append(
+            f"the null model agrees, too, in {tally.shared} of the {tally.agreeing} calibrated rows that agree: these "
+            "say nothing for the simulator"
+        )
     if tally.blind:
         sentences.append(
             f"{len(tally.blind)} calibrated rows that agree also agree under every broken law: {', '.join(tally.blind)}"
@@ -911,32 +920,14 @@ def _sentences(validation: Validation) -> list[str]:
 
 
 def _remarks(findings: tuple[Finding, ...]) -> list[str]:
-    """Say, once each, what went into the figures of ours, which assumptions decide them, and why some are missing."""
+    """Say, once each, what went into the figures of ours, what decides them, and why some are missing."""
+    from densing.efficiency.systems import why
+
     remarks: dict[str, list[str]] = {}
     for finding in findings:
         null = f"null model: {finding.null_model}" if finding.null_model else ""
-        decided = decision(finding.to_dict())
-        for text in (finding.inputs, finding.note, null, decided and f"the verdict {decided}"):
+        decided = why(finding.to_dict())
+        for text in (finding.inputs, finding.note, null, decided and f"the verdict: {decided}"):
             if text:
                 remarks.setdefault(text, []).append(finding.claim)
     return ["", *(f"{', '.join(claims)}: {text}" for text, claims in remarks.items())] if remarks else []
-
-
-def decision(row: Mapping[str, Any]) -> str:
-    """Say which of a finding's assumptions turn its verdict, and what ours would be; empty where none is tried.
-
-    Examples
-    --------
-    >>> decision({"assumptions": {"half the link": 18.56, "int8 on the wire": 5.6}, "decided_by": ["int8 on the wire"]})
-    'turns with int8 on the wire (5.6); holds with half the link (18.56)'
-    """
-    tried: Mapping[str, float | str | None] = row.get("assumptions") or {}
-    turning = [name for name in tried if name in row["decided_by"]]
-    parts = (("turns with", turning), ("holds with", [name for name in tried if name not in turning]))
-
-    def answer(value: float | str | None) -> str:
-        return "no answer" if value is None else value if isinstance(value, str) else f"{value:.4g}"
-
-    return "; ".join(
-        f"{verb} {', '.join(f'{name} ({answer(tried[name])})' for name in names)}" for verb, names in parts if names
-    )

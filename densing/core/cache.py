@@ -20,13 +20,21 @@ from densing.core.files import cache_folder, replacing
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+SOURCES = ("*.py", "*.csv", "*.toml", "*.json")
+"""What of a wing results are made of: code, tables, presets and records."""
 FOLDER = "results"
 LIBRARIES = ("numpy", "scipy", "statsmodels")
 """What computes: another version of one may give another last digit."""
 
 
 def cached(
-    make: Callable[[], T], kind: type[T], name: str, *inputs: object, by: Callable[..., Any], most: int = 1
+    make: Callable[[], T],
+    kind: type[T],
+    name: str,
+    *inputs: object,
+    by: Callable[..., Any],
+    most: int = 1,
+    whole: Callable[[T], bool] = lambda _: True,
 ) -> T:
     """Return what is kept of a result, or make it and keep it.
 
@@ -48,6 +56,8 @@ def cached(
         :data:`LIBRARIES`.
     most : int
         How many results of this name are kept, the newest.
+    whole : callable
+        Whether a result may be kept: one that something went wrong with is not.
 
     Examples
     --------
@@ -61,7 +71,7 @@ def cached(
     digest = hashlib.sha256(msgspec.msgpack.encode([inputs, versions], enc_hook=_plain))
     wing = ".".join(by.__module__.split(".")[:2])
     for folder in (Path(sys.modules[wing].__path__[0]), Path(__file__).parent):
-        for source in sorted(path for kind in ("*.py", "*.csv") for path in folder.rglob(kind)):
+        for source in sorted(path for kind in SOURCES for path in folder.rglob(kind)):
             digest.update(source.read_bytes())
     path = cache_folder() / FOLDER / f"{name}-{digest.hexdigest()[:24]}.msgpack"
     # Whatever is wrong with a kept file: the result is made anew.
@@ -71,6 +81,8 @@ def cached(
         return result
     LOG.info("%s: worked out anew", name)
     result = make()
+    if not whole(result):
+        return result
     with suppress(OSError, DensingError):
         content = msgspec.msgpack.encode(result, enc_hook=_plain)
         with replacing(path) as temporary:

@@ -17,10 +17,12 @@ from densing.efficiency.systems import (
     DOES_NOT_FIT,
     FINDINGS,
     MISSED,
+    SHARED,
     VERDICTS,
     counts_of,
     grades_listing,
     published_words,
+    series_listings,
     untested,
 )
 from densing.efficiency.systems import title as compared_title
@@ -194,8 +196,9 @@ def _timelines(timelines: Sequence[tuple[str, Timeline]], drawn: Mapping[str, tu
 
 def _claims(claims: Sequence[Row]) -> tuple[Block, ...]:
     decided = assumptions_table(claims)
-    more = () if decided is None else (Heading("What decides the predictions"), decided)
-    return (grades_table(claims), claims_table(claims), *more)
+    more = () if decided is None else (Heading("What decides the verdicts"), decided)
+    series = (page_table(f"series-{name.lower()}", listing) for name, listing in series_listings(claims).items())
+    return (grades_table(claims), claims_table(claims), *series, *more)
 
 
 TIMELINE_WORDS = (
@@ -337,7 +340,8 @@ def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
         if grade == "predicted":
             rows += [(f"Predicted: {verdict}", str(count[verdict])) for verdict in VERDICTS if count[verdict]]
         else:
-            rows.append((grade.capitalize(), f"{count['agrees']} of {count.total()} agree"))
+            both = f", {count[SHARED]} as does their null" if count[SHARED] else ""
+            rows.append((grade.capitalize(), f"{count['agrees'] + count[SHARED]} of {count.total()} agree{both}"))
     cells = Counter(str(row["verdict"]) for row in contested(contents.regime))
     rows += [(f"Cells: {name}", str(cells[name])) for name in ("wins", "ties", "loses") if contents.regime]
     rows += [("Cells: does not fit", str(cells[DOES_NOT_FIT]))] if cells[DOES_NOT_FIT] else []
@@ -388,13 +392,23 @@ def caveats(contents: Contents) -> tuple[str, ...]:
             f"{formatting.plural(recalled, 'figure')} {'is' if recalled == 1 else 'are'} recalled and could not be "
             "looked up; labelled, and not to be quoted as the paper's."
         )
-    agreeing = {grade: count["agrees"] for grade, count in counts_of(contents.claims).items() if count["agrees"]}
+    counts = counts_of(contents.claims)
+    agreeing = {
+        grade: sum(count[verdict] for verdict in ("agrees", SHARED))
+        for grade, count in counts.items()
+        if count["agrees"] or count[SHARED]
+    }
     if agreeing:
         number = sum(agreeing.values())
         grades = ", ".join(f"{count} {grade}" for grade, count in agreeing.items())
         sentences.append(
             f"{formatting.plural(number, 'row')} {'agrees' if number == 1 else 'agree'} without having been predicted "
             f"({grades}): what went in, or follows from it, confirms nothing."
+        )
+    if shared := sum(count[SHARED] for count in counts.values()):
+        sentences.append(
+            f"In {shared} of the calibrated rows that agree a null model without a simulator agrees too: they say "
+            "nothing for the simulator."
         )
     if contents.throughput:
         sentences.append(
@@ -559,8 +573,9 @@ def miss(row: Row) -> float | None:
 
 
 def claims_table(rows: Sequence[Row]) -> ShownTable:
-    """Return published figures beside ours, with what agreement is worth; those that do not come out are marked."""
-    marked = ({**row, "failed": row["verdict"] in MISSED} for row in rows[:MOST_ROWS])
+    """Return published figures beside ours, with what agreement is worth, misses marked; series have own tables."""
+    alone = [row for row in rows if not row.get("series")]
+    marked = ({**row, "failed": row["verdict"] in MISSED} for row in alone[:MOST_ROWS])
     caption = (
         "Published figures and what the simulator gives for each; ◆ marks those that do not come out. Only a "
         "prediction can be reproduced; whatever else agrees is counted by its grade."
@@ -571,7 +586,7 @@ def claims_table(rows: Sequence[Row]) -> ShownTable:
 
 
 def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
-    """Return what each prediction would be under another assumption, those that turn its verdict marked."""
+    """Return what ours would be under each assumption that was varied, those that turn the verdict marked."""
     tried = [
         {**row, "assumption": name, "changed": value, "turns": name in row["decided_by"]}
         for row in rows

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from densing.tradeoff.gain import Gains
 
-METER = "lcbm_films_meter_bits"
+METER, PAIR = "lcbm_films_meter_bits", "lcbm_films_pair"
 RIDGES = (10.0, 30.0, 100.0, 300.0, 1000.0)
 """Penalties that are tried: every fifth film to learn from decides, and no film to ask about."""
 COMPONENTS = 64
@@ -156,7 +156,8 @@ def behaviour_claims(
     if len(close) >= 3 and {"plain", "behaviour"} <= set(close):
         gap = (close["behaviour"] - close["plain"]).to_numpy()
         low, high = _interval(gap, draws, level, seed)
-        mean = float(floors.set_index("predictor").loc["mean", "close"])
+        held = floors.set_index("predictor")["close"]
+        mean, constant = float(held["mean"]), held.get("best constant")
         told, plain = float(close["behaviour"].mean()), float(close["plain"].mean())
         last = behaviour[behaviour["tokens"].eq(behaviour["tokens"].max()) & behaviour["task"].eq(METER)]
         films = max(float(last["n_items"].max()), 1.0)
@@ -168,15 +169,31 @@ def behaviour_claims(
             f"{len(gap)} pairs, {films:.0f} films"
         )
         width = 2 * float(np.hypot(told_se, plain_se))
-        lows = (min(low, told - plain - width), plain - mean - 2 * plain_se)
-        highs = (max(high, told - plain + width), plain - mean + 2 * plain_se)
-        verdict = "agrees" if min(lows) > 0 else "differs" if min(highs) < 0 else "not decided"
+        # Every part has to hold: over plain training, over what needs no film's content, and where a film is chosen.
+        parts = [
+            (min(low, told - plain - width), max(high, told - plain + width)),
+            (plain - mean - 2 * plain_se, plain - mean + 2 * plain_se),
+        ]
+        if constant is not None:
+            parts.append((told - constant - 2 * told_se, told - constant + 2 * told_se))
+            found += f", best constant {constant:.3f}"
         if "bits_floor" in last:
             bits = last[last["arm"].eq("behaviour")]
+            parts.append(_interval((bits["bits_floor"] - bits["bits"]).to_numpy(), draws, level, seed))
             found += f"; loss {bits['bits'].mean():.2f} bits, of answers' shares alone {bits['bits_floor'].mean():.2f}"
+        pair = _paired(behaviour, "acc", PAIR) if "acc" in behaviour else close.iloc[:0]
+        if len(pair) >= 3 and {"plain", "behaviour"} <= set(pair):
+            beyond = (pair["behaviour"] - pair["plain"]).to_numpy()
+            share = pair[["behaviour", "plain"]].mean()
+            width = 2 * float(np.sqrt((share * (1 - share) / films).sum()))
+            low, high = _interval(beyond, draws, level, seed)
+            parts.append((min(low, beyond.mean() - width), max(high, beyond.mean() + width)))
+            found += f"; the better of two films: told {share['behaviour']:.3f}, content alone {share['plain']:.3f}"
+        lowest, least = min(low for low, _ in parts), min(high for _, high in parts)
+        verdict = "agrees" if lowest > 0 else "differs" if least < 0 else "not decided"
     else:
         found, verdict = "needs both arms, three pairs of runs", "not answerable"
-    rows.append(("LCB-1", "told > same size on content alone > mean predictor (within 5 points)", "first-hand", found,
+    rows.append(("LCB-1", "told > same size on content alone > predictors without content", "first-hand", found,
                  verdict))  # fmt: skip
     arm = next((one for one in gains.arms if one.arm == "behaviour"), None) if gains else None
     if arm is None:
@@ -195,9 +212,9 @@ def behaviour_claims(
     return table
 
 
-def _paired(behaviour: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return a metric of the scores' task at the largest budget: a row per size and seed, a column per arm."""
-    last = behaviour[behaviour["tokens"].eq(behaviour["tokens"].max()) & behaviour["task"].eq(METER)]
+def _paired(behaviour: pd.DataFrame, metric: str, task: str = METER) -> pd.DataFrame:
+    """Return a metric of a task at the largest budget: a row per size and seed, a column per arm."""
+    last = behaviour[behaviour["tokens"].eq(behaviour["tokens"].max()) & behaviour["task"].eq(task)]
     return last.pivot_table(index=["size", "seed"], columns="arm", values=metric).dropna()
 
 
@@ -215,7 +232,10 @@ def _ratio(shift: Any) -> str:
 
 
 def _against(behaviour: pd.DataFrame, fewshot: pd.DataFrame | None) -> tuple[str, str]:
-    """Compare the loss of the score's answer: the largest size that was told, and the large model's."""
+    """Compare the loss of the score's answer: the largest size that was told, and the large model's.
+
+    On different films each is compared beyond the loss of answers' shares on its own.
+    """
     bits = _paired(behaviour, "bits")
     rows = None if fewshot is None else fewshot[fewshot["task"].eq(METER) & fewshot["metric"].eq("bits")]
     if rows is None or rows.empty or "behaviour" not in bits:
@@ -232,4 +252,12 @@ def _against(behaviour: pd.DataFrame, fewshot: pd.DataFrame | None) -> tuple[str
     )
     # One large model and few films: only a gap of two standard errors counts.
     gap = other - float(ours.mean())
+    if fewshot is not None and int(row["n_items"]) != int(behaviour["n_items"].max()):
+        shares = fewshot[fewshot["task"].eq(METER) & fewshot["metric"].eq("bits_floor")]
+        if shares.empty or "bits_floor" not in behaviour:
+            return f"{found}; other films, and no floors to compare them by", "not decided"
+        own = float(_paired(behaviour, "bits_floor")["behaviour"].xs(size, level="size").mean())
+        theirs = float(shares.iloc[0]["value"])
+        gap -= theirs - own
+        found += f"; beyond the loss of answers' shares on the films of each ({theirs:.2f} and {own:.2f}) {gap:.2f}"
     return found, "agrees" if gap > 2 * error else "differs" if gap < -2 * error else "not decided"

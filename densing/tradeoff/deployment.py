@@ -98,6 +98,8 @@ class Deployment(Readable):
         ``policy``, ``reward``, ``p95_ms``, ``late``; and the actor's reward less its own, with an interval:
         ``sac_d_gain``, ``_lo``, ``_hi``.
     recommended, reason : str
+    tied : tuple of str
+        Other policies that are as good, as far as the requests show.
     table : pandas.DataFrame
         What the recommended policy does when all is free: ``load``, ``from_mbit``, ``choice``.
     service : offload.Service
@@ -120,6 +122,7 @@ class Deployment(Readable):
     choices: pd.DataFrame
     policies: pd.DataFrame
     recommended: str
+    tied: tuple[str, ...]
     reason: str
     table: pd.DataFrame
     service: offload.Service
@@ -199,6 +202,7 @@ class Deployment(Readable):
             "format": FORMAT,
             "model": self.model,
             "policy": self.recommended,
+            "tied": self.tied,
             "reason": self.reason,
             "deadline_ms": 1e3 * self.service.deadline_s,
             "tokens": self.times.tokens,
@@ -294,7 +298,10 @@ def deploy(
         table = Path(quality).name if isinstance(quality, str | Path) else "a table"
         quality_from = f"given by {table}, which densing has not measured"
     chosen, read = _rows(quality, weight_bits, text_stays)
-    whole = float(chosen["bits_per_byte"].min())
+    whole = offload.whole_bits(
+        (int(row.exit), None if math.isnan(row.place) else int(row.place), float(row.bits_per_byte))
+        for row in chosen.itertuples()
+    )
     chosen = chosen.assign(quality=whole / chosen["bits_per_byte"])
     actions = offload.list_actions(
         times,
@@ -335,6 +342,7 @@ def deploy(
         choices=choices[shown].sort_values("p95_ms", ignore_index=True),
         policies=_policy_table(contest),
         recommended=contest.recommended,
+        tied=contest.tied,
         reason=contest.reason,
         table=_decisions(contest, actions, service, found.bandwidth, found.load),
         service=service,

@@ -8,7 +8,7 @@ import pytest
 
 from densing.core import UnavailableError
 from densing.tradeoff import behaviour_claims, film_floors
-from densing.tradeoff.behaviour import METER
+from densing.tradeoff.behaviour import METER, PAIR
 
 FLOORS = pd.DataFrame({"predictor": ["mean"], "close": [0.10]})
 
@@ -33,12 +33,51 @@ def test_the_order_of_the_first_claim(told: float, plain: float, verdict: str) -
     assert claims.loc[["LCB-2", "LCB-3", "LCB-4"], "verdict"].eq("not answerable").all()
 
 
+@pytest.mark.parametrize(
+    ("constant", "floor", "verdict"),
+    [(0.20, 8.0, "agrees"), (0.40, 8.0, "differs"), (0.305, 8.0, "not decided"), (0.20, 6.0, "differs")],
+)
+def test_what_needs_no_content_is_a_rival(constant: float, floor: float, verdict: str) -> None:
+    """Told 0.3 and 7 bits: beside the constant that holds most often, and the shares of the answers."""
+    floors = pd.DataFrame({"predictor": ["mean", "best constant"], "close": [0.10, constant]})
+    claims = behaviour_claims(measured(0.3, 0.2).assign(bits_floor=floor), floors).set_index("claim")
+    assert claims.loc["LCB-1", "verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("told", "plain", "verdict"), [(0.8, 0.6, "agrees"), (0.45, 0.60, "differs"), (0.6, 0.6, "not decided")]
+)
+def test_the_choice_between_two_films_is_part_of_the_first_claim(told: float, plain: float, verdict: str) -> None:
+    scores = measured(0.3, 0.2)
+    pairs = scores.assign(task=PAIR, acc=scores["arm"].map({"behaviour": told, "plain": plain}))
+    claims = behaviour_claims(pd.concat([scores, pairs]), FLOORS).set_index("claim")
+    assert claims.loc["LCB-1", "verdict"] == verdict
+
+
+def few_shot(bits: float, items: int, floor: float | None = None) -> pd.DataFrame:
+    rows = [("bits", bits), *([] if floor is None else [("bits_floor", floor)])]
+    return pd.DataFrame([
+        {"model": "large", "task": METER, "metric": metric, "value": value, "stderr": 0.2, "n_items": items}
+        for metric, value in rows
+    ])  # fmt: skip
+
+
 @pytest.mark.parametrize(("bits", "verdict"), [(9.0, "agrees"), (5.0, "differs"), (7.1, "not decided")])
 def test_a_large_model_is_compared_by_the_loss_of_the_score(bits: float, verdict: str) -> None:
-    few = pd.DataFrame(
-        [{"model": "large", "task": METER, "metric": "bits", "value": bits, "stderr": 0.2, "n_items": 9}]
-    )
-    claims = behaviour_claims(measured(0.3, 0.2), FLOORS, None, few).set_index("claim")
+    claims = behaviour_claims(measured(0.3, 0.2), FLOORS, None, few_shot(bits, 5000)).set_index("claim")
+    assert claims.loc["LCB-3", "verdict"] == verdict and "first 5000 films" in claims.loc["LCB-3", "found"]
+
+
+@pytest.mark.parametrize(
+    ("bits", "floor", "verdict"),
+    [(9.0, None, "not decided"), (9.0, 8.6, "not decided"), (9.0, 8.0, "agrees"), (7.0, 8.0, "differs")],
+)
+def test_models_asked_other_films_are_compared_beyond_the_floors_of_their_own(
+    bits: float, floor: float | None, verdict: str
+) -> None:
+    """Ours has 7 bits where answers' shares have 6.8; the large one's films are easier or harder by their floor."""
+    ours = measured(0.3, 0.2).assign(bits_floor=6.8)
+    claims = behaviour_claims(ours, FLOORS, None, few_shot(bits, 9, floor)).set_index("claim")
     assert claims.loc["LCB-3", "verdict"] == verdict and "first 9 films" in claims.loc["LCB-3", "found"]
 
 

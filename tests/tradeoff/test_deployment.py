@@ -62,6 +62,12 @@ def test_the_front_is_what_nothing_beats(stays: Deployment) -> None:
     assert rows["quality"].max() == 1 and rows["share"].sum() == pytest.approx(1)
 
 
+def test_quality_is_relative_to_the_whole_model_not_to_the_best_row() -> None:
+    better = ROWS.assign(bits_per_byte=[3.2, 4.2, 1.9, 1.30, 1.33, 1.5])
+    found = densing.deploy(better, TIMES, text_stays=True, **QUICK).choices.set_index("choice")["quality"]
+    assert found["exit 30 on the device"] == 1 and found["exit 30, cut 6, 8 bits"] == pytest.approx(1.33 / 1.30)
+
+
 def test_densities_are_carried_and_divided_by_latency() -> None:
     dense = ROWS.assign(density=[0.4, 0.3, 0.2, 0.5, 0.51, 0.5], bound=["upper", "upper", "", "", "", ""])
     found = densing.deploy(dense, TIMES, text_stays=True, **QUICK)

@@ -64,6 +64,7 @@ from .distributed.lm import build_lm as build_lm
 from .distributed.lm import cross_entropy as cross_entropy
 from .distributed.lm import load_bytes as load_bytes
 from .distributed.lm import mean_loss as mean_loss
+from .distributed.lm import one_thread as one_thread
 from .distributed.loop import Checkpoints as Checkpoints
 from .distributed.loop import Clock as Clock
 from .distributed.loop import recorded as recorded

@@ -372,7 +372,8 @@ def calibrated(cluster: Cluster, calibration: Calibration, level: str, source: s
     if calibration.alpha_s is None or calibration.beta_s_per_byte is None:
         text = "; ".join(note.message for note in calibration.notes) or "nothing was measured"
         raise InputError(f"cannot write a link: {text}")
-    measured = replace(link, alpha_s=calibration.alpha_s.value, beta_s_per_byte=calibration.beta_s_per_byte.value)
+    alpha, beta = calibration.alpha_s.value, calibration.beta_s_per_byte.value
+    measured = replace(link, alpha_s=alpha, beta_s_per_byte=beta, ring=calibration.algorithm == "ring")
     sources = dict(cluster.sources)
     sources[f"{level}.alpha_s"] = _figure(source, calibration.alpha_s, calibration.residual)
     sources[f"{level}.beta_s_per_byte"] = _figure(source, calibration.beta_s_per_byte, calibration.residual)

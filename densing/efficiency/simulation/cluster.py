@@ -31,6 +31,9 @@ class Link(Record, frozen=True):
         Seconds per byte (the inverse of the bandwidth in bytes per second).
     shared : str
         Name of the resource that devices of a node share (``nic``, ``pcie``); empty: every pair has its own.
+    ring : bool
+        Collectives over it are rings: its software or hardware knows no trees, or its latency is that of a ring's
+        message, fitted to collectives' times.
 
     Examples
     --------
@@ -41,6 +44,7 @@ class Link(Record, frozen=True):
     alpha_s: float
     beta_s_per_byte: float
     shared: str = ""
+    ring: bool = False
 
     def seconds(self, count: float) -> float:
         """Return the seconds of a message of so many bytes."""
@@ -458,6 +462,8 @@ def _value(value: Any) -> str:
     """One value as TOML; its basic strings escape as JSON does, DEL besides."""
     if isinstance(value, str):
         return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
     return repr(value)

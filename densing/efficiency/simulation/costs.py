@@ -16,6 +16,10 @@ V is the full buffer: the reduced one, the result of an all-gather, the input of
 sends in an all-to-all. Hierarchical: reduce-scatter inside nodes, the operation across nodes on a shard per device,
 all-gather inside; devices of a node share its interface where :attr:`Link.shared` says so.
 
+An all-reduce inside a node takes whichever of ring and tree is shorter, as NCCL chooses (its trees are for all-reduces
+alone): a tree for small messages, whose latencies count, a ring for large ones. Over a link that knows rings only
+(:attr:`Link.ring`) it takes a ring.
+
 Source: Thakur, Rabenseifner, Gropp, IJHPCA 2005 (ring, recursive halving and doubling, Bruck); Sanders, Speck, Traeff,
 Parallel Computing 2009 (two pipelined trees); recalled.
 """
@@ -24,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -76,7 +80,8 @@ def collective_seconds(
     ranks : sequence of int
         Members of the group.
     algorithm : {"auto", "ring", "tree", "hierarchical"}
-        ``auto``: a ring inside one node, across nodes the cheaper of one ring and hierarchical.
+        ``auto``: inside one node a ring, for an all-reduce a tree where it is cheaper and the link allows it; across
+        nodes the cheaper of one ring and hierarchical.
     concurrent : int
         Groups of the same node that communicate at once (the data-parallel groups of tensor-parallel ranks, say), and
         divide the shared links.
@@ -95,6 +100,8 @@ def collective_seconds(
     >>> cluster = Cluster("toy", 4, 1, Device("toy", 1e12, 1e11), intra=slow, inter=slow, host=slow)
     >>> round(collective_seconds("all_reduce", 4e6, cluster, range(4)), 6)
     0.0066
+    >>> round(collective_seconds("all_reduce", 4e3, cluster, range(4)), 6)
+    0.000408
     """
     _check(op, count, algorithm, concurrent)
     members = sorted(ranks)
@@ -112,14 +119,20 @@ def collective_seconds(
             raise InputError(f"send_recv: {len(members)} ranks were given; it joins two")
         return _shared(cluster.link(*members), concurrent).seconds(count)
     levels = levels_of(cluster, members)
-    if algorithm == "ring" or (algorithm == "auto" and len(levels) == 1):
-        return _flat(ring_terms(op, len(members)), count, cluster, members, concurrent)
+
+    def flat(terms: Callable[[str, int], Terms]) -> float:
+        return _flat(terms(op, len(members)), count, cluster, members, concurrent)
+
     if algorithm == "tree":
-        return _flat(tree_terms(op, len(members)), count, cluster, members, concurrent)
-    layered = _hierarchical(op, count, levels, concurrent)
+        return flat(tree_terms)
     if algorithm == "hierarchical":
-        return layered
-    return min(layered, _flat(ring_terms(op, len(members)), count, cluster, members, concurrent))
+        return _hierarchical(op, count, levels, concurrent)
+    if algorithm == "ring":
+        return flat(ring_terms)
+    if len(levels) > 1:
+        return min(_hierarchical(op, count, levels, concurrent), flat(ring_terms))
+    trees = op == "all_reduce" and levels[0].name == "intra" and not levels[0].link.ring
+    return min(flat(ring_terms), flat(tree_terms)) if trees else flat(ring_terms)
 
 
 def latency_seconds(op: str, count: float, cluster: Cluster, ranks: Sequence[int], *, concurrent: int = 1) -> float:
@@ -134,7 +147,14 @@ def latency_seconds(op: str, count: float, cluster: Cluster, ranks: Sequence[int
     0.0006
     """
     wires = {name: getattr(cluster, name) for name in ("intra", "inter", "wide")}
-    endless = cluster.change(**{name: link and Link(link.alpha_s, 0.0) for name, link in wires.items()})
+    # The latency is that of the algorithm that the bytes decide on.
+    ring, best = (
+        collective_seconds(op, count, cluster, ranks, kind, concurrent=concurrent) for kind in ("ring", "auto")
+    )
+    tree = best < ring and span_of(cluster, ranks) == "intra"
+    endless = cluster.change(
+        **{name: link and Link(link.alpha_s, 0.0, ring=link.ring or not tree) for name, link in wires.items()}
+    )
     return min(collective_seconds(op, count, each, ranks, concurrent=concurrent) for each in (cluster, endless))
 
 

@@ -56,6 +56,7 @@ from .stragglers.virtual import VirtualServer as VirtualServer
 from .validation import FINDINGS as FINDINGS
 from .validation import HELD as HELD
 from .validation import MISSED as MISSED
+from .validation import SHARED as SHARED
 from .validation import VERDICTS as VERDICTS
 from .validation import Finding as Finding
 from .validation import Validation as Validation
@@ -63,6 +64,8 @@ from .validation import claims_of as claims_of
 from .validation import counts_of as counts_of
 from .validation import grades_listing as grades_listing
 from .validation import published_words as published_words
+from .validation import series_listings as series_listings
 from .validation import untested as untested
 from .validation import validate as validate
+from .validation import why as why
 from .worker import find as find

@@ -57,7 +57,7 @@ class Physics:
 
         def scaled(link: Link) -> Link:
             alpha, beta = link.alpha_s * self.latency, link.beta_s_per_byte
-            return type(link)(alpha * self.collectives, beta * self.collectives, link.shared)
+            return replace(link, alpha_s=alpha * self.collectives, beta_s_per_byte=beta * self.collectives)
 
         return cluster.change(
             intra=scaled(cluster.intra),
@@ -130,12 +130,14 @@ class Answer:
     """Our answer to a paper's claim; ``value`` is None where the simulator cannot answer, ``note`` says why.
 
     ``ends`` is the range of the value over unpublished settings; a claim holds if it holds over the whole range, and
-    cannot be answered if it holds over a part.
+    cannot be answered if it holds over a part. ``readings``: the source can be read in several ways, and ours agrees
+    with some of them: there is a value, and no verdict.
     """
 
     value: float | str | None
     note: str = ""
     ends: tuple[float, float] | None = None
+    readings: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,11 @@ class Claim:
     null : callable, optional
         Answer of a model without a simulator from the same inputs; required for ``calibrated on other rows``.
     assumptions : mapping of str to callable
-        The check under one changed assumption each; those that turn the verdict are printed.
+        The check under one changed assumption each, its range in the name; those that turn the verdict are printed,
+        and of a miss that none of them turns all of them. An answer over a range has ``ends`` (:func:`over`).
+    series, way : str
+        Claims about the same published figures, which differ in how ours is made, stand in one table (``LAD-1``) with
+        a column for each way (``b: no contention``).
 
     Raises
     ------
@@ -195,6 +201,8 @@ class Claim:
     grade: Grade = "predicted"
     null: Callable[[], Answer] | None = None
     assumptions: Mapping[str, Callable[[], Answer]] = field(default_factory=dict)
+    series: str = ""
+    way: str = ""
 
     def __post_init__(self) -> None:
         if self.grade not in GRADES:
@@ -280,7 +288,8 @@ def link_taking(
         )
     # Nothing is hidden, so what is beyond compute is in proportion to latency and time per byte.
     slower = (seconds - compute) / (now - compute)
-    return cluster.change(**{level: Link(link.alpha_s * slower, link.beta_s_per_byte * slower, link.shared)})
+    scaled = replace(link, alpha_s=link.alpha_s * slower, beta_s_per_byte=link.beta_s_per_byte * slower)
+    return cluster.change(**{level: scaled})
 
 
 class Published(NamedTuple):
@@ -328,6 +337,26 @@ def constant_share(free: float, blocking: float, peers: Sequence[Published] = ()
     # Rounded well above what the optimiser leaves open.
     fit = minimize_scalar(squares, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-9})
     return float(free + round(float(fit.x), 6) * (blocking - free))
+
+
+def over(check: Callable[[float], Answer], *values: float) -> Callable[[], Answer]:
+    """Return an assumption that is varied over a range: its answer spans those at the values given.
+
+    Examples
+    --------
+    >>> over(lambda factor: Answer(10.0 * factor), 0.5, 1.0, 2.0)()
+    Answer(value='5 to 20', note='', ends=(5.0, 20.0))
+    """
+
+    def spanned() -> Answer:
+        answers = [check(value).value for value in values]
+        ours = [answer for answer in answers if isinstance(answer, int | float)]
+        if len(ours) < len(answers):
+            return Answer(None)
+        low, high = float(min(ours)), float(max(ours))
+        return Answer(f"{low:.4g} to {high:.4g}", "", (low, high))
+
+    return spanned
 
 
 def unless_unavailable(check: Callable[[], Answer]) -> Callable[[Physics], Answer]:

@@ -190,7 +190,7 @@ def measured_run(runs: Runs, constants: Mapping[str, Array]) -> tuple[Plans, Wor
         recompute="none" if fused else workload.recompute,
     )
     split, node = workload.split, int(runs.node[0])
-    intra, inter = (Link(0.0, 1 / float(figure[0])) for figure in (runs.link, runs.nic))
+    intra, inter = (Link(0.0, 1 / float(figure[0]), ring=True) for figure in (runs.link, runs.nic))
     device = Device("a row's", float(runs.flops[0]), float(runs.bandwidth[0]))
     cluster = Cluster("a row's", -(-split.ranks // node) * node, node, device, intra, inter, host=Link(0.0, 0.0))
     technique, settings = _exchange(split, int(runs.zero[0]), bool(runs.hidden_gradients[0]))

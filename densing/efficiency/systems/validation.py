@@ -1,7 +1,8 @@
 """Validation of every claim of every technique against its published figure, negative results included.
 
 Only a prediction can be reproduced. Other agreement (with a fitted figure, arithmetic, a count, our own earlier
-measurement, a row beside fitted ones) is counted by its own grade.
+measurement, a row beside fitted ones) is counted by its own grade, and stands apart where a null model agrees too.
+Every miss names the assumption that would turn it, or those that were varied in vain.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from importlib.metadata import distributions
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from densing.core import Card, Field, Listing, Note, Readable, Record, column, formatting, numeric
+from densing.core import Card, Field, Listing, Note, Readable, Record, cached, column, formatting, numeric
 from densing.efficiency.systems.claims import GRADES, MUTATIONS, PHYSICS, Answer, Claim, Grade
 from densing.efficiency.systems.registry import Technique, get_technique, techniques
 
@@ -24,10 +27,11 @@ if TYPE_CHECKING:
 SIMULATED: tuple[Grade, ...] = ("predicted", "calibrated on other rows")
 """Grades whose answers must come from the simulator, so their checks are repeated under every mutation."""
 
-VERDICTS = ("reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run")
+SHARED = "agrees, as does the null"
+VERDICTS = ("reproduced", "not reproduced", "agrees", SHARED, "differs", "not answerable", "not run")
 NEARER = 0.001
 """Margin by which an error must be smaller than the null model's to count as closer."""
-HELD, MISSED = ("reproduced", "agrees"), ("not reproduced", "differs")
+HELD, MISSED = ("reproduced", "agrees", SHARED), ("not reproduced", "differs")
 
 
 class Finding(Record, frozen=True):
@@ -48,8 +52,8 @@ class Finding(Record, frozen=True):
         Largest size of the error that still counts as reproduced.
     grade : str
         What agreement is, or would be, worth, see :class:`densing.efficiency.systems.Claim`.
-    verdict : {"reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run"}
-        The first two of predictions, the next two of all other grades.
+    verdict : str
+        One of :data:`VERDICTS`: the first two of predictions, the next three of all other grades.
     inputs : str
         Published figures that ours was fitted to.
     note : str
@@ -66,7 +70,9 @@ class Finding(Record, frozen=True):
     assumptions : mapping of str to float, str or None
         Our answer under other assumptions, one changed at a time.
     decided_by : tuple of str
-        Assumptions that turn the verdict.
+        Assumptions that turn the verdict: an answer over a range does where a part of the range would.
+    series, way : str
+        The table that this row belongs to and its column there, see :class:`densing.efficiency.systems.Claim`.
     """
 
     technique: str
@@ -91,6 +97,8 @@ class Finding(Record, frozen=True):
     turned_by: tuple[str, ...] = ()
     assumptions: Mapping[str, float | str | None] = msgspec.field(default_factory=dict)
     decided_by: tuple[str, ...] = ()
+    series: str = ""
+    way: str = ""
 
 
 class Tally(Record, frozen=True):
@@ -102,6 +110,8 @@ class Tally(Record, frozen=True):
         Those that have an answer, and those of them whose answer is within the tolerance.
     with_null, closer : int
         Figures that have a null model, and those that come closer than it, by over 0.1 percentage points.
+    agreeing, shared : int
+        Calibrated figures that agree, and those of them whose null model agrees too.
     blind : tuple of str
         Claims that hold under every broken law, too.
     untested : tuple of str
@@ -114,6 +124,8 @@ class Tally(Record, frozen=True):
     reproduced: int
     with_null: int
     closer: int
+    agreeing: int
+    shared: int
     blind: tuple[str, ...]
     untested: tuple[str, ...]
     not_first_hand: int
@@ -155,6 +167,46 @@ def null_words(row: Mapping[str, Any]) -> str:
     return formatting.clean(f"{value} ({row['null_model']})", 300)
 
 
+def why(row: Mapping[str, Any]) -> str:
+    """Return which of a row's assumptions turn its verdict, and what ours would be under each that was varied.
+
+    Returns
+    -------
+    str
+        Empty where the row holds and nothing was varied, or was not looked at.
+
+    Examples
+    --------
+    >>> tried = {"half the link": 18.56, "int8 on the wire": 5.6}
+    >>> why({"verdict": "reproduced", "assumptions": tried, "decided_by": ["int8 on the wire"]})
+    'turns with int8 on the wire (5.6); holds with half the link (18.56)'
+    >>> why({"verdict": "differs", "assumptions": {"half the link": 18.56}, "decided_by": []})
+    'none of those varied: half the link (18.56)'
+    >>> why({"verdict": "not reproduced"})
+    'nothing was varied'
+    """
+    tried: Mapping[str, float | str | None] = row.get("assumptions") or {}
+    if row["verdict"] not in (*HELD, *MISSED) or (row["verdict"] in HELD and not tried):
+        return ""
+    if not tried:
+        return "nothing was varied"
+
+    def listed(names: Sequence[str]) -> str:
+        values = [tried[name] for name in names]
+        answers = [
+            "no answer" if value is None else value if isinstance(value, str) else f"{value:.4g}" for value in values
+        ]
+        return ", ".join(f"{name} ({answer})" for name, answer in zip(names, answers, strict=True))
+
+    turning = [name for name in tried if name in row["decided_by"]]
+    others = [name for name in tried if name not in turning]
+    if not turning:
+        verb = "none of those varied:" if row["verdict"] in MISSED else "holds with"
+        return f"{verb} {listed(others)}"
+    rest = "not with" if row["verdict"] in MISSED else "holds with"
+    return f"turns with {listed(turning)}" + (f"; {rest} {listed(others)}" if others else "")
+
+
 FINDINGS = (
     Field("Claim", column("claim")),
     Field("What", lambda row: ": ".join(formatting.clean(row[key], 200) for key in ("what", "setup")
@@ -167,6 +219,8 @@ FINDINGS = (
     Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
     Field("Notices", lambda row: ", ".join(map(str, row.get("turned_by") or ())) or formatting.MISSING,
           hint="Broken laws of the simulator that turn the row"),
+    Field("Why", lambda row: formatting.clean(why(row), 400) or formatting.MISSING,
+          hint="Assumptions of ours, varied one at a time, that turn the verdict; of a miss also those that do not"),
     Field("Technique", column("technique"), minor=True),
     Field("Evidence", column("evidence"), minor=True),
     Field("Inputs", lambda row: formatting.clean(row.get("inputs") or "", 400), hint="Published figures used in "
@@ -185,14 +239,20 @@ class Validation(Readable, Record, frozen=True):
     notes: tuple[Note, ...] = ()
 
     def listing(self) -> Listing:
-        """Return published figures beside ours, with what agreement is worth."""
-        return Listing("Published figures and what the simulator gives for each.", self.findings, FINDINGS)
+        """Return published figures beside ours, with what agreement is worth; series have tables of their own."""
+        rows = [finding for finding in self.findings if not finding.series]
+        return Listing("Published figures and what the simulator gives for each.", rows, FINDINGS)
+
+    def series(self) -> dict[str, Listing]:
+        """Return the table of every series by its name, see :func:`series_listings`."""
+        return series_listings([finding.to_dict() for finding in self.findings])
 
     def card(self) -> Card:
         """Return what is shown: how many published figures stand where, then each of them."""
         counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in VERDICTS}
         facts = {verdict: str(count) for verdict, count in counts.items() if count}
-        return Card(f"{len(self.findings)} published figures beside the simulator", facts, self.listing(), self.notes)
+        every = Listing(self.listing().title, self.findings, FINDINGS)
+        return Card(f"{len(self.findings)} published figures beside the simulator", facts, every, self.notes)
 
     def table(self) -> pd.DataFrame:
         """Return the findings as a table."""
@@ -202,12 +262,15 @@ class Validation(Readable, Record, frozen=True):
     def tally(self) -> Tally:
         """What the findings amount to."""
         predictions = [row for row in self.findings if row.grade == "predicted" and row.verdict in (*HELD, *MISSED)]
+        calibrated = [row for row in self.findings if row.grade == "calibrated on other rows"]
         nulls = [row for row in self.findings if row.null_error is not None and row.error is not None]
         return Tally(
             predictions=len(predictions),
             reproduced=sum(row.verdict == "reproduced" for row in predictions),
             with_null=len(nulls),
             closer=sum(abs(row.error or 0.0) < abs(row.null_error or 0.0) - NEARER for row in nulls),
+            agreeing=sum(row.verdict in HELD for row in calibrated),
+            shared=sum(row.verdict == SHARED for row in calibrated),
             blind=tuple(
                 row.claim for row in self.findings if row.mutations and row.verdict in HELD and not row.turned_by
             ),
@@ -235,10 +298,69 @@ def grades_listing(rows: Sequence[Mapping[str, Any]]) -> Listing:
     fields = (
         Field("Grade", column("grade")),
         numeric("Rows", "rows", formatting.count),
+        numeric("Figures", "figures", formatting.count, hint="Different published figures among the rows"),
         *(numeric(verdict.capitalize(), verdict, formatting.count) for verdict in verdicts),
     )
-    sums = [{"grade": grade, "rows": count.total(), **count} for grade, count in counts.items()]
+    # Rows of a series differ in how ours is made, not in what is published.
+    keys = [
+        (row.get("source"), row.get("setup"), row.get("published"), row.get("series") or row.get("what"))
+        for row in rows
+    ]
+    figures = {
+        grade: len({key for row, key in zip(rows, keys, strict=True) if row["grade"] == grade}) for grade in counts
+    }
+    sums = [
+        {"grade": grade, "rows": count.total(), "figures": figures[grade], **count} for grade, count in counts.items()
+    ]
     return Listing("Rows by what agreement is worth (see the definitions).", sums, fields)
+
+
+def series_listings(rows: Sequence[Mapping[str, Any]]) -> dict[str, Listing]:
+    """Return one table per series: a row per published figure, a column per way that ours was made.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Findings; those without a series are left out.
+
+    Returns
+    -------
+    dict of str to Listing
+        By the name of the series. A cell has the error and the verdict; null models stand in columns of their own.
+
+    Examples
+    --------
+    >>> row = {"series": "LAD-1", "way": "b: equal times", "setup": "batch 1", "published": 8.0, "unit": "",
+    ...        "evidence": "first-hand", "verdict": "differs", "error": 0.25, "null_error": 0.1, "null_model": "hidden"}
+    >>> print("\\n".join(series_listings([row])["LAD-1"].lines()))
+    Setup    Published  b: equal times     Null: hidden
+    batch 1  8.00       +25.0 % (differs)  +10.0 %
+    """
+    listings = {}
+    for name in dict.fromkeys(str(row["series"]) for row in rows if row.get("series")):
+        own = [row for row in rows if row.get("series") == name]
+        figures: dict[tuple[Any, Any], dict[str, Any]] = {}
+        ways: dict[str, None] = {}
+        nulls: dict[str, None] = {}
+        for row in own:
+            error = formatting.deviation(row["error"])
+            figure = figures.setdefault((row["setup"], row["published"]), dict(row))
+            figure[f"way {row['way']}"] = f"{error} ({row['verdict']})"
+            ways[str(row["way"])] = None
+            if row.get("null_error") is not None:
+                figure[f"null {row['null_model']}"] = formatting.deviation(row["null_error"])
+                nulls[str(row["null_model"])] = None
+        cells = [*((way, f"way {way}") for way in ways), *((f"Null: {null}", f"null {null}") for null in nulls)]
+        listings[name] = Listing(
+            f"{name}: {len(own)} rows recompute {formatting.plural(len(figures), 'published figure')}.",
+            list(figures.values()),
+            (
+                Field("Setup", column("setup")),
+                Field("Published", published_words),
+                *(Field(title, column(key)) for title, key in cells),
+            ),
+        )
+    return listings
 
 
 def untested(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -262,7 +384,16 @@ def untested(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 Progress = Callable[[str, int, int], None]
 
 
-def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progress | None = None) -> Validation:
+class _Checked(Record, frozen=True):
+    """Findings of one technique, and remarks on checks that broke."""
+
+    findings: tuple[Finding, ...]
+    notes: tuple[Note, ...]
+
+
+def validate(
+    names: Sequence[str] = (), *, fast: bool = False, keep: bool = False, progress: Progress | None = None
+) -> Validation:
     """Check the claims of techniques.
 
     What the simulator answers is asked again under every mutation of its laws and every other assumption that a claim
@@ -275,6 +406,10 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
     fast : bool
         Leave out claims that take more than ten seconds, which are reported as not run, and run mutations and other
         assumptions for predictions only.
+    keep : bool
+        Whether a technique's findings are cached, and read from the cache as long as the code and tables of this wing
+        and the installed packages are the same. Those of other packages' techniques, and those with a check that broke,
+        never are.
     progress : callable, optional
         Called with the claim's id, the number of claims done and the number in all.
 
@@ -295,12 +430,30 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
         if names and not claims[name]:
             message = f"{name}: lists no published figures, so there is nothing to check"
             remarks.append(Note("no-claims", "info", message, {"technique": name}))
-    pairs = [(name, claim) for name, own in claims.items() for claim in own]
-    findings = []
-    for number, (name, claim) in enumerate(pairs):
-        if progress is not None:
-            progress(claim.id, number, len(pairs))
-        findings.append(_finding(name, claim, fast, remarks))
+    done, total = 0, sum(map(len, claims.values()))
+
+    def check(name: str) -> _Checked:
+        findings, broken = [], list[Note]()
+        for number, claim in enumerate(claims[name], done):
+            if progress is not None:
+                progress(claim.id, number, total)
+            findings.append(_finding(name, claim, fast, broken))
+        return _Checked(tuple(findings), tuple(broken))
+
+    packages = sorted(f"{each.name} {each.version}" for each in distributions()) if keep else []
+    findings: list[Finding] = []
+    for technique in chosen:
+        name, own = technique.name, type(technique).__module__.split(".")[0] == __name__.split(".")[0]
+        if keep and own and claims[name]:
+            checked = cached(
+                partial(check, name), _Checked, f"claims-{name}", name, fast, packages, by=validate, most=2,
+                whole=lambda made: not any(note.severity == "error" for note in made.notes),
+            )  # fmt: skip
+        else:
+            checked = check(name)
+        findings += checked.findings
+        remarks += checked.notes
+        done += len(claims[name])
     return Validation(tuple(findings), tuple(remarks))
 
 
@@ -336,6 +489,7 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
     if claim.grade == "predicted" or (claim.grade in SIMULATED and not fast):
         # The whole check runs again, calibrations too: only what the simulator contributes can come out otherwise.
         mutated = {key: _mutated(claim, key) for key in MUTATIONS}
+    if claim.grade == "predicted" or not fast:
         assumed = {
             key: _other(check, f"the check of {claim.id} with {key}", name, remarks)
             for key, check in claim.assumptions.items()
@@ -350,6 +504,11 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
         remarks.append(Note("insensitive-claim", "warning", message, {"technique": name, "claim": claim.id}))
         claim = replace(claim, grade="algebraic")
         outcome = verdict(claim, answer)
+    turning = {
+        key: other for key, other in assumed.items() if other.value is not None and verdict(claim, other) != outcome
+    }
+    if outcome == "agrees" and verdict(claim, null) == "agrees":
+        outcome = SHARED
     return msgspec.structs.replace(
         _record(name, claim, answer, outcome),
         null=_plain(null.value),
@@ -358,7 +517,7 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
         mutations={key: _plain(other.value) for key, other in mutated.items()},
         turned_by=noticed,
         assumptions={key: _plain(other.value) for key, other in assumed.items()},
-        decided_by=tuple(key for key, other in assumed.items() if verdict(claim, other) != outcome),
+        decided_by=tuple(turning),
     )
 
 
@@ -413,6 +572,8 @@ def _record(name: str, claim: Claim, answer: Answer, outcome: str) -> Finding:
         verdict=outcome,
         inputs=claim.inputs,
         note=answer.note,
+        series=claim.series,
+        way=claim.way,
     )
 
 
@@ -439,9 +600,10 @@ def verdict(claim: Claim, answer: Answer) -> str:
 
     A figure holds within its tolerance, a direction when it comes out in the same words. A prediction that holds is
     ``reproduced``, anything else that does only ``agrees``. An answer that depends on what is not published holds where
-    its whole range does, and is ``not answerable`` where only a part of it does.
+    its whole range does, and is ``not answerable`` where only a part of it does; so is one that holds for some readings
+    of the source alone.
     """
-    if answer.value is None or (isinstance(answer.value, float) and not math.isfinite(answer.value)):
+    if answer.value is None or answer.readings or (isinstance(answer.value, float) and not math.isfinite(answer.value)):
         return "not answerable"
     if isinstance(claim.published, str):
         held = claim.published == answer.value

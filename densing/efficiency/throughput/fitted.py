@@ -175,13 +175,16 @@ def paced(workload: Workload, cluster: Cluster, runs: Runs, constants: dict[str,
         step_s=c["step_s"],
     )
 
-    def reached(link: Link, share: str, hop: str) -> Link:
-        return Link(c[hop], link.beta_s_per_byte / c[share], link.shared)
+    def reached(level: str, share: str, hop: str) -> Link:
+        link: Link = getattr(cluster, level)
+        # The constants were fitted with rings: their hop is a ring's, and what it has beyond a wire's latency too.
+        ring = link.ring or not _measured(cluster, level)
+        return Link(c[hop], link.beta_s_per_byte / c[share], link.shared, ring)
 
     return cluster.change(
         device=device,
-        intra=reached(cluster.intra, "link", "hop_s"),
-        inter=reached(cluster.inter, "nic", "far_hop_s"),
+        intra=reached("intra", "link", "hop_s"),
+        inter=reached("inter", "nic", "far_hop_s"),
     )
 
 

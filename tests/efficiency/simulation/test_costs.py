@@ -13,6 +13,7 @@ from densing.efficiency.simulation.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.costs import (
     OPS,
     collective_seconds,
+    latency_seconds,
     levels_of,
     span_of,
     wire_bytes,
@@ -76,9 +77,29 @@ def test_closed_forms(n: int, count: float, alpha: float, beta: float) -> None:
     for (op, algorithm), seconds in expected.items():
         found = collective_seconds(op, count, made, range(n), algorithm)
         assert math.isclose(found, seconds if count else 0.0, rel_tol=1e-9), (op, algorithm)
-    assert collective_seconds("all_reduce", count, made, range(n)) == collective_seconds(
-        "all_reduce", count, made, range(n), "ring"
-    )
+
+
+@given(op=st.sampled_from(COLLECTIVES), n=st.integers(2, 64), count=COUNT, alpha=ALPHA, beta=BETA)
+def test_inside_a_node_an_all_reduce_takes_the_shorter_of_ring_and_tree(
+    op: str, n: int, count: float, alpha: float, beta: float
+) -> None:
+    made = flat(n, alpha, beta)
+    ring, tree = (collective_seconds(op, count, made, range(n), kind) for kind in ("ring", "tree"))
+    assert collective_seconds(op, count, made, range(n)) == (min(ring, tree) if op == "all_reduce" else ring)
+    rings_only = made.change(intra=Link(alpha, beta, ring=True), inter=Link(alpha, beta, ring=True))
+    assert collective_seconds(op, count, rings_only, range(n)) == ring
+
+
+def test_16_kib_over_eight_devices_pay_six_latencies_and_a_gradient_goes_round_a_ring() -> None:
+    made = flat(8, 2e-6, 1 / 450e9)
+    small, large = 16 * 1024, 1e9
+    assert collective_seconds("all_reduce", small, made, range(8)) == pytest.approx(6 * 2e-6 + 2 * small / 450e9)
+    assert latency_seconds("all_reduce", small, made, range(8)) == pytest.approx(6 * 2e-6)
+    assert collective_seconds("all_reduce", large, made, range(8)) == pytest.approx(14 * 2e-6 + 1.75 * large / 450e9)
+    assert latency_seconds("all_reduce", large, made, range(8)) == pytest.approx(14 * 2e-6)
+    # One device per node: no node to be inside of.
+    apart = made.change(per_node=1, inter=made.intra)
+    assert collective_seconds("all_reduce", small, apart, range(8)) > 14 * 2e-6
 
 
 @given(op=st.sampled_from(COLLECTIVES), algorithm=st.sampled_from(["auto", "ring", "tree", "hierarchical"]),

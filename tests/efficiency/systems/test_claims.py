@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from densing.efficiency.systems.claims import (
     Physics,
     Published,
     constant_share,
+    over,
 )
 from densing.efficiency.systems.co2 import technique as co2
 from densing.efficiency.systems.dct import technique as dct
@@ -49,15 +51,19 @@ from densing.efficiency.systems.stragglers import claims as stragglers
 from densing.efficiency.systems.t3 import technique as t3
 from densing.efficiency.systems.taccl import technique as taccl
 from densing.efficiency.systems.validation import (
+    SHARED,
     SIMULATED,
     Finding,
     Validation,
     counts_of,
+    grades_listing,
     notices,
     relative_error,
+    series_listings,
     untested,
     validate,
     verdict,
+    why,
 )
 from densing.efficiency.timeline.timeline import Kind
 
@@ -353,6 +359,114 @@ def test_a_row_says_which_assumptions_decide_it(monkeypatch: pytest.MonkeyPatch)
     assert row.decided_by == ("twice",)
 
 
+def test_findings_are_kept_until_an_input_changes_and_never_those_that_broke(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DENSING_CACHE", str(tmp_path))
+    checks: list[float] = []
+
+    def check(_: Physics) -> Answer:
+        checks.append(1.0)
+        return Answer(1.0) if len(checks) != 4 else Answer(1 / 0)
+
+    claim = Claim("X", "", "", 1.0, "", "derived", "", check, grade="algebraic")
+    ours = type("Ours", (Sham,), {"__module__": "densing.efficiency.systems.sham"})
+    monkeypatch.setattr("densing.efficiency.systems.validation.get_technique", lambda _: ours(claim))
+    first, second = (validate(["sham"], keep=True) for _ in range(2))
+    assert len(checks) == 1 and first == second
+    assert validate(["sham"]) == first and len(checks) == 2
+    # Another package, other answers.
+    monkeypatch.setattr("densing.efficiency.systems.validation.distributions", lambda: [])
+    validate(["sham"], keep=True)
+    assert len(checks) == 3
+    monkeypatch.setattr("densing.core.cache.LIBRARIES", ("numpy",))
+    assert [note.code for note in validate(["sham"], keep=True).notes] == ["broken-claim"]
+    assert not validate(["sham"], keep=True).notes and len(checks) == 5
+    # Code of other packages is not part of the hash.
+    monkeypatch.setattr("densing.efficiency.systems.validation.get_technique", lambda _: Sham(claim))
+    validate(["sham"], keep=True), validate(["sham"], keep=True)
+    assert len(checks) == 7
+
+
+def calibrated(null: float, ours: float = 1.0, **fields: Any) -> Claim:
+    return Claim(
+        "X", "", "", 1.0, "", "derived", "", lambda _: Answer(ours), 0.1, grade="calibrated on other rows",
+        null=lambda: Answer(null, "no simulator"), **fields,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("null", "ours", "outcome"),
+    [(1.05, 1.0, SHARED), (0.91, 1.09, SHARED), (1.2, 1.0, "agrees"), (1.0, 1.2, "differs"), (1.2, 1.2, "differs")],
+)
+def test_an_agreement_that_its_null_shares_says_so(
+    monkeypatch: pytest.MonkeyPatch, null: float, ours: float, outcome: str
+) -> None:
+    row, _ = judged(monkeypatch, calibrated(null, ours))
+    assert row.verdict == outcome
+    tally = Validation((row,)).tally
+    assert (tally.agreeing, tally.shared) == (outcome != "differs", outcome == SHARED)
+    assert counts_of([row.to_dict()]) == {"calibrated on other rows": {outcome: 1}}
+
+
+def planted(truth: float, factor: float) -> Answer:
+    """A world in which the published figure, 1, comes out where an input is ``truth``."""
+    return Answer(factor / truth)
+
+
+@pytest.mark.parametrize("truth", [0.5, 0.8, 1.0, 1.6, 2.0])
+def test_a_miss_names_the_assumption_that_would_turn_it(monkeypatch: pytest.MonkeyPatch, truth: float) -> None:
+    """The input is said to be 1.3; of three that are varied one is wrong, and it alone is named."""
+    claim = Claim(
+        "X", "", "", 1.0, "", "derived", "", lambda physics: Answer(1.3 / truth * physics.latency), 0.1,
+        assumptions={
+            "any input from 0.5 to 2": over(partial(planted, truth), 0.5, 2.0),
+            "nothing to do with it": lambda: planted(truth, 1.3),
+            "without an answer": lambda: Answer(None),
+        },
+    )  # fmt: skip
+    row, _ = judged(monkeypatch, claim)
+    assert row.verdict == "not reproduced"
+    assert row.decided_by == ("any input from 0.5 to 2",)
+    assert why(row.to_dict()).startswith("turns with any input from 0.5 to 2 (")
+    assert "without an answer (no answer)" in why(row.to_dict())
+
+
+def test_a_miss_that_nothing_varied_turns_says_what_was_varied(monkeypatch: pytest.MonkeyPatch) -> None:
+    beyond = calibrated(1.0, 1.3, assumptions={"any input from 0.5 to 2": over(partial(planted, 9.0), 0.5, 2.0)})
+    row, _ = judged(monkeypatch, beyond)
+    assert (row.verdict, row.decided_by) == ("differs", ())
+    assert why(row.to_dict()) == "none of those varied: any input from 0.5 to 2 (0.05556 to 0.2222)"
+    assert why(judged(monkeypatch, calibrated(1.0, 1.3))[0].to_dict()) == "nothing was varied"
+    assert why(judged(monkeypatch, calibrated(1.0, 1.0))[0].to_dict()) == ""
+
+
+def test_a_range_turns_what_holds_where_a_part_of_it_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, wide = over(partial(planted, 1.0), 0.95, 1.05), over(partial(planted, 1.0), 0.95, 1.5)
+    row, _ = judged(monkeypatch, calibrated(2.0, 1.0, assumptions={"near": near, "wide": wide}))
+    assert (row.verdict, row.decided_by) == ("agrees", ("wide",))
+
+
+def test_claims_about_the_same_figures_are_one_table() -> None:
+    series = {claim.series for claim in ladder_residual.CLAIMS} - {""}
+    assert series == {"LAD-1", "LAD-1a"}
+    rows = [
+        {
+            "series": claim.series, "way": claim.way, "what": claim.what, "setup": claim.setup, "source": claim.source,
+            "published": claim.published, "unit": claim.unit, "evidence": claim.evidence, "grade": claim.grade,
+            "error": 0.5 if claim.id == "LAD-1d-no-p2p-4" else 0.0, "verdict": "agrees", "null_error": None,
+        }
+        for claim in ladder_residual.CLAIMS if claim.series == "LAD-1"
+    ]  # fmt: skip
+    (listing,) = series_listings(rows).values()
+    # Eight figures at TP 8, two at other widths, in seven ways.
+    assert len(listing.records) == 10 and len(listing.fields) == 2 + 7
+    cells = [cell for row in listing.cells() for cell in row[2:] if cell not in ("", "–")]
+    assert len(cells) == len(rows) == 46
+    assert [cell for cell in cells if cell.startswith("+50")] == ["+50.0 % (agrees)"]
+    assert {row["figures"] for row in grades_listing(rows).records if row["grade"] != "fitted"} == {10}
+
+
 def test_isos_saving_on_the_a800_names_the_assumptions_that_decide_it() -> None:
     """Ours moves with each as it must: more on the wire, or quicker products, and more can be hidden."""
     claim = ALL["ISO-1b"]
@@ -495,6 +609,36 @@ def test_algebra_notices_no_other_costs(name: str, mutation: str) -> None:
 def test_what_is_not_published_leaves_a_range_that_decides_or_does_not(ends: tuple[float, float], outcome: str) -> None:
     claim = Claim("X-1", "share", "", 10.0, "%", "second-hand", "here", lambda physics: Answer("range", "", ends), 0.1)
     assert verdict(claim, claim.check(PHYSICS)) == outcome
+
+
+def test_what_a_source_leaves_open_is_no_verdict_though_there_is_a_value() -> None:
+    claim = Claim("X-1", "gain", "", "1 to 9 times", "", "first-hand", "here", lambda _: Answer("1 to 9 times"))
+    assert verdict(claim, Answer("154 times", readings=True)) == "not answerable"
+    assert verdict(claim, Answer("154 times")) == "not reproduced"
+
+
+def test_ladders_gain_in_training_is_a_band_that_falls_with_the_width() -> None:
+    """What its source leaves open: over a baseline whose sums run beside weights' gradients 35, 14 and 4 %, about."""
+    gains = [ladder_residual._gain(PHYSICS, tp, 2048, beside=True) for tp in (8, 4, 2)]
+    assert gains == sorted(gains, reverse=True) and gains[0] > 30 and gains[2] < 5
+    claim = ALL["LAD-6"]
+    answer = claim.check(PHYSICS)
+    assert answer.ends is not None and answer.ends[0] < 5 and answer.ends[1] > 7
+    assert verdict(claim, answer) == "not answerable"
+
+
+def test_t3s_paper_has_one_machine() -> None:
+    """The rate that the sub-layers are fitted with is that of the shares."""
+    rate = t3.fitted_rate(PHYSICS)
+    cluster = t3._device(rate).change(n=8, per_node=8)
+    work = load_workload("mega-gpt2", mode="train", tp=8)
+    step = PHYSICS.measure(get_technique("tensor-parallel"), work, cluster)
+    share = 100 * step.exposed_comm_s / step.step_s
+    assert share <= ours("T3-4a") + 1e-9
+    assert ours("T3-4a") == pytest.approx(t3._share("mega-gpt2", PHYSICS, rate))
+    assert ours("T3-4d") == pytest.approx(max(t3._share(name, PHYSICS, 2 * rate) for name in (*t3.MODELS, "mt-nlg")))
+    null = ALL["T3-4a"].null
+    assert null is not None and null().value == pytest.approx((43 + 46) / 2)
 
 
 def test_llamas_speeds_hang_on_stages_that_nobody_published() -> None:

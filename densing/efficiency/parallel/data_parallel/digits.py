@@ -16,6 +16,7 @@ from torch.nn import functional
 from densing.core import UnavailableError
 from densing.efficiency.parallel.data_parallel.train import Method, Replica
 from densing.efficiency.parallel.data_parallel.virtual import VirtualMethods
+from densing.efficiency.parallel.distributed import one_thread
 
 CLIENTS, ROUNDS, TAU, BATCH, HIDDEN = 10, 30, 10, 32, 32
 RATE = 0.2
@@ -82,6 +83,7 @@ def shared_out(alpha: float, seed: int) -> tuple[tuple[Digits, Digits], ...]:
     return tuple(result)
 
 
+@one_thread()
 def digits_experiment(
     make: Callable[[Replica], Method], *, alpha: float = 0.5, seed: int = 0, rounds: int = ROUNDS, common: bool = False
 ) -> tuple[Outcome, VirtualMethods]:

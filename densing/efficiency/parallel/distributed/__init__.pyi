@@ -13,6 +13,7 @@ from .lm import cross_entropy as cross_entropy
 from .lm import held_out_batches as held_out_batches
 from .lm import load_bytes as load_bytes
 from .lm import mean_loss as mean_loss
+from .lm import one_thread as one_thread
 from .lm import sublayers as sublayers
 from .loop import Checkpoints as Checkpoints
 from .loop import Clock as Clock

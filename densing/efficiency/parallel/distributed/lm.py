@@ -11,7 +11,7 @@ import math
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -432,6 +432,26 @@ class Decoder(nn.Module):  # type: ignore[misc]
 def cross_entropy(logits: Tensor, following: Tensor) -> Tensor:
     """Return the mean cross-entropy of every next token, nats."""
     return functional.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread of torch, as ranks of a run do: on models this small others only wait for work.
+
+    Also a decorator. Twenty steps of the smallest stages take .4 seconds of processor time, with two threads 8.6.
+
+    Examples
+    --------
+    >>> with one_thread():
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def mean_loss(model: Callable[[Tensor], Tensor], batches: Iterable[Tensor], device: torch.device) -> float:

@@ -20,6 +20,7 @@ from densing.efficiency.parallel.distributed import (
     held_out_batches,
     load_bytes,
     mean_loss,
+    one_thread,
 )
 from densing.efficiency.parallel.pipeline.coding import MARK_BYTES, Coding, codings
 from densing.efficiency.parallel.pipeline.edges import codec_of
@@ -102,6 +103,7 @@ class Staged(NamedTuple):
     sent: tuple[int, ...]
 
 
+@one_thread()
 def train_stages(
     spec: RunSpec,
     *,

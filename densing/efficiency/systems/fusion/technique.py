@@ -319,7 +319,10 @@ VARIANTS: Mapping[str, Callable[[Cluster], Cluster]] = {
 
 
 def _gain(variant: str, physics: Physics, model: str = "gpt2", pp: int | None = None, **knobs: Any) -> Answer:
-    """Return how many times shorter a step is than that of equal stages in random order, dense."""
+    """Return how many times shorter a step is than that of equal stages in random order, dense and compressed alike.
+
+    The abstract names no baselines: dense, all of the compression counts as gain, beside it scheduling alone.
+    """
     cluster = VARIANTS[variant](load_cluster("geo48"))
     work = split_over(load_workload(model), cluster, pp=pp, techniques=("fusion",))
 
@@ -327,14 +330,20 @@ def _gain(variant: str, physics: Physics, model: str = "gpt2", pp: int | None = 
         return physics.measure(FUSION, work, cluster, **chosen).step_s
 
     ours = step(**knobs)
-    equal = [step(cuts="equal", order="random", seed=seed, r=1.0) for seed in SEEDS]
-    numbered = step(cuts="equal", order="numbered", r=1.0) / ours
-    gain = median(equal) / ours
-    note = (
-        f"{WEAK}; {min(equal) / ours:.3g} to {max(equal) / ours:.3g} over {len(SEEDS)} random orders (median "
-        f"{gain:.3g}), {numbered:.3g} with the devices as numbered; formulas reconstructed"
-    )
-    return Answer(BAND if LOW <= gain <= HIGH else f"{gain:.3g} times", note)
+    rate = {"r": knobs["r"]} if "r" in knobs else {}
+    gains, texts = {}, []
+    for name, codec in (("dense baselines", {"r": 1.0}), ("baselines that compress alike", rate)):
+        equal = [step(cuts="equal", order="random", seed=seed, **codec) / ours for seed in SEEDS]
+        numbered = step(cuts="equal", order="numbered", **codec) / ours
+        gains[name] = median(equal)
+        texts.append(
+            f"over {name} {min(equal):.3g} to {max(equal):.3g} in {len(SEEDS)} random orders (median "
+            f"{gains[name]:.3g}), {numbered:.3g} with the devices as numbered"
+        )
+    note = f"{WEAK}, nor are the baselines; {'; '.join(texts)}; formulas reconstructed"
+    inside = [LOW <= gain <= HIGH for gain in gains.values()]
+    words = " and ".join(f"{gain:.3g} times over {name}" for name, gain in gains.items())
+    return Answer(BAND if all(inside) else words, note, readings=any(inside) and not all(inside))
 
 
 def _exact(_: Physics) -> Answer:
@@ -398,8 +407,7 @@ def _claims() -> tuple[Claim, ...]:
     return (
         *(
             Claim(
-                f"FUS-1{letter}", "step time of equal stages in random order without compression, "
-                                  "over fusion's", f"{variant}; {WEAK}",
+                f"FUS-1{letter}", "step time of equal stages in random order, over fusion's", f"{variant}; {WEAK}",
                 BAND, "", "first-hand", ABSTRACT, partial(_gain, variant), inputs=ASSUMED,
                 assumptions={
                     "r = 1 (dense)": partial(_gain, variant, PHYSICS, r=1.0),
@@ -418,6 +426,7 @@ def _claims() -> tuple[Claim, ...]:
         Claim(
             "FUS-3", "convergence with compressed edges", "ResNet-101, GPT-2", "no loss", "", "first-hand", ABSTRACT,
             lambda _: recorded("less-to-send", "fusion:r=100"), grade="measured",
+            assumptions={f"r = {r}": partial(recorded, "less-to-send", f"fusion:r={r}") for r in (4, 10)},
             inputs="a ladder of small models, one layer per stage, all edges alike",
         ),
         Claim(

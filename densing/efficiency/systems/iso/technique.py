@@ -33,6 +33,7 @@ from densing.efficiency.systems.claims import (
     constant_share,
     device_taking,
     link_taking,
+    over,
 )
 from densing.efficiency.systems.ladder_residual import data_sheet, kappa_of, published, same_link
 from densing.efficiency.systems.planner import (
@@ -275,8 +276,10 @@ def vllm(physics: Physics) -> Cluster:
 
 
 @cache
-def _two_batches(physics: Physics, kappa: float) -> float:
-    return physics.measure(ISO, workload("qwen3-32b"), vllm(physics).change(kappa=kappa)).step_s
+def _two_batches(physics: Physics, kappa: float, slower: float = 1.0) -> float:
+    fitted = vllm(physics)
+    device = replace(fitted.device, flops=fitted.device.flops / slower, mem_bw=fitted.device.mem_bw / slower)
+    return physics.measure(ISO, workload("qwen3-32b"), fitted.change(kappa=kappa, device=device)).step_s
 
 
 def _step(kappa: Callable[[Physics], float], physics: Physics) -> Answer:
@@ -413,10 +416,24 @@ def _pull_request() -> list[Claim]:
     def hidden(peers: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
         return lambda: Answer(100 * (STEP_S - _null_step(peers)) / SUMS_S, note)
 
+    def varied(answer: Callable[[float], float]) -> dict[str, Callable[[], Answer]]:
+        def contended(kappa: float) -> Answer:
+            return Answer(answer(_two_batches(PHYSICS, kappa)))
+
+        def slower(factor: float) -> Answer:
+            return Answer(answer(_two_batches(PHYSICS, 0.0, factor)))
+
+        return {
+            "any contention (kappa) from 0 to 0.6": over(contended, 0.0, 0.3, 0.6),
+            "halves computed 1 to 1.25 times as long per token": over(slower, 1.0, 1.1, 1.25),
+        }
+
+    step_ms, hidden_percent = varied(lambda step: 1e3 * step), varied(lambda step: 100 * (STEP_S - step) / SUMS_S)
     steps = [
         Claim(
             name, f"step with two alternating parts, {condition}", setup, 1e3 * REDUCED_S, "ms", "first-hand", source,
             partial(_step, kappa), 0.1, inputs, grade="calibrated on other rows", null=step(peers, note),
+            assumptions=step_ms,
         )
         for name, _, condition, kappa, inputs, peers, note in kappas
     ]  # fmt: skip
@@ -424,7 +441,7 @@ def _pull_request() -> list[Claim]:
         Claim(
             name, f"share of the all-reduces hidden, {condition}", setup, 100 * (STEP_S - REDUCED_S) / SUMS_S, "%",
             "derived", f"arithmetic on the times of {source}", partial(_hidden, kappa), 0.1, inputs,
-            grade="calibrated on other rows", null=hidden(peers, note),
+            grade="calibrated on other rows", null=hidden(peers, note), assumptions=hidden_percent,
         )
         for _, name, condition, kappa, inputs, peers, note in kappas
     ]  # fmt: skip

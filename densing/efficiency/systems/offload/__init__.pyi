@@ -1,5 +1,6 @@
 from .actions import Actions as Actions
 from .actions import list_actions as list_actions
+from .actions import whole_bits as whole_bits
 from .channel import MEGABIT as MEGABIT
 from .channel import Channel as Channel
 from .channel import Conditions as Conditions

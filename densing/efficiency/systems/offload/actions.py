@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,6 +92,31 @@ def list_actions(
     *numbers, labels = zip(*rows, strict=True)
     exits, cuts, at, device_s, edge_s, sent, worth = map(np.array, numbers)
     return Actions(exits, cuts, at, device_s, edge_s, sent, worth, labels)
+
+
+def whole_bits(ways: Iterable[tuple[int, int | None, float]]) -> float:
+    """Return the bits per byte of the whole model, that quality is relative to.
+
+    Parameters
+    ----------
+    ways : iterable of (exit, cut, bits per byte)
+        Evaluated ways to serve; cut as in :meth:`Served.split`.
+
+    Returns
+    -------
+    float
+        Of the last exit without a cut; where that was not evaluated, the least of the last exit. A way that happens to
+        score better has a quality above 1.
+
+    Examples
+    --------
+    >>> whole_bits([(12, None, 3.2), (30, 6, 1.32), (30, None, 1.33)]), whole_bits([(12, None, 3.2), (30, 6, 1.4)])
+    (1.33, 1.4)
+    """
+    rows = list(ways)
+    last = [row for row in rows if row[0] == max(exit_ for exit_, _, _ in rows)]
+    alone = [row for row in last if row[1] is None or row[1] == EDGE]
+    return min(bits for _, _, bits in alone or last)
 
 
 def label_of(exit_: int, cut: int | None, bits: int) -> str:

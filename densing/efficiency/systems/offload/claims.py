@@ -17,7 +17,7 @@ import numpy as np
 from densing.core import UnavailableError, read_json
 from densing.efficiency.simulation import Served
 from densing.efficiency.systems.claims import Answer, Claim, Physics
-from densing.efficiency.systems.offload.actions import Actions, list_actions
+from densing.efficiency.systems.offload.actions import Actions, list_actions, whole_bits
 from densing.efficiency.systems.offload.channel import Markov
 from densing.efficiency.systems.offload.contest import Contest, Difference, hold_contest
 from densing.efficiency.systems.offload.requests import Service
@@ -48,7 +48,7 @@ def recorded_actions() -> tuple[Served, Actions]:
     """Return the times, and the recorded ways to serve."""
     stored = record()
     times = Served.from_dict(stored["times"])
-    whole = min(way["bits_per_byte"] for way in stored["ways"])
+    whole = whole_bits((way["exit"], way["cut"], way["bits_per_byte"]) for way in stored["ways"])
     return times, list_actions(
         times, [(way["exit"], way["cut"], way["cut_bits"], whole / way["bits_per_byte"]) for way in stored["ways"]]
     )
@@ -95,7 +95,7 @@ def _beside(rival: str) -> Callable[[Contest], Answer]:
     def compared(found: Contest) -> Answer:
         each = next(each for each in found.differences if each.rival == rival)
         words = "better" if each.lo > 0 else "worse" if each.hi < 0 else "no difference shown"
-        return Answer(words, f"{_said(each)}; recommended: {found.recommended}")
+        return Answer(words, f"{_said(each)}; {found.recommended} recommended: {found.reason}")
 
     return compared
 

@@ -61,6 +61,9 @@ class Contest:
     differences : tuple of Difference
         Of the actor to every other policy; () where it did not take part.
     recommended : str
+        The simplest of the tie.
+    tied : tuple of str
+        The others that the best does not beat by more than chance, the best first.
     reason : str
     policies : mapping of str to Policy
         Each as it decided; of several seeds the first's.
@@ -73,6 +76,7 @@ class Contest:
     shares: dict[str, Array]
     differences: tuple[Difference, ...]
     recommended: str
+    tied: tuple[str, ...]
     reason: str
     policies: dict[str, Policy]
     level: float
@@ -130,7 +134,7 @@ def hold_contest(
         differences = tuple(
             _difference(name, rewards["sac-d"] - own, level) for name, own in rewards.items() if name != "sac-d"
         )
-    recommended, reason = _recommended(rewards, level)
+    recommended, tied, reason = _recommended(rewards, level)
     number = len(actions.labels)
     return Contest(
         rewards=rewards,
@@ -138,7 +142,7 @@ def hold_contest(
         late={n: float(np.mean([each.latency > service.deadline_s for each in every])) for n, every in played.items()},
         shares={n: np.bincount(np.ravel([each.chosen for each in every]), minlength=number)
                 / sum(each.chosen.size for each in every) for n, every in played.items()},
-        differences=differences, recommended=recommended, reason=reason,
+        differences=differences, recommended=recommended, tied=tied, reason=reason,
         policies={name: own[0] for name, own in entered.items()}, level=level,
     )  # fmt: skip
 
@@ -186,15 +190,21 @@ def _difference(rival: str, cells: Array, level: float) -> Difference:
     return Difference(rival, mean, mean - half, mean + half)
 
 
-def _recommended(rewards: dict[str, Array], level: float) -> tuple[str, str]:
-    """Return what to take and why: the simplest that the best does not beat by more than chance."""
+def _recommended(rewards: dict[str, Array], level: float) -> tuple[str, tuple[str, ...], str]:
+    """Return what to take, what is as good, and why: the simplest that the best does not beat by more than chance."""
     usable = {name: float(own.mean()) for name, own in rewards.items() if name not in CANNOT}
     if not usable:
         raise InputError("policies: the oracle cannot be deployed; name at least one other policy")
     best = max(usable, key=lambda name: usable[name])
-    for name in SIMPLEST_FIRST:
-        if name == best:
-            break
-        if name in usable and _difference(name, rewards[best] - rewards[name], level).lo <= 0:
-            return name, f"{best} is not significantly better, and {name} is simpler"
-    return best, "it is significantly better than all simpler ones"
+    level_with = [
+        name
+        for name in sorted(usable, key=lambda name: -usable[name])
+        if name == best or _difference(name, rewards[best] - rewards[name], level).lo <= 0
+    ]
+    if len(level_with) == 1:
+        return best, (), "it is significantly better than all others"
+    # A name that the order does not know is as simple as the last in it.
+    simplest = min(level_with, key=lambda name: (*SIMPLEST_FIRST, name).index(name))
+    tied = tuple(name for name in level_with if name != simplest)
+    reason = f"a tie with {', '.join(tied)}, none of them significantly better, and {simplest} is the simplest"
+    return simplest, tied, reason

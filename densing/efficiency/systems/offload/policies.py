@@ -205,7 +205,11 @@ def train_actor(requests: Requests, *, steps: int = 3000, gamma: float = 0.9, se
     """
     from densing.efficiency.systems.offload.sac import DiscreteSac
 
+    # That module says what is missing without torch.
+    from densing.efficiency.parallel import one_thread  # isort: skip
+
     around = Surroundings(requests)
     learner = DiscreteSac(around.inputs, around.choices, gamma=gamma, seed=seed)
-    learner.learn(around, steps, progress)
+    with one_thread():
+        learner.learn(around, steps, progress)
     return Actor(learner)

@@ -137,7 +137,8 @@ class Blocking:
     Where the workload says so, the sum of an input's gradient runs beside the gradient of the matrices that read it:
     they take as many operations as the input's gradient does.
 
-    Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3 (recalled).
+    Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3; beside the weights' gradients: Megatron-LM's
+    ``LinearWithGradAccumulationAndAsyncCommunication``, its usual choice since 2022, not in that paper (recalled).
     """
 
     def lay(self, run: Pass, after: Event) -> Event:

@@ -176,12 +176,14 @@ def test_the_judge_of_cuts_finds_them_exact_and_would_notice(monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_the_papers_range_is_not_met_and_compression_is_why() -> None:
-    """Ours lie above 9.39 on our own testbeds; dense, cuts and order alone are about it."""
+def test_the_papers_range_is_met_where_the_baselines_compress_alike_and_left_far_behind_where_they_do_not() -> None:
+    """The abstract names no baselines, so neither reading is a verdict; dense, both readings are one."""
     for letter in "abc":
         claim = CLAIM[f"FUS-1{letter}"]
         answer = claim.check(PHYSICS)
-        assert verdict(claim, answer) == "not reproduced" and "weak" in answer.note and "reconstructed" in answer.note
+        dense, alike = (float(part.split(" times over ")[0]) for part in str(answer.value).split(" and "))
+        assert technique.LOW <= alike <= technique.HIGH < dense
+        assert verdict(claim, answer) == "not answerable" and "weak" in answer.note and "reconstructed" in answer.note
         assert any(claim.check(laws).value != answer.value for laws in MUTATIONS.values())
     for name in ("b", "c"):
         assert CLAIM[f"FUS-1{name}"].assumptions["r = 1 (dense)"]().value == CLAIM["FUS-1b"].published

@@ -14,6 +14,7 @@ from scipy.optimize import LinearConstraint, milp
 from densing.core import InputError, UnknownNameError
 from densing.efficiency.simulation import EDGE, Served, simulate
 from densing.efficiency.simulation.cluster import Cluster, Device, Link
+from densing.efficiency.systems.offload import contest
 from densing.efficiency.systems.offload.actions import Actions, list_actions
 from densing.efficiency.systems.offload.channel import MEGABIT, Conditions, Markov, Recorded, read_channel
 from densing.efficiency.systems.offload.contest import hold_contest
@@ -171,6 +172,22 @@ def test_a_contest_recommends_the_simplest_that_is_as_good() -> None:
         hold_contest(actions(), service(), Markov(), policies=("oracel",))
     with pytest.raises(InputError, match="the oracle cannot be deployed"):
         hold_contest(actions(), service(), Markov(), policies=("oracle",))
+
+
+def test_policies_that_requests_cannot_tell_apart_are_a_tie() -> None:
+    """What is as good is named whatever is drawn; one that is worse by far is not among them."""
+    for seed in range(3):
+        found = hold_contest(
+            actions(), service(), Markov(), policies=("last", "expected", "random", "oracle"), traces=6, seed=seed
+        )
+        assert {found.recommended, *found.tied} <= {"last", "expected"}
+        assert bool(found.tied) == found.reason.startswith("a tie with")
+    rewards = {"last": np.array([[0.5, 0.7, 0.6]]), "sac-d": np.array([[0.5, 0.7, 0.6]])}
+    assert contest._recommended(rewards, 0.95)[:2] == ("last", ("sac-d",))
+    rewards["sac-d"] = rewards["last"] + np.array([[0.2, 0.21, 0.19]])
+    assert contest._recommended(rewards, 0.95)[:2] == ("sac-d", ())
+    rewards["expected"] = rewards["sac-d"] + np.array([[0.01, -0.01, 0.01]])
+    assert contest._recommended(rewards, 0.95)[:2] == ("expected", ("sac-d",))
 
 
 @pytest.mark.slow
