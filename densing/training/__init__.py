@@ -2,10 +2,10 @@
 
 Wrappers of a model and its optimizer let ranks communicate less or later; torch is loaded on first use. Two families:
 ``Synchronous`` exchanges gradients in every step, and ``Outer`` what local steps have changed, once a round. Both take
-a codec (``Half``, ``Int8``, ``TopK``, ``Threshold``, ``Frequencies``), and ``Outer`` an outer step (``Momentum``,
-``Nesterov``, ``DelayedNesterov``, ``SlowMomentum``) and a delay. ``DCT`` and ``TopKGradients`` are the first with the
-choices of their papers, ``LocalSGD``, ``SlowMo``, ``CO2``, ``DiLoCo``, ``Federated`` and ``FedFT`` the second. Methods
-of their own are ``PowerSGD`` and ``SpaFL``. ``ddp_hook`` compresses the gradients of torch's
+a codec (``Half``, ``Int8``, ``TopK``, ``Threshold``, ``Frequencies``, ``LowRank``), and ``Outer`` an outer step
+(``Momentum``, ``Nesterov``, ``DelayedNesterov``, ``SlowMomentum``) and a delay. ``DCT`` and ``TopKGradients`` are the
+first with the choices of their papers, ``LocalSGD``, ``SlowMo``, ``CO2``, ``DiLoCo``, ``Federated`` and ``FedFT`` the
+second. Methods of their own are ``PowerSGD`` and ``SpaFL``. ``ddp_hook`` compresses the gradients of torch's
 ``DistributedDataParallel``. ``RankState`` is what ``torch.distributed.checkpoint`` saves of all these, and
 ``RoundCheckpoints`` lets ranks leave and come back between rounds.
 ``checkpoint_densities`` says how dense the model is, ``DensityCallback`` logs that from the Trainer of transformers,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Gap,
         Half,
         Int8,
+        LowRank,
         Momentum,
         Nesterov,
         Outer,
@@ -78,6 +79,7 @@ __all__ = [
     "Half",
     "Int8",
     "LocalSGD",
+    "LowRank",
     "Momentum",
     "Nesterov",
     "Outer",

@@ -10,6 +10,7 @@ from .codecs.codec import load_codecs as load_codecs
 from .codecs.codec import pack as pack
 from .codecs.frequency import Frequencies as Frequencies
 from .codecs.frequency import Rule as Rule
+from .codecs.low_rank import LowRank as LowRank
 from .codecs.sparse import Threshold as Threshold
 from .codecs.sparse import TopK as TopK
 from .data_parallel.coded import CodedMean as CodedMean

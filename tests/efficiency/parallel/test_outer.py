@@ -27,6 +27,7 @@ from densing.training import (  # noqa: E402
     Half,
     Int8,
     LocalSGD,
+    LowRank,
     Momentum,
     Nesterov,
     Outer,
@@ -259,6 +260,7 @@ LOSSY = {
     "int8 in blocks": (partial(Int8, block=64), 1e-2),
     "half": (Half, 1e-2),
     "prefix": (partial(Frequencies, 0.5), 1e-2),
+    "low rank": (partial(LowRank, 2), 1e-2),
 }
 
 
@@ -269,7 +271,9 @@ def test_what_was_sent_and_what_is_kept_back_are_all_of_it(name: str, fragments:
     codec, close = LOSSY[name]
     if name == "threshold" and late:
         pytest.skip("refused: its packets may weigh anything")
-    model, ranks = torch.nn.Linear(N, 2, bias=True), VirtualRanks(2)
+    # Of matrices that a fragment cuts every element is sent; so here the second of three stays whole.
+    shapes = [(40, 30)] * 3 if name == "low rank" else [(N, 2)]
+    model, ranks = torch.nn.Sequential(*(torch.nn.Linear(*shape, bias=True) for shape in shapes)), VirtualRanks(2)
     flat, generator = Flat(model), torch.Generator().manual_seed(3)
     cuts = [slice(flat.numel * at // fragments, flat.numel * (at + 1) // fragments) for at in range(fragments)]
     # Whole numbers, so that sums of them are exact.

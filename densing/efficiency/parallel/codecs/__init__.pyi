@@ -12,6 +12,7 @@ from .codec import pack as pack
 from .frequency import Frequencies as Frequencies
 from .frequency import Rule as Rule
 from .frequency import dct4 as dct4
+from .low_rank import LowRank as LowRank
 from .rows import Entries as Entries
 from .rows import RowThreshold as RowThreshold
 from .sparse import Sparse as Sparse

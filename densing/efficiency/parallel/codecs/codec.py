@@ -71,7 +71,8 @@ class Codec(ABC):
     """Encoder and decoder of one tensor; one object per tensor, because some keep state.
 
     What was sent and what was kept back add up: ``decode(encode(x)) + (x - decode(encode(x))) == x`` to the last bit,
-    for all but :class:`~densing.efficiency.parallel.codecs.frequency.Frequencies`, whose transform rounds.
+    for all but :class:`~densing.efficiency.parallel.codecs.frequency.Frequencies` and
+    :class:`~densing.efficiency.parallel.codecs.low_rank.LowRank`, whose products round.
 
     Attributes
     ----------

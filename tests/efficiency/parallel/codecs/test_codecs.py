@@ -17,6 +17,7 @@ from densing.core import InputError, UnknownNameError  # noqa: E402
 from densing.efficiency.parallel.codecs.buckets import Bucket  # noqa: E402
 from densing.efficiency.parallel.codecs.codec import Codec, Dense, Half, Int8, Reader, pack  # noqa: E402
 from densing.efficiency.parallel.codecs.frequency import Frequencies, dct4  # noqa: E402
+from densing.efficiency.parallel.codecs.low_rank import LowRank  # noqa: E402
 from densing.efficiency.parallel.codecs.rows import Entries, RowThreshold  # noqa: E402
 from densing.efficiency.parallel.codecs.sizes import (  # noqa: E402
     edge_shares,
@@ -46,6 +47,8 @@ ALL = {
     **EXACT,
     "prefix": lambda: Frequencies(0.4),
     "coefficients": lambda: Frequencies(0.4, "magnitude"),
+    "low rank": lambda: LowRank(1),
+    "two factors": lambda: LowRank(2),
 }
 TENSORS = hnp.arrays(
     np.float32,
@@ -309,3 +312,25 @@ def test_a_bucket_takes_no_mixture_and_reads_no_row_that_is_too_short() -> None:
     row[0] = 9
     with pytest.raises(InputError, match="more entries than its tensor has elements"):
         bucket.sum(row[None])
+
+
+def test_factors_of_a_matrix_become_its_best_ones_and_go_on_where_they_were() -> None:
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(40, 30, generator=generator)
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    best = float((matrix - left[:, :3] * values[:3] @ right[:3]).norm())
+    codec = LowRank(3)
+    misses = [float((matrix - there_and_back(codec, matrix)).norm()) for _ in range(60)]
+    assert best - 1e-4 < misses[-1] < 1.002 * best < misses[0]
+    assert codec.encode(matrix).bytes == 4 * 3 * (40 + 30)
+    other = LowRank(3)
+    other.load_state_dict(codec.state_dict())
+    assert torch.equal(there_and_back(other, matrix), there_and_back(codec, matrix))
+    exact = left[:, :3] * values[:3] @ right[:3]
+    torch.testing.assert_close(there_and_back(LowRank(3), exact), exact, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [0, -1, 1.5, True])
+def test_a_rank_that_is_none_is_refused(rank: Any) -> None:
+    with pytest.raises(InputError, match="rank="):
+        LowRank(rank)
