@@ -132,9 +132,7 @@ PAGE = """# A full score from a hundred items
 A bank of items knows, from the answers of many models, how hard each item is and how well it tells models apart. A new
 model then answers a few items, and the bank gives its score on all of them, with an interval.
 
-```sh
-python benchmarks/item_bank.py IKP --page docs/results/items.md
-```
+Written by `python benchmarks/item_bank.py IKP --page docs/results/items.md`; IKP is a folder with the verdicts.
 
 **Setup.** Factual probes of IKP: {items} items, calibrated on the {models} models released before {since} ({seconds}
 CPU seconds, with the folds for adaptive intervals), tried on the {later} models released since, {seeds} draws of items

@@ -100,8 +100,9 @@ def collective_seconds(
     >>> cluster = Cluster("toy", 4, 1, Device("toy", 1e12, 1e11), intra=slow, inter=slow, host=slow)
     >>> round(collective_seconds("all_reduce", 4e6, cluster, range(4)), 6)
     0.0066
-    >>> round(collective_seconds("all_reduce", 4e3, cluster, range(4)), 6)
-    0.000408
+    >>> node = Cluster("toy", 4, 4, Device("toy", 1e12, 1e11), intra=slow, inter=slow, host=slow)
+    >>> [round(collective_seconds("all_reduce", 4e3, node, range(4), kind), 6) for kind in ("auto", "ring")]
+    [0.000408, 0.000606]
     """
     _check(op, count, algorithm, concurrent)
     members = sorted(ranks)

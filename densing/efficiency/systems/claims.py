@@ -344,8 +344,9 @@ def over(check: Callable[[float], Answer], *values: float) -> Callable[[], Answe
 
     Examples
     --------
-    >>> over(lambda factor: Answer(10.0 * factor), 0.5, 1.0, 2.0)()
-    Answer(value='5 to 20', note='', ends=(5.0, 20.0))
+    >>> answer = over(lambda factor: Answer(10.0 * factor), 0.5, 1.0, 2.0)()
+    >>> answer.value, answer.ends
+    ('5 to 20', (5.0, 20.0))
     """
 
     def spanned() -> Answer:
