@@ -195,8 +195,8 @@ def walk(replay: Replay, change: Change | None = None) -> RunPath:
     change : Change, optional
         Of transfers, of who takes part, or of who waits.
     """
-    change = change or Change()
     moments, head = replay.times(change), replay.head
+    change = change or Change()
     counts = replay.counts & ~np.isin(replay.rank, change.dropped)
     row = int(np.where(counts, moments[head:], -np.inf).argmax())
     weights = replay.weights(change)

@@ -140,6 +140,7 @@ class Replay:
         self.ranks = tuple(sorted(graphs))
         parts = [graphs[rank] for rank in self.ranks]
         self.matched = matched
+        self._last: tuple[Change, Float] | None = None
         self.comparable = clocks is None or clocks.comparable
         offset = [0 if clocks is None else clocks.offset_ns.get(rank, 0) for rank in self.ranks]
         begins = [part.start_ns - own for part, own in zip(parts, offset, strict=True)]
@@ -184,7 +185,6 @@ class Replay:
         # Where clocks disagree, or who sends need not wait, an end comes before the last arrival: it waited for none.
         joins = ends.copy()
         joins[ends] = (transfer[ends] >= 0) & (members[communication[ends]] > 1)
-        transfer[ends & ~joins] = gap[ends & ~joins]
         order, self.contradictions = _schedule(at, communication, arrivals, joins, members)
         transfer[ends & ~joins] = gap[ends & ~joins]
         position = np.concatenate((np.arange(head), np.empty(len(order), np.int64)))
@@ -273,16 +273,25 @@ class Replay:
     @cached_property
     def moments(self) -> Float:
         """When each row ends with nothing changed, ns since the first start; never and the starts come first."""
-        return self.times(Change())
+        return self._replayed(Change())
 
-    def times(self, change: Change) -> Float:
+    def times(self, change: Change | None = None) -> Float:
         """Replay: when each row ends, ns since the first start of a window.
+
+        Those of the last change are kept: how long a run takes, its steps and its path are read off the same replay.
 
         Returns
         -------
         float64 (1 + ranks + n,)
             Never, the starts of the ranks' windows, then the rows.
         """
+        if change is None:
+            return self.moments
+        if self._last is None or self._last[0] is not change:
+            self._last = (change, self._replayed(change))
+        return self._last[1]
+
+    def _replayed(self, change: Change) -> Float:
         after, beside, called = self.weights(change)
         starts = self.starts
         if change.even is not None and self.comparable:
@@ -316,7 +325,7 @@ class Replay:
         Where a device still worked at the end of its rank's window, the run lasts until its work is done; the host's
         marks came earlier than it by chance, and do not count. Nor do ranks that no communication joins to the others.
         """
-        moments = self.moments if change is None else self.times(change)
+        moments = self.times(change)
         counts = self.counts if change is None else self.counts & ~np.isin(self.rank, change.dropped)
         return float(max(moments[self.head :].max(initial=0.0, where=counts), 0.0))
 
@@ -493,9 +502,9 @@ class Replay:
         marks = marks[np.lexsort((self.recorded[marks], self.rank[marks]))]
         first = np.append(True, self.rank[marks][1:] != self.rank[marks][:-1])
         moments = self.moments[self.head + marks]
-        begin, began = self.starts[self.rank[marks]], self.starts[self.rank[marks]]
+        begin = self.starts[self.rank[marks]]
         recorded = self.recorded[marks] - np.where(first, begin, np.roll(self.recorded[marks], 1))
-        lasted = moments - np.where(first, began, np.roll(moments, 1))
+        lasted = moments - np.where(first, begin, np.roll(moments, 1))
         filled = recorded > 0.01 * self.recorded_ns
         worst: float | None = None
         if self.steps and filled.any():

@@ -268,8 +268,7 @@ class ItemBank(Readable):
         >>> bool(bank.information(np.array([0.0]))[0] > bank.information(np.array([4.0]))[0])
         True
         """
-        p = expit(np.outer(np.asarray(ability, dtype=float), self.slope) + self.intercept)
-        return np.asarray((self.slope**2 * p * (1 - p)).sum(1))
+        return np.asarray(self._information_of_items(ability).sum(1))
 
     def choose(self, count: int, *, chosen: Chosen = "stratified", seed: int = 0) -> list[str]:
         """Return items to ask a new model.
@@ -337,15 +336,19 @@ class ItemBank(Readable):
         """
         at, value, _ = self._answered(answers)
         _, weights, _ = self._posterior(at, value)
-        information = self._information_at(weights @ grid()[0])[0]
+        information = self._choosable(weights @ grid()[0])[0]
         information[at] = -1.0
         best = np.argsort(-information, kind="stable")[:count]
         return [str(name) for name in self.items["item"].to_numpy()[best[information[best] > 0]]]
 
-    def _information_at(self, ability: Array) -> Array:
-        """Information of each item at each ability, (M, J); zero for items that are not chosen adaptively."""
-        p = expit(np.outer(ability, self.slope) + self.intercept)
-        information: Array = self.slope**2 * p * (1 - p)
+    def _information_of_items(self, ability: Array) -> Array:
+        """Information of each item at each ability, (M, J)."""
+        p = expit(np.outer(np.asarray(ability, dtype=float), self.slope) + self.intercept)
+        return np.asarray(self.slope**2 * p * (1 - p))
+
+    def _choosable(self, ability: Array) -> Array:
+        """The same; zero for items that are not chosen adaptively."""
+        information = self._information_of_items(ability)
         information[:, self._unfit] = 0.0
         return information
 
@@ -663,14 +666,10 @@ class ItemBank(Readable):
 _UNFIT = ("none_right", "all_right", "not_discriminating", "duplicate")
 
 
-def _percent(share: Any) -> str:
-    return formatting.MISSING if formatting.is_missing(share) else formatting.percent(100 * share)
-
-
 TASK_FIELDS = (
     Field("Task", column("task")),
     numeric("Items", "items", formatting.clean),
-    numeric("Right", "share", _percent, "mean share of calibrated models that solve an item"),
+    numeric("Right", "share", formatting.share, "mean share of calibrated models that solve an item"),
     numeric("Slope", "slope", formatting.number, "median; how well items tell models apart"),
     numeric("Flagged", "flagged", formatting.clean),
 )
@@ -679,7 +678,7 @@ ITEM_FIELDS = (
     Field("Task", column("task"), optional=True),
     numeric("Difficulty", "difficulty", hint="ability at which half of the models solve it"),
     numeric("Slope", "discrimination", hint="how well it tells models apart"),
-    numeric("Right", "share", _percent, "share of calibrated models that solve it"),
+    numeric("Right", "share", formatting.share, "share of calibrated models that solve it"),
     Field("Flag", lambda row: FLAGS.get(str(row["flag"]), ""), optional=True),
 )
 INFORMATION_FIELDS = (
@@ -688,8 +687,8 @@ INFORMATION_FIELDS = (
     numeric("Items near", "items", formatting.clean, "whose difficulty is within a half of it"),
 )
 SCORE_FIELDS = (
-    numeric("Score", "score", _percent),
-    Field("Interval", ranged("", _percent)),
+    numeric("Score", "score", formatting.share),
+    Field("Interval", ranged("", formatting.share)),
     numeric("Ability", "ability", hint="in standard deviations of the calibrated models"),
     numeric("Error", "ability_error"),
     numeric("Items", "items", formatting.clean),
@@ -808,7 +807,7 @@ def follow_adaptive(bank: ItemBank, answers: Array, looks: Sequence[int]) -> lis
     result = []
     for count in range(1, max(looks, default=0) + 1):
         weights = _normal(log)
-        information = bank._information_at(weights @ theta)
+        information = bank._choosable(weights @ theta)
         information[~exists | np.isfinite(known)] = -1.0
         best = information.argmax(1)
         known[rows, best] = value[rows, best]
@@ -847,10 +846,11 @@ def predict_rest(curves: Array, weights: Array, known: Array, exists: Array) -> 
 
 def _few(value: Array, level: float) -> tuple[float, float, float]:
     """Return the mean with the interval of Clopper and Pearson."""
+    from statsmodels.stats.proportion import proportion_confint
+
     right, count = float(value.sum()), len(value)
-    lo = 0.0 if right <= 0 else float(stats.beta.ppf((1 - level) / 2, right, count - right + 1))
-    hi = 1.0 if right >= count else float(stats.beta.ppf((1 + level) / 2, right + 1, count - right))
-    return right / count, lo, hi
+    lo, hi = proportion_confint(right, count, 1 - level, method="beta")
+    return right / count, float(lo), float(hi)
 
 
 def _interval(score: float, half: float) -> tuple[float, float]:
