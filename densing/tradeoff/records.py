@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -279,21 +280,30 @@ def shipped_gains(techniques: Sequence[str] = ()) -> pd.DataFrame:
     >>> shipped_gains(["co2"])[["arm", "record"]].to_numpy().tolist()
     [['co2:tau=8', 'tuned'], ['co2:tau=8', 'rounds']]
     """
+    rows = _shipped_table()
+    return rows[rows["technique"].isin(techniques)].reset_index(drop=True) if techniques else rows.copy()
+
+
+@cache
+def _shipped_table() -> pd.DataFrame:
     import pandas as pd
 
+    tables = []
+    for record, name in shipped_records():
+        spec, _ = arm_figures(record, name)
+        table = gain_table(record)
+        names = table["arm"].str.partition(":")[0]
+        tables.append(table.assign(technique=names, trials=spec.trials, record=name))
+    rows = pd.concat(tables, ignore_index=True).astype({"trials": "Int64"})
+    return rows.sort_values(["technique", "trials"], kind="stable", ignore_index=True)[list(SHIPPED)]
+
+
+def shipped_records() -> list[tuple[GainRecord, str]]:
+    """Return the shipped measurements beside plain training, each with the name of its file."""
     from densing.efficiency.systems import RECORDS
 
-    tables = []
-    for path in sorted(RECORDS.glob("*.json")):
-        record, where = gain_record(path)
-        spec, _ = arm_figures(record, where)
-        if spec.baseline in PLAIN:
-            table = gain_table(record)
-            names = table["arm"].str.partition(":")[0]
-            tables.append(table.assign(technique=names, trials=spec.trials, record=path.stem))
-    rows = pd.concat(tables, ignore_index=True).astype({"trials": "Int64"})
-    rows = rows[rows["technique"].isin(techniques)] if techniques else rows
-    return rows.sort_values(["technique", "trials"], kind="stable", ignore_index=True)[list(SHIPPED)]
+    read = [(gain_record(path)[0], path.stem) for path in sorted(RECORDS.glob("*.json"))]
+    return [(record, name) for record, name in read if record.spec.get("baseline") in PLAIN]
 
 
 def shipped_listing(techniques: Sequence[str] = ()) -> Listing:

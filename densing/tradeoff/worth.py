@@ -46,9 +46,9 @@ from densing.core import (
     read_json,
     seconds,
 )
-from densing.efficiency.systems import RECORDS, compare, get_technique, parse_settings
+from densing.efficiency.systems import compare, get_technique, parse_settings
 from densing.efficiency.throughput import SHARE, Span, fitted_step
-from densing.tradeoff.records import PLAIN, ArmFigures, ArmTrend, arm_figures, arm_trends, gain_record
+from densing.tradeoff.records import PLAIN, ArmFigures, ArmTrend, arm_figures, arm_trends, gain_record, shipped_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -509,8 +509,7 @@ def _own_rows(gains: Sequence[Any]) -> list[_Row]:
 
 
 def _shipped_rows() -> list[_Row]:
-    records = (gain_record(path) for path in sorted(RECORDS.glob("*.json")))
-    rows = [row for record, _ in records if record.spec.get("baseline") in PLAIN for row in _rows(record, SHIPPED)]
+    rows = [row for record, _ in shipped_records() for row in _rows(record, SHIPPED)]
     # Of two measurements of a technique the one whose arms were tuned alike.
     return sorted(rows, key=lambda row: row.trials is None)
 
