@@ -227,6 +227,12 @@ class _Builder:
         for name in ("before", "other", "base"):
             known = table[name] >= 0
             table[name][known] = position[table[name][known]]
+            # A span inside an earlier one of its stream ends before what it would wait for: nothing explains it.
+            late = table[name] >= np.arange(len(order))
+            table[name][late] = NOTHING
+            table["base"][late] = BEGINNING
+            table["called_ns"][late] = 0
+            table["called_ns"][late, Spent.IDLE] = table["at_ns"][late]
         number = self._collectives()
         own = np.searchsorted(self.comm, table["collective"])
         table["collective"] = np.where(table["collective"] >= 0, np.append(number, -1)[own], -1)
