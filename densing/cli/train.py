@@ -151,7 +151,7 @@ def train(
 ) -> None:
     """Train a small language model with a technique, for real, and record where the time went.
 
-    Ranks are processes started through torchrun. With --link 200mbit each has a network namespace, joined by
+    Ranks are processes. With --link 200mbit each has a network namespace, joined by
     interfaces of that rate, where the system allows it; else the link is emulated, and the result says so.
     OUT holds run.json, traces/ (read by `densing profile OUT`), checkpoints/ and logs/. A killed run goes on with
     --resume, with the same losses. Exit codes: 0 done, 1 user error or a rank died, 2 usage.

@@ -2,7 +2,7 @@
 
 There are two ways in. :func:`start` starts any command: a short script (:mod:`densing.core.parent_death`) ties itself
 to the parent and then becomes the command. :func:`die_with_parent` is for Python processes that something else starts
-(a pool of :mod:`concurrent.futures`, torchrun): they tie themselves.
+(a pool of :mod:`concurrent.futures`): they tie themselves.
 
 On Linux the kernel does it (``PR_SET_PDEATHSIG``), even when the parent is killed and cannot clean up; elsewhere a
 Python process asks now and then whether its parent is still there, and of other commands the parent's own clean-up has
@@ -24,9 +24,6 @@ from pathlib import Path
 from typing import IO
 
 from densing.core import parent_death
-
-RUN_MARK = "DENSING_RUN"
-"""Environment variable that every process of a run carries: a word that no other run has."""
 
 _POLL_SECONDS = 0.5
 
@@ -94,49 +91,6 @@ def stop(processes: Iterable[subprocess.Popen[bytes]], grace_s: float = 1.0) -> 
     for process in running:
         signal_group(process, signal.SIGKILL)
         process.wait()
-
-
-def sweep(mark: str, within_s: float = 5.0) -> int:
-    """Kill every process that carries ``mark`` in :data:`RUN_MARK` and wait until none is left; return how many.
-
-    For processes that make sessions of their own (torchrun's workers): ending their parent's does not reach them, and
-    their environment tells them apart. Linux; elsewhere none is seen.
-    """
-    swept: set[int] = set()
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        alive = _marked(f"{RUN_MARK}={mark}".encode())
-        if not alive:
-            break
-        swept.update(alive)
-        for pid in alive:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-    return len(swept)
-
-
-def _marked(entry: bytes) -> list[int]:
-    """Return the other processes whose environment holds an entry; those of other users cannot be asked."""
-    pids = []
-    with suppress(OSError):
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit() and int(folder.name) != os.getpid():
-                with suppress(OSError):
-                    if entry in (folder / "environ").read_bytes().split(b"\0"):
-                        pids.append(int(folder.name))
-    return pids
-
-
-def started_at(pid: int) -> str | None:
-    """Return when a living process was started, as the kernel counts (tells a reused number apart); None if gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # The name, in brackets, may hold anything; after it come the state and 19 fields until the start.
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else fields[19]
 
 
 def stopped(pid: int) -> bool:

@@ -93,7 +93,7 @@ def test_a_killed_run_goes_on_with_the_same_losses(unbroken: tuple[Path, dict[st
         until = time.monotonic() + 100
         while folder.newest_checkpoint(out, 2) < 3 and time.monotonic() < until:
             time.sleep(0.005)
-        os.kill(int(folder.pid_file(out, 1).read_text().split()[0]), signal.SIGKILL)
+        os.kill(int(folder.pid_file(out, 1).read_text()), signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
     with pytest.raises(RunFailedError, match="--resume continues from step"):

@@ -1,4 +1,4 @@
-"""A rank that does little: what `launch` is tried with; run as `python -m train_toy OUT/spec.json` under torchrun."""
+"""A rank that does little: what `launch` is tried with; run as `python -m train_toy OUT/spec.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entry point of each rank of ``densing train``; torchrun starts it as a module, with ``OUT/spec.json``."""
+"""Entry point of each rank of ``densing train``; started as a module, with ``OUT/spec.json``."""
 
 from __future__ import annotations
 

@@ -54,9 +54,9 @@ def rank_log(out: Path, rank: int) -> Path:
     return out / "logs" / f"rank{rank:05d}.log"
 
 
-def agent_log(out: Path, number: int) -> Path:
-    """Return the output of an agent of torchrun."""
-    return out / "logs" / f"agent{number:05d}.log"
+def store_file(out: Path) -> Path:
+    """Return the file through which ranks find each other."""
+    return out / "ranks" / "store"
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

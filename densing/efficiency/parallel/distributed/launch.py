@@ -1,21 +1,18 @@
-"""Start the ranks of a run through torchrun, joined by the link it asks for, and see it to its end.
+"""Start the ranks of a run, joined by the link it asks for, and see it to its end.
 
-Nothing of a run outlives this process: agents, ranks and namespaces end with it, however it ends. A run that fails is
-explained from outside, by who has gone and what logs and records say. Run as a module (``python -m``), this file is
-the agent: torchrun, tied to the process that started it.
+Nothing of a run outlives this process: ranks and namespaces end with it, however it ends. A run that fails is explained
+from outside, by who has gone and what records say. Ranks are started without torchrun: it would load torch once more
+for each namespace, to watch over one process.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
@@ -27,25 +24,18 @@ from msgspec.structs import replace
 from densing.core import DensingError, InputError, UnavailableError, install_command, processes
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.network import INTERFACE, Net, Rate, parse_rates, slowest
-from densing.efficiency.parallel.distributed.rank import AGENT, SPARE_BYTES, STORE
+from densing.efficiency.parallel.distributed.rank import LAUNCHER, SERVER, SPARE_BYTES
 from densing.efficiency.parallel.distributed.results import Run, RunLink, gather
 from densing.efficiency.parallel.distributed.spec import RunSpec, first_difference, identity
 from densing.efficiency.simulation import parse_delay
 
 WORKER = "densing.efficiency.systems.worker"
-LAUNCHER = "DENSING_LAUNCHER"
-"""Environment variable: id of the process that started the agents."""
-
-_PORT = 29500
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _TICK_S = 0.05
-# torchrun notices a dead rank within 0.1 s and then says how it died; this is how long it may take over it.
-_GRACE_S = 3.0
+# How long ranks that lost another may take to say why.
+_GRACE_S = 0.5
 # How long a worker may take to write its trace and leave after its server has.
 _LEAVE_S = 20.0
-# How torchrun reports a process: "exitcode : -9 (pid: 123)".
-_EXIT = re.compile(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)")
-_LOG_BYTES = 1 << 16
 
 
 class RunFailedError(DensingError):
@@ -73,8 +63,8 @@ def launch(
     module : str
         What each rank runs (``python -m``), with ``OUT/spec.json`` as its argument.
     server : bool
-        Rank 0 is a server, and decides without how many of the others it can go on: they are started one by one, for
-        torchrun ends all ranks with the first that dies.
+        Rank 0 is a server, and decides without how many of the others it can go on. Otherwise all ranks end with the
+        first that dies.
     on_step : callable
         Told now and then how many steps are done.
 
@@ -207,51 +197,33 @@ def _link(text: str, rates: Sequence[Rate]) -> Iterator[tuple[Net | None, RunLin
 
 
 def _run_ranks(spec: RunSpec, net: Net | None, module: str, server: bool, on_step: Callable[[int], None]) -> None:
-    """Start the agents, or a server and its workers, wait for their end, and clean up."""
-    out, mark = Path(spec.out), uuid.uuid4().hex
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    """Start the ranks, wait for their end, and clean up."""
+    out = Path(spec.out)
     environment = {
         **os.environ,
         **dict.fromkeys(_THREADS, "1"),
-        processes.RUN_MARK: mark,
         LAUNCHER: str(os.getpid()),
-        "GLOO_SOCKET_IFNAME": INTERFACE if net is not None else loopback,
-        # Old records of a crashed launch must not look like a restart of this one.
-        "TORCHELASTIC_RESTART_COUNT": "0",
+        "WORLD_SIZE": str(spec.nproc),
+        "GLOO_SOCKET_IFNAME": INTERFACE if net is not None else "lo0" if sys.platform == "darwin" else "lo",
         "PYTHONUNBUFFERED": "1",
     }
-    agents: list[subprocess.Popen[bytes]] = []
+    if server:
+        environment[SERVER] = "1"
+    ranks: list[subprocess.Popen[bytes]] = []
     try:
-        for number, command in enumerate(_commands(spec, net, module, server)):
-            own = {}
-            if server:
-                ranks = {"RANK": str(number), "WORLD_SIZE": str(spec.nproc)}
-                own = {**ranks, AGENT: str(os.getpid()), STORE: str(out / "ranks" / "store")}
-            with folder.agent_log(out, number).open("ab") as log:
-                agents.append(processes.start(command, stdout=log, env=environment | own))
-        supervisor = Supervisor(out, spec.nproc, agents, server=server, halt_s=spec.timeout_s)
+        for rank in range(spec.nproc):
+            inside = [] if net is None else net.inside(rank)
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            command = [*inside, sys.executable, "-m", module, str(out / folder.SPEC)]
+            # A resumed run adds to its logs.
+            with folder.rank_log(out, rank).open("ab") as log:
+                ranks.append(processes.start(command, stdout=log, env=environment | own))
+        supervisor = Supervisor(out, ranks, server=server, halt_s=spec.timeout_s)
         succeeded = supervisor.wait(on_step)
     finally:
-        processes.stop(agents)
-        processes.sweep(mark)
+        processes.stop(ranks)
     if not succeeded:
         raise supervisor.diagnose()
-
-
-def _commands(spec: RunSpec, net: Net | None, module: str, server: bool) -> list[list[str]]:
-    """Return how torchrun is started: once for all ranks, or in the namespace of each; or without it every rank."""
-    agent = [sys.executable, "-m", __name__, "--max-restarts=0"]
-    worker = ["-m", module, str(Path(spec.out) / folder.SPEC)]
-    if server:
-        inside = [[] if net is None else net.inside(rank) for rank in range(spec.nproc)]
-        return [[*way, sys.executable, *worker] for way in inside]
-    if net is None:
-        return [[*agent, "--standalone", f"--nproc-per-node={spec.nproc}", *worker]]
-    master = [f"--master-addr={net.address(0)}", f"--master-port={_PORT}", f"--nnodes={spec.nproc}"]
-    return [
-        [*net.inside(rank), *agent, *master, f"--node-rank={rank}", "--nproc-per-node=1", *worker]
-        for rank in range(spec.nproc)
-    ]
 
 
 class Supervisor:
@@ -260,20 +232,16 @@ class Supervisor:
     Parameters
     ----------
     out : Path
-    nproc : int
-    agents : sequence of subprocess.Popen
-        torchrun: one for all ranks, or one per rank.
+    ranks : sequence of subprocess.Popen
     server : bool
-        They are the ranks themselves, and only the first must come to its end.
+        Only the first must come to its end.
     halt_s : float
-        How long an agent or a rank may be stopped (SIGSTOP) before the run is given up.
+        How long a rank may be stopped (SIGSTOP) before the run is given up.
 
     Attributes
     ----------
     codes : list of int or None
-        Of the agents, when last looked at; negative: killed by that signal.
-    pids : dict of int to int
-        Process of each rank that has come.
+        Of the ranks, when last looked at; negative: killed by that signal.
     dead : list of int
         Ranks that have gone without a record, in the order in which that was seen.
     halted : str
@@ -281,96 +249,68 @@ class Supervisor:
     """
 
     def __init__(
-        self,
-        out: Path,
-        nproc: int,
-        agents: Sequence[subprocess.Popen[bytes]],
-        *,
-        server: bool = False,
-        halt_s: float = math.inf,
+        self, out: Path, ranks: Sequence[subprocess.Popen[bytes]], *, server: bool = False, halt_s: float = math.inf
     ) -> None:
-        self.out, self.nproc, self.server, self.halt_s = out, nproc, server, halt_s
+        self.out, self.server, self.halt_s = out, server, halt_s
         self.halted = ""
-        self.codes: list[int | None] = [None] * len(agents)
-        self.pids: dict[int, int] = {}
+        self.codes: list[int | None] = [None] * len(ranks)
         self.dead: list[int] = []
-        self._agents = agents
-        self._started: dict[int, str] = {}
-        self._stopped_at: dict[str, float] = {}
+        self._ranks = ranks
+        self._stopped_at: dict[int, float] = {}
 
     def wait(self, on_step: Callable[[int], None] = lambda step: None) -> bool:
-        """Return True once all agents have ended well, or False soon after something has gone wrong.
+        """Return True once all ranks have ended well, or False soon after something has gone wrong.
 
         Where there is a server it is what counts; its workers have a moment to end after it.
         """
         failed_at = ended_at = None
         while True:
-            self.codes = [agent.poll() for agent in self._agents]
             self._look()
             on_step(folder.read_progress(self.out))
             if all(code == 0 for code in self.codes):
                 return True
             if self.halted:
-                # A stopped torchrun is all that is left of a run whose ranks are done.
-                return all(folder.record_file(self.out, rank).exists() for rank in range(self.nproc))
+                return False
             if self.server and self.codes[0] == 0:
                 ended_at = ended_at or time.monotonic()
                 if None not in self.codes or time.monotonic() - ended_at > _LEAVE_S:
                     return True
-            elif failed_at is None and (self._hopeless() if self.server else self.dead or any(self.codes)):
+            elif failed_at is None and (self._hopeless() if self.server else any(self.codes)):
                 failed_at = time.monotonic()
-            if failed_at is not None:
-                since_s = time.monotonic() - failed_at
-                # All that could say why has ended: the agent of each dead rank, or time is up.
-                agents = {rank if len(self.codes) > 1 else 0 for rank in self.dead}
-                silent = not any(self.codes) or any(self.codes[agent] is None for agent in agents)
-                if since_s > (_GRACE_S if silent else _GRACE_S / 6):
-                    return False
+            if failed_at is not None and time.monotonic() - failed_at > _GRACE_S:
+                return False
             time.sleep(_TICK_S)
 
     def _hopeless(self) -> bool:
         """Whether a server is gone, or waits for a worker that ended before all had found each other."""
-        return 0 in self.dead or bool(self.codes[0] or (any(self.codes) and not folder.met_file(self.out).exists()))
+        return bool(self.codes[0] or (any(self.codes) and not folder.met_file(self.out).exists()))
 
     def _look(self) -> None:
-        """Note which ranks have appeared, and which have ended, since the last look."""
-        for rank in range(self.nproc):
-            if rank not in self.pids:
-                with suppress(OSError, ValueError):
-                    pid, _, started = folder.pid_file(self.out, rank).read_text().partition(" ")
-                    self.pids[rank], self._started[rank] = int(pid), started
-            elif rank not in self.dead:
-                started = self._started[rank]
-                # Where the kernel tells no starting times, only the agents can know.
-                ended = started != "None" and processes.started_at(self.pids[rank]) != started
-                # In this order: a rank that is done leaves its record before it goes.
-                if ended and not folder.record_file(self.out, rank).exists():
-                    self.dead.append(rank)
+        """Note which ranks have ended, and which stand still, since the last look."""
+        self.codes = [rank.poll() for rank in self._ranks]
+        self.dead += [rank for rank, code in enumerate(self.codes) if code and rank not in self.dead]
         # A server goes on without a worker that stands still.
-        needed = {f"rank {rank}": process for rank, process in self.pids.items() if not (self.server and rank)}
-        if not self.server:
-            needed |= {f"torchrun, process {agent.pid},": agent.pid for agent in self._agents}
-        for name, process in needed.items():
-            if not processes.stopped(process):
-                self._stopped_at.pop(name, None)
-            elif time.monotonic() - self._stopped_at.setdefault(name, time.monotonic()) > self.halt_s:
-                self.halted = self.halted or name
+        for rank, process in enumerate(self._ranks[:1] if self.server else self._ranks):
+            if not processes.stopped(process.pid):
+                self._stopped_at.pop(rank, None)
+            elif time.monotonic() - self._stopped_at.setdefault(rank, time.monotonic()) > self.halt_s:
+                self.halted = self.halted or f"rank {rank}"
 
     def diagnose(self) -> DensingError:
         """Return the error to raise, once every process of the run has ended.
 
-        What a rank says itself comes before what torchrun says of it; a rank that only lost its peers comes last.
+        What a rank says itself comes before how it ended; a rank that only lost its peers comes last.
         """
         errors: dict[int, dict[str, Any]] = {}
-        for rank in range(self.nproc):
+        for rank in range(len(self.codes)):
             with suppress(DensingError):
                 errors[rank] = folder.read_json(folder.error_file(self.out, rank))
         for error in errors.values():
             if error["fault"] == "input":
                 return InputError(str(error["message"]))
         halted = f"{self.halted} was stopped (SIGSTOP), and did not go on for {self.halt_s:g} s" if self.halted else ""
-        cause = halted or next(self._causes(errors), "torchrun ended without a message")
-        step = folder.newest_checkpoint(self.out, 1 if self.server else self.nproc)
+        cause = halted or next(self._causes(errors))
+        step = folder.newest_checkpoint(self.out, 1 if self.server else len(self.codes))
         if step >= 0:
             remedy = f"The same command with --resume continues from step {step}"
         else:
@@ -381,38 +321,18 @@ class Supervisor:
 
     def _causes(self, errors: dict[int, dict[str, Any]]) -> Iterator[str]:
         """Yield explanations, the most certain first."""
-        logs = []
-        for number in range(len(self.codes)):
-            log = b""
-            with suppress(OSError):
-                log = folder.agent_log(self.out, number).read_bytes()
-            logs.append(log[-_LOG_BYTES:].decode(errors="replace"))
-        codes = {int(pid): int(code) for log in logs for code, pid in _EXIT.findall(log)}
-        silent = [rank for rank in self.dead if rank not in errors]
-        reported = {rank: codes[self.pids[rank]] for rank in silent if self.pids[rank] in codes}
-        deaths = {rank: f"rank {rank} {_ended(code)}{self._log(rank)}" for rank, code in reported.items()}
+        silent = {rank: self.codes[rank] or 0 for rank in self.dead if rank not in errors}
         for rank, error in errors.items():
             if error["fault"] == "lost":
                 # Why they died, where they could say it.
                 yield "; ".join([f"{error['message']}{self._log(rank)}", *self._spoken(errors, "own", "failed")])
         free = shutil.disk_usage(self.out).free
-        if free < (1 + self.nproc) * SPARE_BYTES and any(reported.get(rank, 1) == 1 for rank in silent):
+        if free < (1 + len(self.codes)) * SPARE_BYTES and 1 in silent.values():
             yield f"{self.out}: no space left on this disk ({free:,} bytes free), not even for the ranks' reasons"
-        # torchrun ends the others by SIGTERM, and reports that no differently.
-        yield from (deaths[rank] for rank, code in reported.items() if code != -signal.SIGTERM)
+        yield from (f"rank {rank} {_ended(code)}{self._log(rank)}" for rank, code in silent.items())
         yield from self._spoken(errors, "own", "failed")
-        for number, code in enumerate(self.codes):
-            if code is not None and code < 0:
-                ranks = f"rank {number}" if len(self.codes) > 1 else "all ranks"
-                yield f"{ranks} {_ended(code)}" if self.server else f"torchrun, which runs {ranks}, {_ended(code)}"
         yield from self._spoken(errors, "timeout", "timed out waiting for another rank, which hangs or is stopped")
-        yield from deaths.values()
-        yield from (f"rank {rank} died without a message{self._log(rank)}" for rank in silent)
         yield from self._spoken(errors, "peer", "lost another rank")
-        for code, text in zip(self.codes, logs, strict=True):
-            if code:
-                lines = [line for line in text.splitlines() if line.strip()]
-                yield f"torchrun ended with code {code}: {lines[-1].strip()[:300] if lines else 'it left no log'}"
 
     def _spoken(self, errors: dict[int, dict[str, Any]], fault: str, verb: str) -> Iterator[str]:
         for rank, error in errors.items():
@@ -432,19 +352,3 @@ def _ended(code: int) -> str:
     ('was killed (SIGKILL)', 'ended with code 3')
     """
     return f"ended with code {code}" if code >= 0 else f"was killed ({processes.signal_name(code)})"
-
-
-def run_agent() -> None:
-    """Run torchrun with this process's arguments, tied to the launcher.
-
-    It ties itself: entering a namespace of its own, it forgot what :func:`densing.core.processes.start` had asked for.
-    """
-    processes.die_with_parent(int(os.environ[LAUNCHER]))
-    os.environ[AGENT] = str(os.getpid())
-    from torch.distributed.run import main as torchrun
-
-    torchrun(sys.argv[1:])
-
-
-if __name__ == "__main__":
-    run_agent()

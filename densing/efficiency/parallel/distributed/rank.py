@@ -20,11 +20,10 @@ from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord, RunS
 
 Part = Callable[[RunEnv], RunRecord]
 
-AGENT = "DENSING_AGENT"
-"""Environment variable: process id of a rank's agent."""
-STORE = "DENSING_STORE"
-"""Environment variable: the file through which ranks find each other that were started one by one, of a server and its
-workers. None waits for the others at the end."""
+LAUNCHER = "DENSING_LAUNCHER"
+"""Environment variable: id of the process that started the ranks."""
+SERVER = "DENSING_SERVER"
+"""Environment variable, set for a server and its workers: none waits for the others at the end."""
 
 # How gloo, NCCL and the store speak when a peer is gone: the fault of another rank, not of this one.
 _OF_PEERS = re.compile(r"(?i)gloo|nccl|connection|timed? ?out|broken pipe|\bpeer|tcpstore|socket")
@@ -49,18 +48,13 @@ def run_rank(spec_file: str, find: Callable[[RunSpec], Part]) -> None:
     find : callable
         Gives what a rank of this spec does.
     """
-    # Without our agent the parent is whoever it is now.
-    processes.die_with_parent(int(os.environ.get(AGENT, os.getppid())))
+    # Entering a namespace of its own, it forgot what the launcher had asked for.
+    processes.die_with_parent(int(os.environ[LAUNCHER]))
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     out = Path(spec_file).parent
-    # All that is printed, by C++ too, goes to the log; a resumed run adds to it.
-    log = os.open(folder.rank_log(out, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
     faulthandler.enable()
     try:
-        folder.pid_file(out, rank).write_text(f"{os.getpid()} {processes.started_at(os.getpid())}")
+        folder.pid_file(out, rank).write_text(str(os.getpid()))
         folder.spare_file(out, rank).write_bytes(bytes(SPARE_BYTES))
         spec = RunSpec.from_dict(folder.read_json(Path(spec_file)))
         if spec.device == "cpu":
@@ -88,10 +82,9 @@ def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:
     if env.spec.device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     backend = "nccl" if env.spec.device.startswith("cuda") else "gloo"
-    store = os.environ.get(STORE)
     dist.init_process_group(
         backend,
-        init_method=f"file://{store}" if store else None,
+        init_method=f"file://{folder.store_file(Path(env.spec.out))}",
         rank=env.rank,
         world_size=env.world_size,
         timeout=timedelta(seconds=env.spec.timeout_s),
@@ -106,7 +99,7 @@ def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:
     folder.spare_file(Path(env.spec.out), env.rank).unlink(missing_ok=True)
     comm.emulate(None)
     # Who leaves first closes connections; nobody may still need them.
-    if not store:
+    if SERVER not in os.environ:
         dist.barrier()
     dist.destroy_process_group()
 
