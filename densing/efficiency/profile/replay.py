@@ -489,7 +489,7 @@ class Replay:
         if not chosen.any():
             return None
         factor = np.ones(len(self))
-        factor[rows[chosen]] = np.minimum(quick[kind[chosen]] / self.transfer[rows[chosen]], 1.0)
+        factor[rows[chosen]] = quick[kind[chosen]] / np.maximum(self.transfer[rows[chosen]], quick[kind[chosen]])
         return factor
 
     @cached_property

@@ -95,7 +95,7 @@ def what_if(replay: Replay, straggler: int | None) -> RecordedWhatIf:
         refusal = "one rank was recorded; profile all ranks"
     elif not number:
         refusal = "no communication could be matched over ranks"
-    elif even <= 0:
+    elif min(whole, even) <= 0:
         refusal = "nothing in the window has a duration"
     if refusal:
         note = Note("no-what-if", "info", f"no what-if analysis: {refusal}")

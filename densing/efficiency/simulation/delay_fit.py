@@ -199,17 +199,22 @@ class DelayFit(Record, frozen=True):
 
 def _of(model: DelayModel) -> str:
     """Say a model's size with its interval."""
+
+    def between(one: Estimate, write: Callable[[float], str]) -> str:
+        return f"95 % {write(one.low)} {'up' if math.isinf(one.high) else f'to {write(one.high)}'}"
+
+    def seconds(value: float) -> str:
+        return formatting.duration(value * 1e9)
+
     if model.mu is not None:
-        low, mean, high = (formatting.duration(1e9 / rate) for rate in (model.mu.high, model.mu.value, model.mu.low))
-        return f"mean {mean} (95 % {low} to {high})"
+        # With few ranks no rate is too small, and the mean has no upper limit.
+        low, mean, high = (1 / rate if rate else math.inf for rate in (model.mu.high, model.mu.value, model.mu.low))
+        return f"mean {seconds(mean)} ({between(Estimate(mean, math.nan, low, high), seconds)})"
     assert model.scale is not None and model.shape is not None
-    low, scale, high = (
-        formatting.duration(one * 1e9) for one in (model.scale.low, model.scale.value, model.scale.high)
-    )
-    upto = "up" if math.isinf(model.shape.high) else f"to {model.shape.high:.3g}"
     return (
-        f"scale {scale} (95 % {low} to {high}), shape {model.shape.value:.3g} (95 % {model.shape.low:.3g} {upto}), "
-        + ("no finite mean" if math.isinf(model.delay.mean) else f"mean {formatting.duration(model.delay.mean * 1e9)}")
+        f"scale {seconds(model.scale.value)} ({between(model.scale, seconds)}), shape {model.shape.value:.3g} "
+        f"({between(model.shape, '{:.3g}'.format)}), "
+        + ("no finite mean" if math.isinf(model.delay.mean) else f"mean {seconds(model.delay.mean)}")
     )
 
 

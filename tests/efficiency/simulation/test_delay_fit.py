@@ -214,6 +214,14 @@ def test_few_ranks_that_keep_their_draw_are_said() -> None:
     assert best.mu is not None and best.mu.high > 4 * best.mu.low
 
 
+def test_two_ranks_leave_the_mean_delay_open_above() -> None:
+    """No rate of zero is divided by: with one excess alone the interval of the mean has no upper end."""
+    fit = fit_delays(np.array([[0.1], [0.15]]) + 1e-4 * np.random.default_rng(0).random((2, 6)))
+    best = fit.models[0]
+    assert best.name == "shifted exponential, persistent" and best.mu is not None and best.mu.low == 0
+    assert " up) beyond " in fit.sentence and "mean 50" in fit.sentence
+
+
 def test_ranks_that_are_never_late_have_no_law_of_delays() -> None:
     random = np.random.default_rng(0)
     even = fit_delays(random.normal(0.4, 0.01, (8, 40)))
