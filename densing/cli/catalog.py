@@ -156,15 +156,15 @@ def erratic(
 
     Example: densing catalog erratic --catalog mine.csv
     """
-    from densing.scores.catalog import erratic_cells, erratic_models, load_catalog, write_flags
+    from densing.scores.catalog import erratic_cells, erratic_flags, erratic_models, load_catalog, write_flags
 
     merged = load_catalog(*(catalog or []))
     models = erratic_models(merged)
     cells = erratic_cells(merged, models)
+    changed = None if apply is None else write_flags(merged, apply, erratic_flags(merged, models, cells))
     if not everything:
         models = models[models["status"].str.startswith("erratic")]
         cells = cells[~cells["status"].isin(["ok", "too few"])]
-    changed = write_flags(merged, apply) if apply is not None else None
     payload = {"models": models, "cells": cells, "changed": changed}
     save(cells, payload, out, merged.notes)
     if json:

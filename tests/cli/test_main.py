@@ -160,7 +160,7 @@ def test_run_writes_its_three_files(tmp_path: Path) -> None:
     lines = ["Model,params,released,benchmark,score", *rows]
     mine.write_text("\n".join(lines).replace(",", ";"), encoding="utf-8")
     gain = written(tmp_path, record(arm("co2:tau=8", 0.5, 125.0)))
-    found = answer("run", "--no-measure", "--scores", mine, "--gain", gain, "--out", tmp_path / "out")
+    found = answer("run", "--fast", "--no-measure", "--scores", mine, "--gain", gain, "--out", tmp_path / "out")
     for name in ("report.html", "density.csv", "trend.csv"):
         assert (tmp_path / "out" / name).stat().st_size > 500
     assert Path(found["report"]).name == "report.html"

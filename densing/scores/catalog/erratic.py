@@ -109,7 +109,8 @@ def erratic_models(catalog: Catalog) -> pd.DataFrame:
     scores = scores[scores["scale"]]
     people = catalog.evaluators.set_index("id")[["role", "organisation", "harness"]]
     rows: list[tuple[object, ...]] = []
-    for _, group in scores.groupby(scores["evaluator"].map(lambda name: _table_of(name, people)), sort=True):
+    tables = {name: _table_of(name, people) for name in scores["evaluator"].unique()}
+    for _, group in scores.groupby(scores["evaluator"].map(tables), sort=True):
         wide = group.pivot_table(index=["evaluator", "model"], columns="benchmark", values="y")
         rows += _against_relatives(wide, models)
     table = pd.DataFrame(rows, columns=MODEL_COLUMNS[:5])
@@ -314,8 +315,16 @@ def _medians(values: np.ndarray, fewest: int) -> np.ndarray:
     return np.where(enough, middle, np.nan)
 
 
-def erratic_flags(catalog: Catalog) -> pd.Series:
+def erratic_flags(
+    catalog: Catalog, models: pd.DataFrame | None = None, cells: pd.DataFrame | None = None
+) -> pd.Series:
     """Return for every score ``erratic_model``, ``erratic_cell`` or nothing: what the two rules say of it.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    models, cells : pandas.DataFrame, optional
+        The results of :func:`erratic_models` and :func:`erratic_cells`, where they are known already.
 
     Returns
     -------
@@ -330,8 +339,8 @@ def erratic_flags(catalog: Catalog) -> pd.Series:
     >>> bool((stored == (erratic_flags(catalog) != "")).all())
     True
     """
-    models = erratic_models(catalog)
-    cells = erratic_cells(catalog, models)
+    models = erratic_models(catalog) if models is None else models
+    cells = erratic_cells(catalog, models) if cells is None else cells
     refused = set(_keys(models[models["status"].str.startswith("erratic")], ["evaluator", "model"]))
     faults = set(_keys(cells[cells["status"] == "erratic"], ["evaluator", "model", "benchmark"]))
     keys = _keys(catalog.scores, ["evaluator", "model", "benchmark"])
@@ -339,7 +348,7 @@ def erratic_flags(catalog: Catalog) -> pd.Series:
     return pd.Series(flags, index=catalog.scores.index, dtype=object)
 
 
-def write_flags(catalog: Catalog, path: Path | str) -> int:
+def write_flags(catalog: Catalog, path: Path | str, given: pd.Series | None = None) -> int:
     """Put the rules' flags into a table of scores, and take away those that the rules no longer give.
 
     Every other cell stays as it is.
@@ -350,6 +359,8 @@ def write_flags(catalog: Catalog, path: Path | str) -> int:
         The scores that are compared, those of the table among them.
     path : path
         A CSV file with columns model, benchmark, evaluator and flags.
+    given : pandas.Series, optional
+        The result of :func:`erratic_flags`, where it is known already.
 
     Returns
     -------
@@ -374,7 +385,8 @@ def write_flags(catalog: Catalog, path: Path | str) -> int:
                 f"{path}: row {number} has {len(row)} cells, but the header has {len(header)}; correct the row"
             )
     at = {name: header.index(name) for name in header}
-    flags = dict(zip(_keys(catalog.scores, ["evaluator", "model", "benchmark"]), erratic_flags(catalog), strict=True))
+    given = erratic_flags(catalog) if given is None else given
+    flags = dict(zip(_keys(catalog.scores, ["evaluator", "model", "benchmark"]), given, strict=True))
     changed = 0
     for row in rows:
         key = (row[at["evaluator"]], row[at["model"]], row[at["benchmark"]])

@@ -211,9 +211,9 @@ FLOODS = [
 @pytest.mark.parametrize("unit", FLOODS)
 @pytest.mark.parametrize("limits", [LIMITS, Limits()], ids=["small", "usual"])
 def test_floods_end_in_bounded_time(tmp_path: Path, unit: bytes, limits: Limits) -> None:
-    """Two mebibytes of one thing: no way through the file is slower than linear."""
+    """A mebibyte of one thing: no way through the file is slower than linear."""
     path = tmp_path / "rank0.json"
-    path.write_bytes(b'{"traceEvents":[' + unit * (2**21 // len(unit)))
+    path.write_bytes(b'{"traceEvents":[' + unit * (2**20 // len(unit)))
     survives(path, limits)
 
 
