@@ -69,6 +69,17 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that take minutes (marked with a time-out), each at the start of some process's share.
+
+    At the end, processors would wait for them.
+    """
+    long = [item for item in items if item.get_closest_marker("timeout")]
+    items[:] = [item for item in items if not item.get_closest_marker("timeout")]
+    for number, item in reversed(list(enumerate(long))):
+        items.insert(number * len(items) // len(long), item)
+
+
 @pytest.fixture(scope="session")
 def embedded_scale() -> JointScale:
     """The joint scale of the embedded catalog, as shipped; where that is stale, one process fits it for all."""

@@ -84,6 +84,7 @@ def broken(pages: dict[Path, Page]) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_internal_link_and_anchor_leads_somewhere(pages: dict[Path, Page]) -> None:
     assert sum(len(page.links) for page in pages.values()) > 1000
     assert not list(broken(pages))
