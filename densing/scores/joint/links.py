@@ -304,7 +304,7 @@ def leave_one_out(
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> result = leave_one_out(toy_cells(), ["second"], sweeps=40, burn=20, draws=40)
+    >>> result = leave_one_out(toy_cells(), ["second"], sweeps=9, burn=6, draws=9)
     >>> result.table["models"].tolist(), result.lost
     ([10, 10], {'second': ()})
     """

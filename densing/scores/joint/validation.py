@@ -302,7 +302,7 @@ def validate(
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> result = validate(toy_cells(), splits=["pairs"], seeds=[0], sweeps=40, burn=20, draws=40)
+    >>> result = validate(toy_cells(), splits=["pairs"], seeds=[0], sweeps=9, burn=6, draws=9)
     >>> result.table["method"].tolist()[:3]
     ['joint', 'ECI', 'ECI by test']
     """

@@ -121,7 +121,7 @@ def vintages(
 
     >>> from densing.scores.catalog import load_catalog
     >>> from densing.scores.joint import fit_joint, joint_cells
-    >>> short = lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=40, burn=20, draws=40)
+    >>> short = lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=9, burn=6, draws=9)
     >>> vintages(load_catalog(), ["2022-12-31", "2023-12-31"], scale=short)["reason"].eq("").tolist()
     [False, True]
     """

@@ -394,7 +394,7 @@ def backtest_forecasts(
 
     >>> from densing.scores.catalog import load_catalog
     >>> from densing.scores.joint import fit_joint, joint_cells
-    >>> short = lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=40, burn=20, draws=40)
+    >>> short = lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=9, burn=6, draws=9)
     >>> known = freeze(load_catalog(), "2024-06-30")
     >>> result = backtest_forecasts(known, ["2023-12-31"], months=6, scale=short)
     >>> result.origins["status"].tolist(), len(result.table)
@@ -614,7 +614,7 @@ def forecast_now(
     --------
     >>> from densing.scores.catalog import load_catalog
     >>> from densing.scores.joint import fit_joint, joint_cells
-    >>> short = lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=40, burn=20, draws=40)
+    >>> short = lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=9, burn=6, draws=9)
     >>> known = freeze(load_catalog(), "2024-06-30")
     >>> result = backtest_forecasts(known, ["2023-12-31"], months=6, scale=short)
     >>> outlook = forecast_now(known, 6, result=result, scale=short)
