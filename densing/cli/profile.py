@@ -133,8 +133,8 @@ class Outputs:
         list[str],
         typer.Option(
             "--what-if",
-            help="Replay the run with link=2x, hide=all_reduce, drop-rank=5 or overlap=perfect; commas join "
-            "changes, and each --what-if is replayed alone.",
+            help="Replay the run with link=2x, link=300mbit, hide=all_reduce, drop-rank=5, overlap=perfect, "
+            "co2:tau=8 or local-sgd:tau=8; commas join changes, and each --what-if is replayed alone.",
         ),
     ] = field(default_factory=list)
     perfetto: Annotated[
@@ -535,7 +535,7 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
     else:
         typer.echo("\n".join(screen(run, used, comparison, joined, width(WIDE))))
         for row in planned:
-            typer.echo("\n".join(["", *_folded([row.sentence], width(WIDE))]))
+            typer.echo("\n".join(["", *_folded(filter(None, (row.sentence, row.model)), width(WIDE))]))
         show_notes(run.notes, most=MOST_NOTES)
     if outputs.html is not None:
         from densing.report import build_profile_report

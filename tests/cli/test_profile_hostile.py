@@ -24,7 +24,10 @@ DAMAGES = (
     "steps gone", "steps of no length", "steps on one rank", "clock shifted", "clock jumps", "inside an earlier span",
     "tiny work", "huge times", "one slow rank", "launches gone", "host gone", "rank gone",
 )  # fmt: skip
-CHANGES = ("link=2x", "hide=all_reduce", "drop-rank=0", "overlap=perfect", "link=0.001x,drop-rank=1,overlap=perfect")
+CHANGES = (
+    "link=300mbit", "hide=all_reduce", "co2:tau=2", "link=0.001x,drop-rank=1,overlap=perfect",
+    "local-sgd:tau=3,drop-rank=0",
+)  # fmt: skip
 
 
 def _moved(rank: RankTimeline, rows: Any, start: Any, end: Any) -> RankTimeline:
