@@ -35,7 +35,7 @@ def train(out: Path, ranks: int, layers: int, rate: int) -> dict[str, float]:
     """Make both runs of a setting, and return the load of the machine before and after."""
     before = os.getloadavg()[0]
     if not (out / "summary.json").exists():
-        command = [str(Path(sys.executable).with_name("densing")), "train", *STEPS, "--nproc", str(ranks), "--layers", str(layers),
+        command = [sys.executable, "-m", "densing", "train", *STEPS, "--nproc", str(ranks), "--layers", str(layers),
                    "--link", f"{rate}mbit", "--timeout", "300", "--out", str(out)]  # fmt: skip
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return {"before": before, "after": os.getloadavg()[0]}
