@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -513,28 +514,40 @@ def rank_test(base: Floats, other: Floats, level: float = 0.95) -> tuple[float, 
         correlation = 0.0
     wider = float(np.sqrt((1 + correlation) / (1 - correlation)))
 
-    def p_of(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]]) -> float:
-        ties = len(np.unique(np.concatenate((a, b)))) < n + m
-        # Without any noise, all alike, there is nothing to rank.
-        if ties and np.ptp(np.concatenate((a, b))) == 0:
-            return 1.0
-        p = mannwhitneyu(b, a, method="asymptotic" if ties or n * m > EXACT else "exact").pvalue
-        return float(min(1.0, 2 * norm.sf(norm.isf(p / 2) / wider)))
+    def allowed(p: Floats) -> Floats:
+        return np.asarray(np.minimum(2 * norm.sf(norm.isf(p / 2) / wider), 1.0))
 
-    def rejects(statistic: int) -> bool:
-        # A sample of n distinct values that exceed so many of m others in all.
-        above, rest = divmod(statistic, m)
-        counts = np.array([m] * above + [rest] * (above < n) + [0] * (n - above - 1))[:n]
-        return p_of(np.arange(m) + 0.5, counts + np.linspace(0, 0.4, n)) < 1 - level
-
-    normal = norm.isf((1 - level) / 2) * wider * np.sqrt(n * m * (n + m + 1) / 12)
-    left_out = max(int(np.floor(n * m / 2 - 0.5 - normal)), -1)
+    together = np.concatenate((base, other))
+    ties = len(np.unique(together)) < n + m
     if n * m <= EXACT:
-        while left_out >= 0 and not rejects(left_out):
-            left_out -= 1
-        while left_out + 1 < n * m // 2 and rejects(left_out + 1):
-            left_out += 1
-    return p_of(base, other), left_out, correlation
+        exact = _exact(n, m)
+        left_out = int(np.sum(allowed(exact) < 1 - level)) - 1
+    else:
+        deviate = norm.isf((1 - level) / 2) * wider * np.sqrt(n * m * (n + m + 1) / 12)
+        left_out = max(int(np.floor(n * m / 2 - 0.5 - deviate)), -1)
+    if ties and np.ptp(together) == 0:
+        # Without any noise, all alike, there is nothing to rank.
+        p = 1.0
+    elif ties or n * m > EXACT:
+        p = float(mannwhitneyu(other, base, method="asymptotic").pvalue)
+    else:
+        above = int(np.sum(other[:, None] > base))
+        p = float(exact[min(above, n * m - above)])
+    return float(allowed(np.array(p))), left_out, correlation
+
+
+@cache
+def _exact(n: int, m: int) -> Floats:
+    """p of each statistic from 0 to half of all pairs, of n and m distinct values."""
+    from scipy.stats import mannwhitneyu
+
+    statistic = np.arange(n * m // 2 + 1)[:, None]
+    above, rest = np.divmod(statistic, m)
+    # Of n values each exceeds so many of m others; a little apart, so that none are equal.
+    at = np.arange(n)
+    counts = np.where(at < above, m, np.where(at == above, rest, 0)) + np.linspace(0, 0.4, n)
+    p = mannwhitneyu(counts, np.broadcast_to(np.arange(m) + 0.5, (len(counts), m)), axis=1, method="exact").pvalue
+    return np.asarray(np.minimum(p, 1.0), np.float64)
 
 
 def _inverted(pairs: Floats, left_out: int) -> tuple[float, float | None, float | None]:
