@@ -226,6 +226,20 @@ def test_the_test_is_the_enumeration_of_all_orders(n: int, m: int) -> None:
         assert 2 * np.mean(statistic <= left_out) < 0.05 <= 2 * np.mean(statistic <= left_out + 1)
 
 
+def test_steps_alike_in_a_row_count_for_less() -> None:
+    """The deviate of p shrinks by the correlation of ranks; runs further apart than either is wide need none."""
+    rng = np.random.default_rng(2)
+    base, other = np.sort(rng.normal(0, 1, 12)), np.sort(rng.normal(1, 1, 9))
+    p, left_out, rho = rank_test(base, other)
+    assert rho == lag_one(stats.rankdata(base), stats.rankdata(other)) > 0.3
+    plain = stats.mannwhitneyu(base, other, method="exact").pvalue
+    wider = math.sqrt((1 + rho) / (1 - rho))
+    assert p == pytest.approx(2 * stats.norm.sf(stats.norm.isf(plain / 2) / wider)) and p > plain
+    assert left_out < 12 * 9 / 2 - 1.96 * math.sqrt(12 * 9 * 22 / 12)
+    apart = rank_test(base, other + 20)
+    assert apart[0] == stats.mannwhitneyu(base, other + 20, method="exact").pvalue and apart[2] == 0
+
+
 def test_the_interval_of_many_steps_is_about_that_of_few() -> None:
     """Beyond 2,500 pairs the statistic is normal: the interval changes by no more than a pair in a hundred."""
     rng = np.random.default_rng(4)
