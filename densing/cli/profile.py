@@ -133,8 +133,8 @@ class Outputs:
         list[str],
         typer.Option(
             "--what-if",
-            help="Replay the run with link=2x, hide=all_reduce, drop-rank=5 or overlap=perfect; commas join "
-            "changes, and each --what-if is replayed alone.",
+            help="Replay the run with link=2x, link=300mbit, hide=all_reduce, drop-rank=5, overlap=perfect, "
+            "co2:tau=8 or local-sgd:tau=8; commas join changes, and each --what-if is replayed alone.",
         ),
     ] = field(default_factory=list)
     perfetto: Annotated[
@@ -163,7 +163,6 @@ class Outputs:
     device_hours: Annotated[
         float | None, typer.Option("--device-hours", help="Device hours of the whole training, for --density.")
     ] = None
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the bootstrap of --compare.")] = 0
     json: JsonFlag = False
 
     def joined(self, run: RunProfile | None = None) -> DensityCost | None:
@@ -185,7 +184,7 @@ class Outputs:
 @grouped(
     "window html compare fail_if what_if perfetto comm_pattern explain",
     "detail mfu density density_model density_benchmark device_hours",
-    "rank_files seed json",
+    "rank_files json",
 )
 def profile(
     source: Source,
@@ -506,16 +505,13 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
     if outputs.compare:
         from msgspec import structs
 
-        from densing.efficiency.profile import compare, run_steps
+        from densing.efficiency.profile import compare_runs
 
         # The baseline is profiled in the same way, within the same window; its files have their own ranks, and it is
         # read here.
         fresh: dict[str, Any] = {"rank_files": None, "rank": [], "out": None, "executor": None, "executor_arg": []}
         base = read_run(replace(source, **fresh, paths=outputs.compare, window=run.window))
-        steps = [
-            run_steps({"steps": [step.to_dict() for step in rank.steps]} for rank in one.ranks) for one in (base, run)
-        ]
-        comparison = compare(*steps, seed=outputs.seed)
+        comparison = compare_runs(base, run)
         run = structs.replace(run, notes=(*run.notes, *of_part("baseline", doubts(base.notes))))
     hits: Sequence[Hit] = ()
     if outputs.fail_if:
@@ -535,7 +531,7 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
     else:
         typer.echo("\n".join(screen(run, used, comparison, joined, width(WIDE))))
         for row in planned:
-            typer.echo("\n".join(["", *_folded([row.sentence], width(WIDE))]))
+            typer.echo("\n".join(["", *_folded(filter(None, (row.sentence, row.model)), width(WIDE))]))
         show_notes(run.notes, most=MOST_NOTES)
     if outputs.html is not None:
         from densing.report import build_profile_report
@@ -761,6 +757,7 @@ def _unrecognised(run: RunProfile) -> Iterator[str]:
 
 
 def _comparison(comparison: Comparison, width: int | None) -> list[str]:
-    """Return what changed per step against the baseline, a line per figure, and the verdict."""
+    """Return what the runs differ in besides, what changed per step, a line per figure, and by name."""
     notes = [f"{note.severity}: {note.message}" for note in severest_first(comparison.notes)]
-    return [*_table(comparison.listing, width), *_folded(notes, width)]
+    items = ["", *_table(comparison.items_listing, width, SHOWN_COLLECTIVES)] if comparison.items else []
+    return [*_folded(notes, width), *_table(comparison.listing, width), *items]

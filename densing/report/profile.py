@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
-from densing.core import Field, as_row, column, doubts, formatting, numeric, shares, times
+from densing.core import Field, Note, as_row, column, doubts, formatting, numeric, shares, times
 from densing.efficiency.profile import (
     SHOWN,
     all_step_times,
@@ -895,9 +895,19 @@ def spread_table(run: RunProfile, count: int = 10) -> ShownTable:
 
 def changes_section(baseline: Comparison) -> Section:
     """Return what changed: sentences, and the table."""
-    notes = tuple(formatting.sentence(note.message) for note in baseline.notes)
-    table = page_table("changes-table", baseline.listing)
-    return Section("changes", "What changed", (*prose(verdict(baseline), *notes), table), short="Changes")
+    # What the runs differ in besides stands before the verdict.
+    first = [note for note in baseline.notes if note.code.startswith("other-")]
+    rest = [note for note in baseline.notes if note not in first]
+
+    def said(notes: list[Note]) -> list[str]:
+        return [formatting.sentence(note.message) for note in notes]
+
+    tables = [page_table("changes-table", baseline.listing)]
+    if baseline.items:
+        tables.append(page_table("changed-items-table", baseline.items_listing))
+    return Section(
+        "changes", "What changed", (*prose(*said(first), verdict(baseline), *said(rest)), *tables), short="Changes"
+    )
 
 
 def verdict(baseline: Comparison) -> str:
@@ -917,9 +927,15 @@ def verdict(baseline: Comparison) -> str:
     if step.verdict == "too few steps":
         return f"Too few steps to tell a change from noise ({counted})."
     level, change = formatting.percentage(baseline.level), formatting.signed_duration(step.difference)
-    difference = f"{change} ({step.interval}, {level} interval; {counted})."
+    ratio = "" if step.ratio is None else f", {step.ratio:.3f} of the baseline"
+    difference = f"{change}{ratio} ({step.interval}, {level} interval; p = {step.p:.2g}; {counted})."
     if step.verdict == "no change beyond noise":
-        return f"The step time has not changed beyond noise: {difference}"
+        seen = (
+            ""
+            if step.detectable is None
+            else (f" A factor of {step.detectable:.3g} or more, either way, would be seen in 8 of 10 such comparisons.")
+        )
+        return f"The step time has not changed beyond noise: {difference}{seen}"
     return f"A step is {step.verdict} than in the baseline: {difference}"
 
 

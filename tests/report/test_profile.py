@@ -319,7 +319,7 @@ def changed(base: float, other: float, steps: tuple[int, int] = (8, 8)) -> tuple
 
 def test_changes_in_words() -> None:
     slower, table = changed(1e6, 1.2e6)
-    assert slower.startswith("A step is slower than in the baseline: +200 µs (+")
+    assert slower.startswith("A step is slower than in the baseline: +200 µs, 1.197 of the baseline (+")
     assert column(table, "Verdict")[0] == "slower" and column(table, "Ratio")[0].startswith("1.19")
     same, _ = changed(1e6, 1e6)
     assert same.startswith("The step time has not changed beyond noise")

@@ -19,6 +19,8 @@ from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
 
 RETURN = 2_000
+ELEMENTS = 1 << 20
+"""Of a layer's gradients."""
 COMPUTE, COMM = Lane("GPU 0", "stream 7"), Lane("GPU 0", "stream 20")
 HOST, BACKWARD = Lane("1", "1"), Lane("1", "2")
 
@@ -47,6 +49,12 @@ class Planted:
         By how much a kernel seems to run into the next one on its stream.
     threads : bool
         Whether another thread launches the backward, as autograd's does.
+    sizes : tuple of float
+        Of each layer's gradients, relative to the whole of a layer; all alike where there are none.
+    start_up : int
+        What a transfer takes before its first byte, in ``transfer``.
+    every : int
+        Instead of every layer's all-reduce one after the backward of every so many steps, as long as all of them.
     skew, leave : int
         By how much each rank's clock is ahead of the one before, and up to how much members leave an all-reduce late.
     """
@@ -67,6 +75,9 @@ class Planted:
     jitter: float = 0.0
     overlap: int = 0
     threads: bool = False
+    sizes: tuple[float, ...] = ()
+    start_up: int = 0
+    every: int = 0
     skew: int = 0
     leave: int = 0
 
@@ -84,13 +95,16 @@ class Planted:
                     rank.kernel(round(length))
                     if layer == self.layers:
                         rank.now += self.stall.get((rank.number, step), 0)
-                if layer < self.layers:
+                averages = (layer, step % self.every) == (2 * self.layers - 1, self.every - 1) if self.every else True
+                if layer < self.layers or not averages:
                     continue
                 arrived = [rank.arrive() for rank in ranks]
-                end = max(arrived) + round(self.transfer * self.link(step))
+                size = self.sizes[layer - self.layers] if self.sizes else 1.0
+                took = self.start_up + (self.transfer - self.start_up) * size
+                end = max(arrived) + round(took * self.link(step)) * (self.layers if self.every else 1)
                 for rank, start in zip(ranks, arrived, strict=True):
                     late = int(rng.integers(0, self.leave + 1)) if self.leave else 0
-                    rank.reduce(start, end + late, step * self.layers + layer)
+                    rank.reduce(start, end + late, step * self.layers + layer, size)
             for rank in ranks:
                 rank.thread = HOST
                 rank.call("cudaStreamWaitEvent", self.waits)
@@ -140,9 +154,9 @@ class _Rank:
         self.call("cudaStreamWaitEvent", self.run.waits)
         return max(self.free[COMM], self.free[COMPUTE], self.now + self.run.latency)
 
-    def reduce(self, start: int, end: int, seq: int) -> None:
-        members = tuple(range(self.run.ranks))
-        comm = Comm("all_reduce", "0", "default", len(members), members, 1 << 20, 1 << 20, "float", seq)
+    def reduce(self, start: int, end: int, seq: int, size: float = 1.0) -> None:
+        members, elements = tuple(range(self.run.ranks)), round(size * ELEMENTS)
+        comm = Comm("all_reduce", "0", "default", len(members), members, elements, elements, "float", seq)
         assert self._place(COMM, end - start, self.free[COMPUTE], Kind.COMM, name="ncclDevKernel", comm=comm) == start
 
     def end(self, step: int) -> None:

@@ -9,7 +9,9 @@ from .changes import Planned as Planned
 from .changes import parse_changes as parse_changes
 from .comparison import Change as Change
 from .comparison import Comparison as Comparison
+from .comparison import ItemChange as ItemChange
 from .comparison import compare as compare
+from .comparison import compare_runs as compare_runs
 from .comparison import run_steps as run_steps
 from .efficiency import RunUtilisation as RunUtilisation
 from .efficiency import parse_spec as parse_spec

@@ -23,7 +23,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,6 +31,9 @@ from numpy.typing import NDArray
 
 from densing.core import Note, Severity
 from densing.efficiency.timeline import OPS, Collectives, Group, Int, nth
+
+if TYPE_CHECKING:
+    from densing.efficiency.simulation import Observation
 
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 # Point-to-point kernels: without recorded peers they cannot be paired.
@@ -379,6 +382,36 @@ def _match_notes(keys: _KeyTable) -> Iterator[Note]:
     yield from note(
         "group-assumed", "info", assumed, "do not name a process group; assumed to be shared by all recorded ranks"
     )
+
+
+FITTED = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+          "all_to_all": "all_to_all", "broadcast": "broadcast", "send": "send_recv", "recv": "send_recv",
+          "send_recv": "send_recv"}  # fmt: skip
+
+
+def observations(matched: Matched) -> tuple[Observation, ...]:
+    """Return each matched communication's bytes, group size, transfer time and overlap with compute.
+
+    Transfer is the shortest duration over the ranks, that of the last to arrive. Unknown sizes are left out.
+    """
+    from densing.efficiency.simulation import Observation
+
+    hidden = np.zeros(len(matched))
+    for rank, table in matched.per_rank.items():
+        own, rows = matched.rows_of(table)
+        mine = matched.shortest_rank[rows] == rank
+        length = np.maximum(table.duration_ns[own[mine]], 1)
+        hidden[rows[mine]] = np.minimum(table.hidden_ns[own[mine]] / length, 1.0)
+    columns = (matched.op, matched.bytes, matched.group, matched.n_ranks, matched.transfer_ns)
+    observed = []
+    for op, count, group, ranks, transfer, overlapped in zip(
+        *(column.tolist() for column in columns), hidden.tolist(), strict=True
+    ):
+        name = FITTED.get(OPS[op])
+        size = 2 if name == "send_recv" else max(matched.groups[group].size, ranks)
+        if name is not None and count > 0 and transfer > 0:
+            observed.append(Observation(name, float(count), size, transfer / 1e9, overlapped))
+    return tuple(observed)
 
 
 # How far the ranks' clocks differ.

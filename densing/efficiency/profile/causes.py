@@ -139,7 +139,7 @@ def _all_of(changes: Sequence[Change]) -> Change:
         tuple(dict.fromkeys(name for change in changes for name in change.without)),
         next((change.even for change in changes if change.even is not None), None),
         np.minimum.reduce(transfers) if transfers else None,
-        any(change.unblocked for change in changes),
+        unblocked=any(change.unblocked for change in changes),
     )
 
 
@@ -188,7 +188,7 @@ def _communication(
         hidden = f", {row.hidden_pct:.0f} % hidden behind compute" if row.hidden_pct else ", nothing hidden"
         yield _Suspect(
             "exposed-communication",
-            Change(transfer=np.where(replay.operation == replay.operations.index(key), 0.0, 1.0)),
+            Change(transfer=np.where(replay.operation == replay.operations.index(key), 0.0, replay.transfer)),
             {
                 rank.rank: sum(own.exposed_ns for own in part if (own.op, own.group or own.group_label) == key)
                 for rank, part in zip(ranks, parts, strict=True)
@@ -202,7 +202,7 @@ def _communication(
         factor = float(1 / slow[slow < 1].mean()) if np.any(slow < 1) else 1.0
         yield _Suspect(
             "slow-transfers",
-            Change(transfer=slow),
+            Change(transfer=replay.transfer * slow),
             {},
             "some transfers are slower than others of their size",
             f"transfers of one operation and size differ: the slower ones take {factor:.2f} times as long as the "

@@ -1,22 +1,50 @@
-"""What a user asks of a recorded run: its step with a faster link, without a rank, with perfect overlap.
+"""What a user asks of a recorded run: its step on another link, without a rank, with perfect overlap, with CO2.
 
 Every answer is a replay of the recorded run (:mod:`densing.efficiency.profile.replay`) with the change made.
+
+*A link of another rate.* What each transfer takes beyond its latency is in proportion to the time of a byte. Latency
+and time of a byte as recorded are fitted to the run's own sizes and transfers
+(:func:`densing.efficiency.simulation.calibrate`); the latency stays:
+
+.. math:: t' = m\\alpha + (t - m\\alpha)\\,\\beta'/\\beta
+
+with m the messages of a ring. Where all sizes are alike, latency is unknown and counts as none.
+
+*Averages every tau steps* (``local-sgd``, ``co2``). The recorded all-reduces are not made, and what they took, E a
+step, is sent once a round: parameters have as many bytes as gradients. With s the step of the replay without them
+
+.. math:: s' = s + E/\\tau \\quad (\\text{local-sgd, which waits}), \\qquad
+          s' = \\max(s, E/\\tau) \\quad (\\text{co2, one round late})
+
+so that what the optimizer of averages computes, and the slower computing beside a transfer, are left out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from densing.core import InputError, Record, UnknownNameError, formatting
+from densing.efficiency.profile.alignment import FITTED, observations
 from densing.efficiency.profile.critical import RunPath, walk
-from densing.efficiency.profile.replay import Change, Replay
+from densing.efficiency.profile.replay import Change, Float, Replay
+from densing.efficiency.timeline import OPS, Row
 
-CHANGES = ("link", "hide", "drop-rank", "overlap")
-"""What can be changed: transfers K times as fast, transfers of one operation at no cost, a rank that takes no part,
-and communication that nothing but communication waits for."""
+CHANGES = ("link", "hide", "drop-rank", "overlap", "co2:tau", "local-sgd:tau")
+"""What can be changed: transfers K times as fast or a link's rate, transfers of one operation at no cost, a rank that
+takes no part, communication that nothing but communication waits for, and averages every tau steps."""
+_REDUCE = OPS.index("all_reduce")
+_ROUNDS = ("co2:tau", "local-sgd:tau")
 _FACTOR = re.compile(r"\d+(\.\d+)?x")
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt])bit")
+_BITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+MOST_FITTED = 2_000
+"""Most communications that a link is fitted to, evenly spread over the run."""
+SMALL_SHARE = 0.01
+"""All-reduces below this share of the largest (a loss, a flag) are no exchange of gradients, and stay."""
 
 
 class Bound(Record, frozen=True):
@@ -46,6 +74,8 @@ class Planned(Record, frozen=True):
         Of the time before.
     bound_before, bound_after : Bound
         What the critical path led through most, and what it leads through then: the next bottleneck.
+    model : str
+        What was fitted to the trace for the answer; empty where nothing was.
     """
 
     change: str
@@ -56,6 +86,7 @@ class Planned(Record, frozen=True):
     gain_pct: float
     bound_before: Bound
     bound_after: Bound
+    model: str = ""
 
     @property
     def sentence(self) -> str:
@@ -89,8 +120,14 @@ def parse_changes(text: str) -> list[tuple[str, str]]:
         key, _, value = part.strip().partition("=")
         if key not in CHANGES:
             raise UnknownNameError("change of --what-if", key, CHANGES)
-        if key == "link" and not (_FACTOR.fullmatch(value) and float(value[:-1]) > 0):
-            raise InputError(f"--what-if {part}: a link is faster by a factor, e.g. link=2x (link=0.5x is slower)")
+        number = _FACTOR.fullmatch(value) or _RATE.fullmatch(value)
+        if key == "link" and not (number and float(number[0].rstrip("xkmgtbi")) > 0):
+            raise InputError(
+                f"--what-if {part}: a link is faster by a factor, e.g. link=2x (link=0.5x is slower), or has a rate, "
+                "e.g. link=300mbit (kbit, mbit, gbit or tbit per second)"
+            )
+        if key in _ROUNDS and not (value.isdecimal() and int(value) > 0):
+            raise InputError(f"--what-if {part}: tau is a number of steps from 1 up, e.g. {key}=8")
         if key == "overlap" and value != "perfect":
             raise InputError(f"--what-if {part}: the only overlap that can be assumed is overlap=perfect")
         if key == "drop-rank" and not value.isdecimal():
@@ -99,30 +136,32 @@ def parse_changes(text: str) -> list[tuple[str, str]]:
     return parts
 
 
-def change_of(replay: Replay, text: str) -> Change:
-    """Return the change that a text describes in a run.
+def plan(replay: Replay, text: str) -> Planned:
+    """Replay a run with a change made.
 
     Raises
     ------
     InputError
-        When a part cannot be read or means nothing in this run; the message says what would.
-
-    Examples
-    --------
-    >>> change_of(Replay({}), "overlap=perfect").overlapped
-    True
+        When a part cannot be read or means nothing in this run (the message says what would), or the run has nothing
+        to replay.
     """
-    factor, overlapped, dropped = np.ones(len(replay)), False, list[int]()
+    parts = parse_changes(text)
+    if not len(replay) or not replay.run_ns():
+        raise InputError(f"--what-if {text}: nothing was recorded that could be replayed; check the window")
+    transfer, overlapped, dropped, models = replay.transfer, False, list[int](), list[str]()
     operations = sorted({op for op, _ in replay.operations if op})
-    for key, value in parse_changes(text):
-        if key == "link":
-            factor = factor / float(value[:-1])
+    for key, value in parts:
+        if key == "link" and value.endswith("x"):
+            transfer = transfer / float(value[:-1])
+        elif key == "link":
+            transfer, model = _paced(replay, transfer, value)
+            models.append(model)
         elif key == "hide":
             if value not in operations:
                 listed = ", ".join(operations) or "none that the trace names"
                 raise InputError(f"--what-if hide={value}: the run has no such communication; it has {listed}")
             codes = [code for code, (op, _) in enumerate(replay.operations) if op == value]
-            factor = np.where(np.isin(replay.operation, codes), 0.0, factor)
+            transfer = np.where(np.isin(replay.operation, codes), 0.0, transfer)
         elif key == "drop-rank":
             if int(value) not in replay.ranks:
                 known = formatting.ranks_of(replay.ranks)
@@ -130,35 +169,93 @@ def change_of(replay: Replay, text: str) -> Change:
             dropped.append(replay.ranks.index(int(value)))
             if len(set(dropped)) == len(replay.ranks):
                 raise InputError(f"--what-if {text}: without its last rank there is no run; drop fewer")
-        else:
+        elif key == "overlap":
             overlapped = True
-    return Change(transfer=factor, overlapped=overlapped, dropped=tuple(dropped))
-
-
-def plan(replay: Replay, text: str) -> Planned:
-    """Replay a run with a change made.
-
-    Raises
-    ------
-    InputError
-        When the change means nothing in this run, or the run has nothing to replay.
-    """
-    if not len(replay) or not replay.run_ns():
-        raise InputError(f"--what-if {text}: nothing was recorded that could be replayed; check the window")
-    change = change_of(replay, text)
+    rounds = [(key, int(value)) for key, value in parts if key in _ROUNDS]
+    if len(rounds) > 1:
+        raise InputError(f"--what-if {text}: a run averages by one technique; name one")
     steps = replay.steps or 1
-    before, after = replay.run_ns(), replay.run_ns(change)
-    low, high = replay.step_range_ns(change) or (None, None)
+    change = Change(transfer=transfer, overlapped=overlapped, dropped=tuple(dropped))
+    exchange = 0.0
+    if rounds:
+        apart, exchange = _exchanges(replay, change.dropped, transfer, rounds[0][0])
+        change = dataclasses.replace(change, transfer=np.where(apart, 0.0, transfer), apart=apart)
+        exchange /= steps * rounds[0][1]
+        models.append(
+            f"an average takes what a step's gradients took, {formatting.milliseconds(exchange * rounds[0][1] / 1e6)}"
+        )
+    waits = bool(rounds) and rounds[0][0] == "local-sgd:tau"
+
+    def with_exchange(ns: float) -> float:
+        return ns + exchange if waits else max(ns, exchange)
+
+    before, after = replay.run_ns() / steps, with_exchange(replay.run_ns(change) / steps)
+    spread = replay.step_range_ns(change)
+    low, high = (None, None) if spread is None else tuple(with_exchange(ns) / 1e6 for ns in spread)
+    bound = _bound(walk(replay, change))
+    # A step's part on the path that the exchange must exceed to be the next bottleneck.
+    if exchange and exchange > (bound.share_pct / 100 * (after - exchange) if waits else after - 1e-6 * after):
+        bound = Bound(bound.rank, "communication", 100 * exchange / after)
     return Planned(
         text,
-        before / steps / 1e6,
-        after / steps / 1e6,
-        None if low is None else low / 1e6,
-        None if high is None else high / 1e6,
+        before / 1e6,
+        after / 1e6,
+        low,
+        high,
         100 * (1 - after / before),
         _bound(walk(replay)),
-        _bound(walk(replay, change)),
+        bound,
+        "; ".join(models),
     )
+
+
+def _paced(replay: Replay, transfer: Float, rate: str) -> tuple[Float, str]:
+    """Transfers over a link of another rate, and what of the recorded link was fitted."""
+    from densing.efficiency.simulation import calibrate, ring_terms
+
+    number, unit = _RATE.fullmatch(rate).groups()  # type: ignore[union-attr]
+    seconds_per_byte = 8 / (float(number) * _BITS[unit])
+    matched = replay.matched
+    seen = () if matched is None else observations(matched)
+    if matched is None or not seen:
+        raise InputError(
+            f"--what-if link={rate}: no communication of known size was matched over ranks, so the recorded rate is "
+            "unknown; use a factor, e.g. link=2x"
+        )
+    seen = seen[:: -(-len(seen) // MOST_FITTED)]
+    fitted, latency = calibrate(seen), 0.0
+    if fitted.beta_s_per_byte is not None and fitted.beta_s_per_byte.value > 0 and fitted.alpha_s is not None:
+        latency, recorded = fitted.alpha_s.value, fitted.beta_s_per_byte.value
+        about = f"{formatting.duration(round(1e9 * latency))} of latency a message, which stays"
+    else:
+        recorded = float(np.median([one.seconds / (ring_terms(one.op, one.n).volume * one.count) for one in seen]))
+        about = "latency unknown (messages of one size, or too few), taken for none"
+    messages = np.zeros(len(matched) + 1)
+    groups = np.array([group.size for group in matched.groups] or [0])
+    size = np.maximum(groups[matched.group], matched.n_ranks)
+    for op, n in {(op, n) for op, n in zip(matched.op.tolist(), size.tolist(), strict=True)}:
+        if (name := FITTED.get(OPS[op])) is not None:
+            messages[:-1][(matched.op == op) & (size == n)] = ring_terms(name, n).messages
+    stays = np.minimum(1e9 * latency * messages[replay.communication], transfer)
+    ends = replay.kind == Row.END
+    model = f"recorded link: {8 / recorded / 1e6:.4g} Mbit/s as seen, {about}"
+    return np.where(ends, stays + (transfer - stays) * seconds_per_byte / recorded, transfer), model
+
+
+def _exchanges(
+    replay: Replay, dropped: tuple[int, ...], transfer: Float, technique: str
+) -> tuple[NDArray[np.bool_], float]:
+    """Rows of the all-reduces that a technique leaves out, and what they take on the rank where it is most, ns."""
+    matched = replay.matched
+    size = np.zeros(1) if matched is None else np.append(np.where(matched.op == _REDUCE, matched.bytes, -1), -1)
+    if size.max() <= 0:
+        raise InputError(
+            f"--what-if {technique}: no all_reduce of known size was matched over ranks, so the run exchanges no "
+            "gradients that could be averaged less often"
+        )
+    apart = (size >= SMALL_SHARE * size.max())[replay.communication]
+    took = np.where(apart & (replay.role < 0) & ~np.isin(replay.rank, dropped), transfer, 0.0)
+    return apart, float(np.bincount(replay.rank, took).max())
 
 
 def _bound(path: RunPath) -> Bound:

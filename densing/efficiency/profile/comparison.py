@@ -1,21 +1,27 @@
-"""Differences between two runs beyond step-to-step noise.
+"""Differences between two runs beyond step-to-step noise, decided by ranks.
 
 The ranks of a step are not independent: in a synchronous run they wait for each other, so a step is one observation. A
-metric is averaged over ranks first, and the bootstrap resamples steps.
+metric is averaged over ranks first; the steps of both runs are then compared by the rank-sum test of Wilcoxon, Mann
+and Whitney, and the intervals are those that the test leaves (Hodges and Lehmann). A few slow steps move neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import Field, InputError, Listing, Note, as_row, column, formatting, numeric, times
+from densing.core import Field, InputError, Listing, Note, as_row, column, formatting, numeric, shares, times
+from densing.efficiency.profile.rank import SHOWN_NAMES, per_step
 from densing.efficiency.timeline import occurrences
+
+if TYPE_CHECKING:
+    from densing.efficiency.profile.run import RunProfile
 
 Floats = NDArray[np.float64]
 Verdict = Literal["slower", "faster", "more", "less", "no change beyond noise", "too few steps"]
@@ -25,8 +31,13 @@ MIN_STEPS = 5
 OUTLIER_MADS = 5.0
 OUTLIER_SHARE = 0.1
 MAX_CORRELATION = 0.95
-_BLOCK = 1 << 22
-"""Numbers drawn at a time, which bounds memory for runs of any length."""
+EXACT = 2_500
+"""Most pairs of steps for which the test is exact; beyond it, and with ties, it is normal."""
+POWER = 0.8
+ITEMS = 40
+"""Most operators, kernels and collectives that are listed."""
+ALIKE_PCT = 2.0
+"""Change of an operator's time that counts as none, % of the larger: it has no test of its own."""
 STEP = "step_ns"
 METRICS: dict[str, str] = {
     STEP: "window_ns",
@@ -117,16 +128,21 @@ class Change:
     ----------
     metric : str
     base, other : float or None
-        Mean over steps, nanoseconds; None without steps.
+        Median over steps, nanoseconds; None without steps.
     difference, low, high : float or None
-        other − base and its interval; None for too few steps.
+        Median of other − base over all pairs of steps, and its interval; None for too few steps, the interval also
+        where so few correlated steps leave none.
     ratio, ratio_low, ratio_high : float or None
-        other/base and its interval; None also where a mean is 0.
+        The same of other/base; None also where a step has none of it.
     correlation : float or None
-        Lag-1 autocorrelation of steps that the interval allows for, pooled over both runs.
+        Lag-1 autocorrelation of the steps' ranks that test and intervals allow for, pooled over both runs.
+    p : float or None
+        Of the rank-sum test.
+    detectable : float or None
+        Ratio from which a change would be seen in 8 of 10 such comparisons; a decrease likewise from its inverse.
     verdict : str
-        ``slower`` or ``faster`` for the step, ``more`` or ``less`` for its parts, when the interval of the difference
-        leaves out 0; else ``no change beyond noise``, or ``too few steps``.
+        ``slower`` or ``faster`` for the step, ``more`` or ``less`` for its parts, when p is below 1 − level; else ``no
+        change beyond noise``, or ``too few steps``.
     """
 
     metric: str
@@ -139,6 +155,8 @@ class Change:
     ratio_low: float | None
     ratio_high: float | None
     correlation: float | None
+    p: float | None
+    detectable: float | None
     verdict: Verdict
 
     @property
@@ -161,6 +179,33 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
+class ItemChange:
+    """An operator, kernel or collective in two runs, matched by name (collectives by operation, group and size).
+
+    Attributes
+    ----------
+    name, kind : str
+    status : {"new", "gone", "slower", "faster", "alike"}
+        ``alike`` within 2 %.
+    base_calls, other_calls : float
+        Per step and rank.
+    base_ns, other_ns : float
+        Time per step and rank.
+    share_pct : float or None
+        Its change over the sum of all changes of its table, %; None where that is 0.
+    """
+
+    name: str
+    kind: str
+    status: Literal["new", "gone", "slower", "faster", "alike"]
+    base_calls: float
+    other_calls: float
+    base_ns: float
+    other_ns: float
+    share_pct: float | None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Result of :func:`compare`.
 
@@ -171,17 +216,18 @@ class Comparison:
     steps, ranks : (int, int)
         Of the base and of the other run.
     level : float
-    draws, seed : int
     notes : tuple of Note
+        What the runs differ in besides comes first.
+    items : tuple of ItemChange
+        Largest change first; empty where only steps were compared.
     """
 
     changes: tuple[Change, ...]
     steps: tuple[int, int]
     ranks: tuple[int, int]
     level: float
-    draws: int
-    seed: int
     notes: tuple[Note, ...]
+    items: tuple[ItemChange, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -198,20 +244,49 @@ class Comparison:
             numeric("Change", "difference", formatting.signed_duration),
             Field("Interval", column("interval"), hint=f"{formatting.percentage(self.level)}"),
             numeric("Ratio", "ratio", lambda value: formatting.MISSING if value is None else f"{value:.3f}"),
+            numeric("p", "p", lambda value: formatting.MISSING if value is None else f"{value:.2g}"),
+            numeric(
+                "Seen from",
+                "detectable",
+                lambda value: formatting.MISSING if value is None else f"{value:.3f}",
+                hint="Ratio that would be seen in 8 of 10 such comparisons",
+            ),
             Field("Verdict", column("verdict")),
         )
         title = (
-            "Means over steps, each first averaged over the ranks, with bootstrap intervals over steps. How much a "
-            "second start of the same job differs is not in the noise."
+            "Medians over steps, each first averaged over the ranks; change, interval and p by the rank-sum test. How "
+            "much a second start of the same job differs is not in the noise."
         )
         rows = [{**as_row(change), "interval": change.interval} for change in self.changes]
         return Listing(title, rows, fields)
 
+    @property
+    def items_listing(self) -> Listing:
+        """What changed by operator, kernel and collective."""
+        per = [times(f"{which}, per step", f"{key}_ns") for which, key in (("Baseline", "base"), ("This run", "other"))]
+        fields = (
+            Field("Name", column("name", lambda value: formatting.clean(value, 120))),
+            Field("Kind", column("kind")),
+            *per,
+            numeric("Change", "change", formatting.signed_duration),
+            shares("Share", "share_pct", hint="Of the changes of all that are compared, summed with their signs"),
+            Field("Status", column("status")),
+            numeric("Calls before", "base_calls", formatting.digits, minor=True),
+            numeric("Calls now", "other_calls", formatting.digits, minor=True),
+        )
+        title = (
+            "Time per step and rank by name, the largest change first; collectives by operation, group and size. Of "
+            f"each rank only the {SHOWN_NAMES} longest names are known. There is no test: times within "
+            f"{ALIKE_PCT:g} % count as alike."
+        )
+        rows = [{**as_row(item), "change": item.other_ns - item.base_ns} for item in self.items[:ITEMS]]
+        return Listing(title, rows, fields)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        plain = {"verdict": self.verdict, "level": self.level, "draws": self.draws, "seed": self.seed}
         parts = msgspec.to_builtins(self)
-        return {**plain, **{key: parts[key] for key in ("steps", "ranks", "changes", "notes")}}
+        keys = ("level", "steps", "ranks", "changes", "items", "notes")
+        return {"verdict": self.verdict, **{key: parts[key] for key in keys}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Comparison:
@@ -219,35 +294,25 @@ class Comparison:
         return msgspec.convert(data, cls)
 
 
-def compare(
-    base: RunSteps,
-    other: RunSteps,
-    *,
-    seed: int = 0,
-    level: float = 0.95,
-    draws: int = 2000,
-    skip_first: int = 0,
-) -> Comparison:
-    """Compare two runs step by step with a bootstrap over steps.
+def compare(base: RunSteps, other: RunSteps, *, level: float = 0.95, skip_first: int = 0) -> Comparison:
+    """Compare two runs step by step.
 
-    With the mean difference d of n and m steps, its standard error s = √(s₁²/n + s₂²/m), and resamples of the steps
-    of each run, the interval is
+    With n and m steps and d the differences of all pairs of steps, p is that of the rank-sum test and the interval goes
+    from the (k + 1)-th smallest to the (k + 1)-th largest d, where k is the largest statistic that the test rejects.
+    Steps that follow each other alike tell less: the normal deviate z of p is divided by
 
-    .. math:: d \\pm q\\, s \\sqrt{(1 + \\rho)/(1 - \\rho)}
+    .. math:: \\sqrt{(1 + \\rho)/(1 - \\rho)}
 
-    where q is the ``level`` quantile of \\|d* − d\\|/s* (symmetric bootstrap-t) and ρ the lag-1 autocorrelation of
-    steps, pooled over both runs, corrected for its bias and not below 0. The interval of the ratio is the same on
-    logarithms. Each run was started once: how much a second start of the same job differs is not in the noise.
+    where ρ is the lag-1 autocorrelation of the ranks of each run's steps, pooled over both, corrected for its bias and
+    not below 0 (and 0 where the runs are further apart than either is wide). Each run was started once: how much a
+    second start of the same job differs is not in the noise.
 
     Parameters
     ----------
     base, other : RunSteps
         From :func:`run_steps`; both need the metrics compared.
-    seed : int
     level : float
         Of the intervals, in (0.5, 1); each metric's own, not for all at once.
-    draws : int
-        Resamples, 200 or more.
     skip_first : int
         Steps to leave out at the start of each run; nothing is left out unless asked.
 
@@ -258,9 +323,9 @@ def compare(
 
     Notes
     -----
-    Source: symmetric bootstrap-t, Hall, "The Bootstrap and Edgeworth Expansion" (1992), §3.5; effective number of
-    correlated observations after Bayley and Hammersley (1946); both recalled. Simulated coverage:
-    ``tests/efficiency/profile/test_comparison.py``.
+    Source: Mann and Whitney (1947) by :func:`scipy.stats.mannwhitneyu`, exact without ties; Hodges and Lehmann (1963);
+    effective number of correlated observations after Bayley and Hammersley (1946); all recalled. Simulated size, power
+    and coverage: ``tests/efficiency/profile/test_comparison.py``.
 
     Examples
     --------
@@ -270,6 +335,8 @@ def compare(
     >>> comparison.verdict, comparison.changes[0].difference
     ('slower', 50.0)
     """
+    from scipy.stats import mannwhitneyu, norm
+
     for name, run in (("base", base), ("other", other)):
         if not run.numbers:
             raise InputError(
@@ -279,8 +346,6 @@ def compare(
             raise InputError(f"the {name} run has no {STEP}; give it")
     if not 0.5 < level < 1:
         raise InputError(f"level {level}: must lie between 0.5 and 1")
-    if draws < 200:
-        raise InputError(f"draws {draws}: must be at least 200")
     if skip_first < 0:
         raise InputError(f"skip_first {skip_first}: must be at least 0")
     notes = [*_remarks("the base run", base, skip_first), *_remarks("the other run", other, skip_first)]
@@ -298,25 +363,106 @@ def compare(
     if base.window and other.window and base.window != other.window:
         text = f"window {base.window} against {other.window}: they cover different work; use the same window for both"
         notes.append(Note("different-windows", "warning", text, {"windows": [base.window, other.window]}))
-    metrics = [metric for metric in METRICS if metric in base.values and metric in other.values]
-    columns = [(np.array(base.values[metric]), np.array(other.values[metric])) for metric in metrics]
-    estimates: Sequence[Estimate | None] = [None] * len(metrics)
-    if min(counts) >= MIN_STEPS:
-        estimates = compare_means(columns, level=level, draws=draws, seed=seed)
     changes = []
-    for metric, pair, estimate in zip(metrics, columns, estimates, strict=True):
-        before, after = (float(column.mean()) if len(column) else None for column in pair)
-        if estimate is None:
-            changes.append(Change(metric, before, after, None, None, None, None, None, None, None, "too few steps"))
+    for metric in (metric for metric in METRICS if metric in base.values and metric in other.values):
+        before, after = np.array(base.values[metric]), np.array(other.values[metric])
+        usual, now = (float(np.median(sample)) if len(sample) else None for sample in (before, after))
+        if min(counts) < MIN_STEPS:
+            nothing = (None, None, None, None, None, None, None, None, None)
+            changes.append(Change(metric, usual, now, *nothing, "too few steps"))
             continue
+        p, left_out, correlation = rank_test(before, after, level)
         verdict: Verdict = "no change beyond noise"
-        if estimate.low > 0:
-            verdict = "slower" if metric == STEP else "more"
-        elif estimate.high < 0:
-            verdict = "faster" if metric == STEP else "less"
-        changes.append(Change(metric, before, after, *estimate, verdict))
+        difference, low, high = _inverted(after[:, None] - before, left_out)
+        ratio = ratio_low = ratio_high = detectable = None
+        if min(before.min(), after.min()) > 0:
+            ratio, ratio_low, ratio_high = _inverted(after[:, None] / before, left_out)
+            if ratio_low is not None and ratio_high is not None:
+                half = np.log(ratio_high / ratio_low) / 2
+                detectable = float(np.exp(half * (1 + norm.ppf(POWER) / norm.ppf((1 + level) / 2))))
+        if p < 1 - level:
+            grew = mannwhitneyu(after, before).statistic > before.size * after.size / 2
+            verdict = ("slower" if grew else "faster") if metric == STEP else ("more" if grew else "less")
+        figures = (difference, low, high, ratio, ratio_low, ratio_high, correlation, p, detectable)
+        changes.append(Change(metric, usual, now, *figures, verdict))
+        means = [sample.mean() for sample in (before, after)]
+        if metric == STEP and ratio_low and ratio_high and not ratio_low <= means[1] / means[0] <= ratio_high:
+            text = (
+                f"the mean step changes by a factor of {means[1] / means[0]:.3g}, the usual one by {ratio:.3g}: few "
+                "steps are much slower than the others, which ranks do not count; look at the step times"
+            )
+            notes.append(Note("means-differ", "warning", text, {"ratio_of_means": means[1] / means[0]}))
     steps = (len(base.numbers), len(other.numbers))
-    return Comparison(tuple(changes), steps, (base.ranks, other.ranks), level, draws, seed, tuple(notes))
+    return Comparison(tuple(changes), steps, (base.ranks, other.ranks), level, tuple(notes))
+
+
+def compare_runs(base: RunProfile, other: RunProfile, *, level: float = 0.95, skip_first: int = 0) -> Comparison:
+    """Compare two profiled runs: what they ran on, their steps, and their operators, kernels and collectives.
+
+    Raises
+    ------
+    InputError
+        As :func:`compare`.
+    """
+    steps = [
+        run_steps({"steps": [step.to_dict() for step in rank.steps], "window": rank.window} for rank in run.ranks)
+        for run in (base, other)
+    ]
+    found = compare(*steps, level=level, skip_first=skip_first)
+    return replace(found, items=_items(base, other), notes=(*_unlike(base, other), *found.notes))
+
+
+def _unlike(base: RunProfile, other: RunProfile) -> Iterable[Note]:
+    """Yield what the runs differ in besides the change that is looked for."""
+    facts: dict[str, Callable[[RunProfile], str]] = {
+        "device": lambda run: ", ".join(run.devices) or ("processor" if all(r.on_host for r in run.ranks) else ""),
+        "machine": lambda run: ", ".join(sorted({rank.host for rank in run.ranks if rank.host})),
+        "world size": lambda run: ", ".join(map(str, sorted({rank.world_size for rank in run.ranks} - {-1}))),
+        "rank": lambda run: formatting.ranks_of(rank.rank for rank in run.ranks),
+        "backend": lambda run: ", ".join(sorted({rank.backend for rank in run.ranks if rank.backend})),
+        "recorder": lambda run: ", ".join(sorted({rank.recorder for rank in run.ranks if rank.recorder})),
+    }
+    for name, fact in facts.items():
+        before, after = fact(base), fact(other)
+        # What one of both does not say is not known to differ.
+        if before and after and before != after:
+            text = f"another {name}: {after} against {before} in the baseline; a change may be due to that"
+            yield Note(f"other-{name.replace(' ', '-')}", "warning", text, {"base": before, "other": after})
+
+
+def _items(base: RunProfile, other: RunProfile) -> tuple[ItemChange, ...]:
+    """Match operators, kernels and collectives of both runs."""
+    tables = []
+    for run in (base, other):
+        table: dict[tuple[str, str], list[float]] = {}
+        steps = per_step(run.ranks)
+        rows = [(row.name, row.kind, row.count, row.total_ns) for rank in run.ranks for row in rank.names]
+        for one in run.collectives:
+            size = formatting.volume(one.bytes / one.count_sized) if one.count_sized else "unknown size"
+            rows.append((f"{one.op or 'communication'}, {one.group or one.group_label}, {size}", "collective",
+                         one.count, one.sum_ns))  # fmt: skip
+        for name, kind, count, ns in rows:
+            cell = table.setdefault((name, kind), [0.0, 0.0])
+            cell[0] += count / steps
+            cell[1] += ns / steps
+        tables.append(table)
+    keys = list(dict.fromkeys((*tables[0], *tables[1])))
+    both = [(key, tables[0].get(key, [0.0, 0.0]), tables[1].get(key, [0.0, 0.0])) for key in keys]
+    # A collective is also a name: each of the two tables adds up by itself.
+    total = {False: 0.0, True: 0.0}
+    for (_, kind), before, after in both:
+        total[kind == "collective"] += after[1] - before[1]
+    items = []
+    for (name, kind), before, after in both:
+        change, whole = after[1] - before[1], total[kind == "collective"]
+        status: Literal["new", "gone", "slower", "faster", "alike"] = "slower" if change > 0 else "faster"
+        if not before[0] or not after[0]:
+            status = "new" if after[0] else "gone"
+        elif 100 * abs(change) <= ALIKE_PCT * max(before[1], after[1]):
+            status = "alike"
+        share = 100 * change / whole if whole else None
+        items.append(ItemChange(name, kind, status, before[0], after[0], before[1], after[1], share))
+    return tuple(sorted(items, key=lambda item: -abs(item.other_ns - item.base_ns)))
 
 
 def _remarks(name: str, run: RunSteps, skipped: int) -> Iterable[Note]:
@@ -343,59 +489,74 @@ def _remarks(name: str, run: RunSteps, skipped: int) -> Iterable[Note]:
         yield Note("slow-first-step", "warning", text, {"first_ns": float(times[0]), "median_ns": median})
 
 
-class Estimate(NamedTuple):
-    """A difference other − base and a ratio other/base, with intervals; the ratio None where a mean is not above 0."""
-
-    difference: float
-    low: float
-    high: float
-    ratio: float | None
-    ratio_low: float | None
-    ratio_high: float | None
-    correlation: float
-
-
-class _Draws(NamedTuple):
-    """Resampled means and variances of the mean, each (draws,)."""
-
-    mean: Floats
-    variance: Floats
-
-
-def compare_means(columns: Sequence[tuple[Floats, Floats]], *, level: float, draws: int, seed: int) -> list[Estimate]:
-    """Compare pairs of samples; the same steps are drawn for every pair.
+def rank_test(base: Floats, other: Floats, level: float = 0.95) -> tuple[float, int, float]:
+    """Return p of the rank-sum test, how many pairs its interval leaves out at either end, and the correlation.
 
     Parameters
     ----------
-    columns : sequence of (float64 (n,), float64 (m,))
-        Base and other, by metric; all with the same n and m, 2 or more.
+    base, other : float64 (n,), (m,)
+        In order of time.
     level : float
-    draws, seed : int
+        Of the interval; -1 pairs are left out where no statistic is rejected, and then there is no interval.
 
-    Returns
-    -------
-    list of Estimate
+    Examples
+    --------
+    >>> p, left_out, rho = rank_test(np.array([3.0, 1, 4, 2, 5]), np.array([8.0, 6, 9, 7, 10]))
+    >>> round(p, 4), left_out, rho
+    (0.0079, 2, 0.0)
     """
-    if not columns:
-        return []
-    base = np.stack([pair[0] for pair in columns])
-    other = np.stack([pair[1] for pair in columns])
-    generator = np.random.default_rng(seed)
-    resamples = [_resample(sample, draws, generator) for sample in (base, other)]
-    estimates = []
-    for row, samples in enumerate(columns):
-        a, b = (_Draws(*(part[row] for part in resample)) for resample in resamples)
-        means = float(samples[0].mean()), float(samples[1].mean())
-        squares = samples[0].var(ddof=1) / len(samples[0]), samples[1].var(ddof=1) / len(samples[1])
-        correlation = lag_one(*samples)
-        # Steps that follow each other alike tell less than as many independent ones.
-        wider = float(np.sqrt((1 + correlation) / (1 - correlation)))
-        difference = means[1] - means[0]
-        quantile = _quantile(b.mean - a.mean - difference, a.variance + b.variance, level)
-        reach = float(quantile * np.sqrt(squares[0] + squares[1]) * wider)
-        ratio = _ratio(means, squares, a, b, level, wider)
-        estimates.append(Estimate(difference, difference - reach, difference + reach, *ratio, correlation))
-    return estimates
+    from scipy.stats import mannwhitneyu, norm, rankdata
+
+    n, m = len(base), len(other)
+    correlation = lag_one(rankdata(base), rankdata(other))
+    # No correlation puts runs as far apart as this; of so few ranks it would leave nothing to decide.
+    if max(base.min() - other.max(), other.min() - base.max()) > max(np.ptp(base), np.ptp(other)):
+        correlation = 0.0
+    wider = float(np.sqrt((1 + correlation) / (1 - correlation)))
+
+    def allowed(p: Floats) -> Floats:
+        return np.asarray(np.minimum(2 * norm.sf(norm.isf(p / 2) / wider), 1.0))
+
+    together = np.concatenate((base, other))
+    ties = len(np.unique(together)) < n + m
+    if n * m <= EXACT:
+        exact = _exact(n, m)
+        left_out = int(np.sum(allowed(exact) < 1 - level)) - 1
+    else:
+        deviate = norm.isf((1 - level) / 2) * wider * np.sqrt(n * m * (n + m + 1) / 12)
+        left_out = max(int(np.floor(n * m / 2 - 0.5 - deviate)), -1)
+    if ties and np.ptp(together) == 0:
+        # Without any noise, all alike, there is nothing to rank.
+        p = 1.0
+    elif ties or n * m > EXACT:
+        p = float(mannwhitneyu(other, base, method="asymptotic").pvalue)
+    else:
+        above = int(np.sum(other[:, None] > base))
+        p = float(exact[min(above, n * m - above)])
+    return float(allowed(np.array(p))), left_out, correlation
+
+
+@cache
+def _exact(n: int, m: int) -> Floats:
+    """p of each statistic from 0 to half of all pairs, of n and m distinct values."""
+    from scipy.stats import mannwhitneyu
+
+    statistic = np.arange(n * m // 2 + 1)[:, None]
+    above, rest = np.divmod(statistic, m)
+    # Of n values each exceeds so many of m others; a little apart, so that none are equal.
+    at = np.arange(n)
+    counts = np.where(at < above, m, np.where(at == above, rest, 0)) + np.linspace(0, 0.4, n)
+    p = mannwhitneyu(counts, np.broadcast_to(np.arange(m) + 0.5, (len(counts), m)), axis=1, method="exact").pvalue
+    return np.asarray(np.minimum(p, 1.0), np.float64)
+
+
+def _inverted(pairs: Floats, left_out: int) -> tuple[float, float | None, float | None]:
+    """Return the median of all pairs, and the smallest and largest but those left out at either end."""
+    ordered = np.sort(pairs, axis=None)
+    middle = float(np.median(ordered))
+    if left_out < 0:
+        return middle, None, None
+    return middle, float(ordered[left_out]), float(ordered[-1 - left_out])
 
 
 def lag_one(*samples: Floats) -> float:
@@ -422,43 +583,3 @@ def lag_one(*samples: Floats) -> float:
     raw = sum(float((part[1:] * part[:-1]).sum()) for part in centred) / total
     mean_length = sum(map(len, samples)) / len(samples)
     return min(max(raw + (1 + 3 * raw) / mean_length, 0.0), MAX_CORRELATION)
-
-
-def _resample(samples: Floats, draws: int, generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return means and variances of the mean, (metrics, draws), of resampled steps."""
-    size = samples.shape[1]
-    means, variances = (np.empty((len(samples), draws)) for _ in range(2))
-    block = max(1, _BLOCK // size)
-    for begin in range(0, draws, block):
-        index = generator.integers(0, size, (min(block, draws - begin), size))
-        part = slice(begin, begin + len(index))
-        for row, sample in enumerate(samples):
-            resampled = sample[index]
-            means[row, part] = resampled.mean(axis=1)
-            variances[row, part] = resampled.var(axis=1, ddof=1) / size
-    return means, variances
-
-
-def _ratio(
-    means: tuple[float, float], squares: tuple[float, float], a: _Draws, b: _Draws, level: float, wider: float
-) -> tuple[float | None, float | None, float | None]:
-    """Return the ratio of means with its interval, from the bootstrap-t of its logarithm."""
-    if min(means) <= 0:
-        return None, None, None
-    ratio = means[1] / means[0]
-    good = (a.mean > 0) & (b.mean > 0)
-    log_ratio = np.log(ratio)
-    distance = np.log(b.mean[good] / a.mean[good]) - log_ratio
-    variance = a.variance[good] / a.mean[good] ** 2 + b.variance[good] / b.mean[good] ** 2
-    error = np.sqrt(squares[0] / means[0] ** 2 + squares[1] / means[1] ** 2)
-    reach = _quantile(distance, variance, level) * error * wider
-    # Beyond this a ratio says nothing, and its exponential would overflow.
-    if reach > np.log(1e6):
-        return ratio, None, None
-    return ratio, float(np.exp(log_ratio - reach)), float(np.exp(log_ratio + reach))
-
-
-def _quantile(distance: Floats, variance: Floats, level: float) -> float:
-    """Return the quantile of |distance|/√variance over the resamples that vary; 0 if none does."""
-    varied = variance > 0
-    return float(np.quantile(np.abs(distance[varied]) / np.sqrt(variance[varied]), level)) if varied.any() else 0.0

@@ -201,11 +201,11 @@ def walk(replay: Replay, change: Change | None = None) -> RunPath:
     row = int(np.where(counts, moments[head:], -np.inf).argmax())
     weights = replay.weights(change)
     # The last to arrive at each communication, by the replay.
-    arrivals = np.flatnonzero((replay.kind == Row.ARRIVAL) & (replay.communication >= 0))
-    arrivals = arrivals[~np.isin(replay.rank[arrivals], change.dropped)]
+    role = replay.roles(change)
+    arrivals = np.flatnonzero(role > 0)
     last = np.full(replay.count, -1)
     order = arrivals[np.lexsort((-arrivals, moments[head + arrivals]))]
-    last[replay.communication[order]] = order
+    last[role[order] - 1] = order
     stretches: list[tuple[int, int, int, int]] = []
     totals: dict[int, dict[str, int]] = {}
     turns: list[Turn] = []
@@ -215,8 +215,8 @@ def walk(replay: Replay, change: Change | None = None) -> RunPath:
     while at >= head:
         row = at - head
         rank, now = replay.ranks[replay.rank[row]], moments[at]
-        if replay.joins[row]:
-            number = int(replay.communication[row])
+        if role[row] < 0:
+            number = -int(role[row]) - 1
             source = head + int(last[number])
             arrival, own = moments[source], moments[replay.before[row]]
             if round(now) > round(arrival):

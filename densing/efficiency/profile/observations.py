@@ -9,16 +9,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from densing.core import InputError, Note, Record
+from densing.efficiency.profile.alignment import observations
 from densing.efficiency.profile.own_steps import OwnSteps, own_seconds
 from densing.efficiency.profile.rank import ProfileOptions, profile_timeline
-from densing.efficiency.profile.run import RunProfile, merge_run
+from densing.efficiency.profile.run import merge_run
 from densing.efficiency.simulation import Computation, Observation
-from densing.efficiency.timeline import OPS, Kind, RankTimeline, Timeline, covered, nth, select, union
+from densing.efficiency.timeline import Kind, RankTimeline, Timeline, covered, nth, select, union
 from densing.efficiency.traces import find_traces, read_rank
 
-FITTED = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
-          "all_to_all": "all_to_all", "broadcast": "broadcast", "send": "send_recv", "recv": "send_recv",
-          "send_recv": "send_recv"}  # fmt: skip
 LEAST_NS = 20_000
 """Shorter computations are mostly the recorder's overhead."""
 MOST_COMPUTATIONS = 50_000
@@ -91,7 +89,8 @@ def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
     (Observation(op='all_reduce', count=4000.0, n=2, seconds=4e-08, overlapped=0.0),)
     """
     run = merge_run([profile_timeline(rank, ProfileOptions()) for rank in timeline.ranks])
-    collectives, notes = observations(run), list(run.notes)
+    collectives = () if run.together is None else observations(run.together.matched)
+    notes = list(run.notes)
     if not collectives:
         text = (
             f"no communication of {len(timeline.ranks)} rank(s) could be matched, so transfer and "
@@ -107,32 +106,6 @@ def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
         tuple(notes),
         (own_seconds(run.ranks),),
     )
-
-
-def observations(run: RunProfile) -> tuple[Observation, ...]:
-    """Return each matched communication's bytes, group size, transfer time and overlap with compute.
-
-    Transfer is the shortest duration over the ranks, that of the last to arrive. Unknown sizes are left out.
-    """
-    if run.together is None:
-        return ()
-    matched = run.together.matched
-    hidden = np.zeros(len(matched))
-    for rank, table in matched.per_rank.items():
-        own, rows = matched.rows_of(table)
-        mine = matched.shortest_rank[rows] == rank
-        length = np.maximum(table.duration_ns[own[mine]], 1)
-        hidden[rows[mine]] = np.minimum(table.hidden_ns[own[mine]] / length, 1.0)
-    columns = (matched.op, matched.bytes, matched.group, matched.n_ranks, matched.transfer_ns)
-    observed = []
-    for op, count, group, ranks, transfer, overlapped in zip(
-        *(column.tolist() for column in columns), hidden.tolist(), strict=True
-    ):
-        name = FITTED.get(OPS[op])
-        size = 2 if name == "send_recv" else max(matched.groups[group].size, ranks)
-        if name is not None and count > 0 and transfer > 0:
-            observed.append(Observation(name, float(count), size, transfer / 1e9, overlapped))
-    return tuple(observed)
 
 
 def _computations(rank: RankTimeline, label: str) -> Iterable[Computation]:

@@ -73,7 +73,9 @@ class Change:
     even : bool (ranks,), optional
         Ranks whose own time is the median over the ranks.
     transfer : float64 (n,), optional
-        Factors of the transfer of each row that is the end of a communication.
+        Transfer of each row that is the end of a communication, ns, in place of the recorded one.
+    apart : bool (n,), optional
+        Rows whose communications are not made: no rank waits for another in them.
     unblocked : bool
         Whether the host no longer waits for communications.
     overlapped : bool
@@ -85,6 +87,7 @@ class Change:
     without: tuple[str, ...] = ()
     even: NDArray[np.bool_] | None = None
     transfer: Float | None = None
+    apart: NDArray[np.bool_] | None = None
     unblocked: bool = False
     overlapped: bool = False
     dropped: tuple[int, ...] = ()
@@ -299,11 +302,7 @@ class Replay:
         end: list[float] = [_NEVER, *starts.tolist()]
         append = end.append
         met = [_NEVER] * (self.count + 1)
-        role = self.role
-        if change.dropped:
-            # The others do not wait for a rank that is gone.
-            role = np.where(np.isin(self.rank, change.dropped) & (role > 0), 0, role)
-        columns = (self.before, self.other, self.base, after, beside, called, role)
+        columns = (self.before, self.other, self.base, after, beside, called, self.roles(change))
         # A plain loop over lists: rows wait for one another, and numpy's scalars would cost more than the sums.
         for before, other, base, more, aside, since, role in zip(*(column.tolist() for column in columns), strict=True):
             if role < 0:
@@ -318,6 +317,12 @@ class Replay:
             if role and moment > met[role]:
                 met[role] = moment
         return np.array(end)
+
+    def roles(self, change: Change) -> Int:
+        """Return what each row does with its communication c: nothing (0), arrive (c + 1), or leave (-c - 1)."""
+        role = self.role if change.apart is None else np.where(change.apart, 0, self.role)
+        # The others do not wait for a rank that is gone.
+        return np.where(np.isin(self.rank, change.dropped) & (role > 0), 0, role) if change.dropped else role
 
     def run_ns(self, change: Change | None = None) -> float:
         """Return how long the run takes, ns from the first start of a window to the last end of a row.
@@ -363,7 +368,7 @@ class Replay:
             if code == Spent.HELD and factor is not None:
                 held = held * factor[code]
         ends = self.kind == Row.END
-        transfer = self.transfer if change.transfer is None else self.transfer * change.transfer
+        transfer = self.transfer if change.transfer is None else change.transfer
         after = np.where(ends, transfer, gap + held + spent)
         beside = self.lag + spent
         if change.unblocked:

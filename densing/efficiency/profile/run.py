@@ -386,9 +386,11 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         Parameters
         ----------
         change : str
-            Comma-separated: ``link=2x`` (transfers twice as fast), ``hide=all_reduce`` (its transfers cost nothing),
-            ``drop-rank=5`` (the others do not wait for it), ``overlap=perfect`` (only communication waits for
-            communication).
+            Comma-separated: ``link=2x`` (transfers twice as fast), ``link=300mbit`` (a link of this rate, with the
+            recorded latency), ``hide=all_reduce`` (its transfers cost nothing), ``drop-rank=5`` (the others do not
+            wait for it), ``overlap=perfect`` (only communication waits for communication), ``local-sgd:tau=8`` and
+            ``co2:tau=8`` (averages every 8 steps instead of the all-reduces); see
+            :mod:`densing.efficiency.profile.changes`.
 
         Raises
         ------

@@ -242,6 +242,13 @@ def _kappa(computations: Sequence[Computation]) -> tuple[Estimate | None, float 
         return quiet - (np.bincount(number, quiet) / counts)[number]
 
     estimate = fit(residuals, [0.2], [1.0], lost=len(spread))[0]
+    if estimate.value > MOST_KAPPA:
+        # No cluster accepts it: what slowed the work down was not the communication beside it.
+        text = (
+            f"kappa: {estimate.value:.3g}, more than {MOST_KAPPA:g}: work that overlapped communication took longer "
+            "for another reason; kappa stays as it was"
+        )
+        return None, None, (Note("kappa-absurd", "warning", text, {"kappa": estimate.value}),)
     return estimate, rms(residuals(np.array([estimate.value]))), ()
 
 

@@ -16,7 +16,7 @@ from densing.efficiency.profile.run import RunProfile, profile_run
 from densing.efficiency.simulation import Graph, simulate
 from densing.efficiency.timeline.timeline import Kind
 from tests.support import folders
-from tests.support.planted_runs import RETURN, Planted
+from tests.support.planted_runs import ELEMENTS, RETURN, Planted
 
 FAIR = Planted(ranks=8)
 BOUND = Planted(ranks=8, transfer=700_000)
@@ -174,6 +174,46 @@ def test_a_change_is_answered_as_the_changed_run_says(change: str, changed: Plan
     assert change in found.sentence and str(found.bound_after) in found.sentence
 
 
+@pytest.mark.parametrize("start_up", [0, 200_000])
+def test_a_link_of_another_rate_keeps_the_recorded_latency(start_up: int) -> None:
+    """Four sizes tell latency from bandwidth; the truth is the same run over a link three times as fast."""
+    run = replace(SLOW, sizes=(1.0, 0.5, 0.25, 0.05), start_up=start_up, kernel=200_000, jitter=0.02)
+    wire = 2 * 7 / 8 * 4 * ELEMENTS
+    rate = 8e9 * wire / (run.transfer - start_up)
+    found = run.profile().what_if(f"link={3 * rate / 1e6:.6f}mbit")
+    faster = replace(run, transfer=round(start_up + (run.transfer - start_up) / 3))
+    assert found.before_ms - found.after_ms == pytest.approx(truth(run, faster), rel=1e-3)
+    assert f"recorded link: {rate / 1e6:.4g} Mbit/s" in found.model
+    same = run.profile().what_if(f"link={rate / 1e6:.6f}mbit")
+    assert same.after_ms == pytest.approx(same.before_ms, rel=1e-3)
+
+
+def test_sizes_all_alike_leave_latency_unknown_and_no_sizes_the_rate() -> None:
+    found = SLOW.profile().what_if("link=1gbit")
+    assert "latency unknown" in found.model and found.after_ms > found.before_ms
+    with pytest.raises(InputError, match="recorded rate is unknown"):
+        replace(SLOW, ranks=1).profile().what_if("link=1gbit")
+    with pytest.raises(InputError, match="exchanges no gradients"):
+        replace(SLOW, ranks=1).profile().what_if("co2:tau=2")
+
+
+@pytest.mark.parametrize("tau", [1, 2, 4])
+@pytest.mark.parametrize("run", [SLOW, replace(BOUND, kernel=100_000)], ids=["straggler", "slow link"])
+def test_averages_every_tau_steps_take_what_the_run_that_makes_them_takes(run: Planted, tau: int) -> None:
+    """The planted run has one blocking all-reduce a round, as long as those of a step; CO2's hides behind a round."""
+    profile = run.profile()
+    made, free = replace(run, every=tau), replace(run, every=100)
+    waiting = profile.what_if(f"local-sgd:tau={tau}")
+    assert waiting.after_ms * run.steps == pytest.approx(made.length() / 1e6, rel=5e-3)
+    late = profile.what_if(f"co2:tau={tau}")
+    exchange = run.layers * run.transfer / tau / 1e6
+    assert late.after_ms == pytest.approx(max(free.length() / run.steps / 1e6, exchange), rel=5e-3)
+    assert (late.bound_after.kind == "communication") == (late.after_ms == pytest.approx(exchange, rel=1e-9))
+    assert late.after_ms <= waiting.after_ms
+    halved = profile.what_if(f"link=2x,co2:tau={tau}")
+    assert halved.after_ms == pytest.approx(max(free.length() / run.steps / 1e6, exchange / 2), rel=5e-3)
+
+
 def test_perfect_overlap_leaves_the_longer_of_work_and_communication() -> None:
     found = SLOW.profile().what_if("overlap=perfect")
     work = SLOW.layers * 2 * SLOW.kernel * 1.1 * SLOW.steps / 1e6
@@ -193,7 +233,11 @@ def test_perfect_overlap_leaves_the_longer_of_work_and_communication() -> None:
         ("drop-rank=-1", "a rank is a number"),
         ("drop-rank=0,drop-rank=1", "without its last rank"),
         ("overlap=good", "overlap=perfect"),
-        ("co2:tau=8", "unknown change"),
+        ("link=300", "or has a rate"),
+        ("link=0mbit", "or has a rate"),
+        ("co2:tau=0", "number of steps from 1 up"),
+        ("co2:tau=2,local-sgd:tau=2", "name one"),
+        ("ladder", "unknown change"),
         ("", "unknown change"),
     ],
 )
@@ -226,7 +270,7 @@ def test_removing_a_kind_of_time_never_lengthens_the_run() -> None:
     whole = replay.run_ns()
     for without in (("compute",), ("host", "launch"), ("idle",), ("stall",), ("compute", "host")):
         assert replay.run_ns(Change(without=without)) <= whole
-    halves = [replay.run_ns(Change(transfer=np.full(len(replay), factor))) for factor in (0.0, 0.5, 1.0, 2.0)]
+    halves = [replay.run_ns(Change(transfer=factor * replay.transfer)) for factor in (0.0, 0.5, 1.0, 2.0)]
     assert halves == sorted(halves) and halves[2] == whole
 
 

@@ -268,3 +268,14 @@ def test_a_contention_that_no_cluster_can_have_is_left_out_and_said() -> None:
     assert "kappa-comm-absurd" in [note.code for note in found.notes]
     # What is written can be read again.
     assert calibrated(load_cluster("cpu2"), found, "inter", "a test").kappa_comm <= 100
+
+
+def test_work_that_slows_down_for_another_reason_leaves_kappa_as_it_was(tmp_path: Path) -> None:
+    """What is written is read again: no cluster has a kappa of thousands."""
+    seen = [Observation("all_reduce", size, 2, 2e-3 + size * 4e-8) for size in (1e4, 1e5, 1e6, 1e7)]
+    work = [Computation("layer", 1e-3 * (1 + 1000 * share), share) for share in (0.0, 0.2, 0.5, 0.9)]
+    found = calibrate(seen, work)
+    assert found.kappa is None and "kappa-absurd" in [note.code for note in found.notes]
+    base, out = load_cluster("cpu2"), tmp_path / "measured.toml"
+    out.write_text(to_toml(calibrated(base, found, "inter", "a test")))
+    assert load_cluster(out).kappa == base.kappa
