@@ -1,0 +1,31 @@
+"""Stage 1: the tests marked ``gpu``; each runs on a processor and, where there is one, on the device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from xml.etree import ElementTree
+
+from benchmarks.gpu.record import ROOT, Session
+
+DRY = ("tests/scores/ladder/test_device.py", "-k", "cpu")
+"""In the small size one file's tests, which are the same ones."""
+
+
+def run(session: Session) -> None:
+    """Run pytest, and keep how every test ended."""
+    report = session.work / "gpu-tests.xml"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    words = ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={report.absolute()}")
+    done = subprocess.run([sys.executable, *words, *session.size(DRY, ("tests",))], cwd=ROOT, check=False)
+    ends: Counter[str] = Counter()
+    # Our own pytest wrote it a moment ago.
+    for case in ElementTree.parse(report).getroot().iter("testcase"):  # noqa: S314
+        outcome = next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
+        ends[outcome] += 1
+        session.add("tests", test=f"{case.get('classname')}.{case.get('name')}", outcome=outcome, seconds=case.get("time"))
+    session.add("outcomes", **ends)
+    if done.returncode:
+        bad = ends["failure"] + ends["error"]
+        raise RuntimeError(f"{bad} of {sum(ends.values())} tests failed; pytest ended with exit code {done.returncode}")
