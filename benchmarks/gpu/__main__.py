@@ -1,9 +1,9 @@
 """Run stages on the GPU of this machine, or each in seconds on a processor.
 
-    python -m benchmarks.gpu                       # install, then stages 1 to 7, at most nine minutes each
-    python -m benchmarks.gpu constants traces      # these alone
-    python -m benchmarks.gpu --dry                 # all, in their small size
-    python -m benchmarks.gpu --page docs/results/gpu.md --records FOLDER
+python -m benchmarks.gpu                       # install, then stages 1 to 7, at most nine minutes each
+python -m benchmarks.gpu constants traces      # these alone
+python -m benchmarks.gpu --dry                 # all, in their small size
+python -m benchmarks.gpu --page docs/results/gpu.md --records FOLDER
 """
 
 from __future__ import annotations

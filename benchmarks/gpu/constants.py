@@ -1,4 +1,4 @@
-"""Stage 3: what the cost model takes of a device, measured: products, attention, memory, launches, and its data sheet."""
+"""Stage 3: what the cost model assumes of a device, measured: products, attention, memory, launches, data sheet."""
 
 from __future__ import annotations
 
@@ -161,4 +161,3 @@ def launches(session: Session) -> float:
     taken = seconds(layer, session.torch_device, session.size(2, 50))
     session.add("launches", kernels="one layer forward", us_each=1e6 * taken)
     return taken
-

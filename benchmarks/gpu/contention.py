@@ -48,14 +48,16 @@ def beside_copy(session: Session, width: int) -> None:
     left = torch.randn(width, width, device=device, dtype=dtype)
     source = torch.empty(session.size(1 << 16, 1 << 28), device=device, dtype=torch.uint8)
     target = torch.empty_like(source)
-    product_s = seconds(lambda: left @ left, device, session.size(2, 20))
-    copy_s = seconds(lambda: target.copy_(source), device, session.size(2, 20))
-    # Eight products, and copies enough to lie beside all of them however slow they become.
-    many, copies = 8, max(1, round(2 * 8 * product_s / copy_s))
+    many = 8
 
     def products() -> None:
         for _ in range(many):
             left @ left
+
+    product_s = seconds(products, device, session.size(2, 20)) / many
+    copy_s = seconds(lambda: target.copy_(source), device, session.size(2, 20))
+    # Enough to lie beside all products, however slow these become.
+    copies = max(1, round(2 * many * product_s / copy_s))
 
     def moves() -> None:
         for _ in range(copies):
@@ -87,7 +89,8 @@ def exchange(session: Session, parameters: int, compute_s: float) -> None:
         change.copy_(host, non_blocking=True)
 
     alone, moved = seconds(compute, device, session.size(2, 5)), seconds(move, device, session.size(2, 5))
-    _, _, both = together(session, compute, move)
+    # The few calls of the exchange first: a queue full of products would hold them back.
+    _, _, both = together(session, move, compute)
     session.add(
         "exchange", parameters=parameters, compute_ms=1e3 * alone, exchange_ms=1e3 * moved, both_ms=1e3 * both,
         hidden=(alone + moved - both) / min(alone, moved), gb_s=8 * parameters / moved / 1e9,

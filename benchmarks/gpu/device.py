@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 
-SMI = ("nvidia-smi", "--query-gpu=driver_version,mig.mode.current,power.limit", "--format=csv,noheader,nounits", "-i", "0")
+FIGURES = "driver_version,mig.mode.current,power.limit"
+SMI = ("nvidia-smi", f"--query-gpu={FIGURES}", "--format=csv,noheader,nounits", "-i", "0")
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,7 @@ def refusal(device: Device, stage: str, memory_gb: float, whole: bool) -> str:
         Whether its figures are of a whole device.
     """
     if whole and device.slice:
-        return (
-            f"{stage}: its figures are of a whole device, and {device.name} is a slice (MIG); run it on a whole one"
-        )
+        return f"{stage}: its figures are of a whole device, and {device.name} is a slice (MIG); run it on a whole one"
     if device.free_gb < memory_gb:
         return (
             f"{stage}: takes {memory_gb:g} GB of the device's memory, and {device.free_gb:.0f} of "

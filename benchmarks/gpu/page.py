@@ -39,7 +39,7 @@ def read_records(paths: Sequence[Path]) -> list[Record]:
     for path in paths:
         one = decode(read_json(path), Record, str(path))
         if one.dry:
-            raise InputError(f"{path}: a record of a small size (--dry), whose figures say nothing of a device; remove it")
+            raise InputError(f"{path}: a record of --dry, whose figures say nothing of a device; remove it")
         found.append(one)
     return found
 
@@ -53,7 +53,8 @@ def write_page(path: Path, folder: Path | None = None) -> Path:
 
 def page_text(records: Sequence[Record]) -> str:
     """Return the page."""
-    head = "# On a GPU\n\nWritten by `python -m benchmarks.gpu --page docs/results/gpu.md`; [how to run it](../gpu.md).\n\n"
+    command = "python -m benchmarks.gpu --page docs/results/gpu.md"
+    head = f"# On a GPU\n\nWritten by `{command}`; [how to run it](../gpu.md).\n\n"
     if not records:
         return f"{head}{NOT_RUN}\n"
     return head + "\n".join(stage_text(one) for one in records)

@@ -136,9 +136,7 @@ class Session:
         What the record says of it.
     """
 
-    def __init__(
-        self, stage: str, out: Path, work: Path, *, dry: bool, limit_s: float, device: dict[str, Any]
-    ) -> None:
+    def __init__(self, stage: str, out: Path, work: Path, *, dry: bool, limit_s: float, device: dict[str, Any]) -> None:
         self.out, self.work, self.dry = out, work, dry
         self.torch_device = "cpu" if dry else "cuda"
         self._began = time.monotonic()

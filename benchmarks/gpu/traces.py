@@ -12,7 +12,7 @@ import torch
 from benchmarks.gpu.record import Session
 from benchmarks.gpu.timing import Marks, on, stream, synchronize
 from densing import profile_run
-from densing.efficiency.timeline import covered, union
+from densing.efficiency.timeline import union
 from densing.scores.ladder.runs import Shape
 from densing.scores.ladder.trainer import batch_loss, build_model
 from densing.timeline import record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,7 @@ from benchmarks.gpu.record import Session
 from densing.scores.ladder import (
     Arm,
     Corpus,
-    Generated,
     Preset,
-    Run,
     arm_runs,
     describe_ladder,
     find_corpus,
@@ -26,6 +25,7 @@ from densing.tradeoff import device_estimate, read_arms, tune_arms, virtual_rank
 ARMS = ("plain", "plain:order=reseed", "co2:tau=8", "diloco:tau=8", "local-sgd:tau=8", "dct:eta=0.9",
         "plain:wiring=ladder")  # fmt: skip
 DRY_ARMS = ARMS[2:3]
+DRY_FILES = 30
 RANKS, TRIALS, NEXT_SIZE_RUNS = 4, 3, 6
 """Virtual ranks; trials per arm on the smallest size; and what the tuning trains of each arm on the next."""
 PLANNED_MINUTES = 45
@@ -37,6 +37,7 @@ def text(session: Session) -> Path:
     source, target = Path(sysconfig.get_paths()["stdlib"]), session.work / "text" / "python.txt"
     if not target.exists():
         files = sorted(each for each in source.rglob("*.py") if "site-packages" not in each.parts)
+        files = files[: session.size(DRY_FILES, None)]
         target.parent.mkdir(parents=True, exist_ok=True)
         whole = "\n".join(each.read_text(encoding="utf-8", errors="replace") for each in files)
         part = target.with_suffix(".tmp")
@@ -48,37 +49,33 @@ def text(session: Session) -> Path:
 
 def run(session: Session) -> None:
     """Estimate, tune, train, and say what is left for the next call."""
-    preset = get_preset(session.size("tiny", "gpu"))
-    folder = session.work / "yardstick"
-    arms = read_arms(list(session.size(DRY_ARMS, ARMS)), RANKS)
+    preset, trials = get_preset(session.size("tiny", "gpu")), session.size(2, TRIALS)
     if session.dry:
-        preset, sizes = preset.shorter(1), [preset.shapes[0].name]
-        corpus: Corpus = Generated()
-    else:
-        sizes = [shape.name for shape in preset.shapes]
-        corpus = find_corpus(str(text(session)), folder / "corpus", preset.vocabulary)
-    runs = arm_runs(preset, corpus, arms, sizes=sizes, seeds=[0])
-    estimate(session, preset, corpus, arms, runs)
-    about = {"preset": preset.name, **corpus.describe(), "trials": 0 if session.dry else TRIALS}
+        preset = dataclasses.replace(preset.shorter(1), shapes=preset.shorter(1).shapes[:2])
+    folder, arms = session.work / "yardstick", read_arms(list(session.size(DRY_ARMS, ARMS)), RANKS)
+    corpus = find_corpus(str(text(session)), folder / "corpus", preset.vocabulary)
+    estimate(session, preset, corpus, arms)
+    about = {"preset": preset.name, **corpus.describe(), "trials": trials}
     describe_ladder(folder, about)
 
     def pulse(*_: Any) -> None:
         session.check_time()
 
-    training: dict[str, Any] = {"workers": 1, "device": session.torch_device, "maker": virtual_ranks}
-    if not session.dry:
-        found = tune_arms(preset, corpus, arms, folder, trials=TRIALS, seed=0, about=about, progress=pulse, **training)
-        for arm in found.arms:
-            session.add("tuned", **{**arm.to_dict(), "settings": str(dict(arm.settings))})
-        runs = arm_runs(preset, corpus, found.tuned(arms), sizes=sizes, seeds=[0])
+    training: dict[str, Any] = {
+        "workers": 1, "device": session.torch_device, "maker": virtual_ranks, "progress": pulse
+    }  # fmt: skip
+    search = tune_arms(preset, corpus, arms, folder, trials=trials, seed=0, about=about, **training)
+    for arm in search.arms:
+        session.add("tuned", **{**arm.to_dict(), "settings": str(dict(arm.settings))})
+    runs = arm_runs(preset, corpus, search.tuned(arms), seeds=[0])
     try:
-        train(runs, folder, progress=pulse, **training)
+        train(runs, folder, **training)
     finally:
         for each in read_exports(folder) if (folder / MODELS).is_dir() else ():
             session.add("losses", **{key: value for key, value in each.items() if isinstance(value, str | int | float)})
 
 
-def estimate(session: Session, preset: Preset, corpus: Corpus, arms: list[Arm], runs: list[Run]) -> None:
+def estimate(session: Session, preset: Preset, corpus: Corpus, arms: list[Arm]) -> None:
     """Keep what the cost model expects: an estimate, beside which the seconds of this record will stand."""
     name = session.record.device.get("name", "") or "H200"
     first, second = (shape.name for shape in preset.shapes[:2])
@@ -86,10 +83,10 @@ def estimate(session: Session, preset: Preset, corpus: Corpus, arms: list[Arm], 
         *arm_runs(preset, corpus, arms, sizes=[first], seeds=range(TRIALS)),
         *arm_runs(preset, corpus, arms, sizes=[second], seeds=range(NEXT_SIZE_RUNS)),
     ]
-    for what, group in (("training", runs), ("tuning", trials)):
+    for what, group in (("training", arm_runs(preset, corpus, arms, seeds=[0])), ("tuning", trials)):
         found = device_estimate(group, name)
         session.add(
             "estimate of the cost model", what=what, device=found.device, runs=len(group), minutes=found.minutes,
             low=found.low, high=found.high, planned_minutes=PLANNED_MINUTES,
         )  # fmt: skip
-        print(f"estimate, not measured: {what} takes {found.minutes:.0f} minutes on one {found.device}", flush=True)
+        print(f"estimate, not measured: {what} takes {found.minutes:.1f} minutes on one {found.device}", flush=True)

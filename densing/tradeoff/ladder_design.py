@@ -387,4 +387,5 @@ def device_estimate(runs: Sequence[Run], device: str) -> DeviceEstimate:
     )  # fmt: skip
     minutes = sum(row.minutes for row in times)
     low, high = known.spread(str(steps.runs.kinds(generation in known.constants)[0])) or (math.nan, math.nan)
-    return DeviceEstimate(name, times, minutes, low * minutes, high * minutes, known.doubts(generation, name, steps.runs))
+    notes = known.doubts(generation, name, steps.runs)
+    return DeviceEstimate(name, times, minutes, low * minutes, high * minutes, notes)

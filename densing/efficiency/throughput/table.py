@@ -41,7 +41,8 @@ _DECLARED = tuple(
     Column(name, "number" if name in NUMBERS else "text", group) for group, names in COLUMNS.items() for name in names
 )
 
-SHEET = ("flops16", "flops8", "flops4", "mem_bw", "memory_gb", "units", "link", "nic", "per_node", "power", "usual_power")
+SHEET = ("flops16", "flops8", "flops4", "mem_bw", "memory_gb", "units", "link", "nic", "per_node", "power",
+         "usual_power")  # fmt: skip
 """Figures of a data sheet."""
 MOST, MOST_LAYERS = 1e9, 10_000
 EAGER = ", eager"

@@ -220,7 +220,7 @@ PRESETS = {
         _on_device(
             "paper", tuple(_published(*row) for row in _TABLE_1), _PAPER_BLOCK, vocabulary=32768, questions=1000
         ),
-        # One device for less than an hour: the same tokens for all sizes, as many as a few passes over a text of Python's.
+        # One device for less than an hour: all sizes have the same tokens, a few passes over a text of Python's.
         _on_device(
             "gpu",
             tuple(
