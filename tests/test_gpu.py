@@ -72,14 +72,15 @@ def test_a_stage_that_fails_leaves_its_log_and_the_next_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def breaks(one: Session) -> None:
-        one.add("products", us=3.0)
+        one.add("products", us=3.0, ratio=float("inf"))
         raise ValueError("no such kernel\nand more")
 
     stub(monkeypatch, constants=breaks, traces=lambda one: one.add("pieces", error_us=0.0))
     assert command.main(["constants", "traces", "--dry", "--out", str(tmp_path)]) == 1
     failed, done = read(tmp_path, "constants"), read(tmp_path, "traces")
     assert (failed.status, failed.reason) == ("failed", "ValueError: no such kernel")
-    assert failed.figures == {"products": [{"us": 3.0}]}
+    # No JSON has infinity.
+    assert failed.figures == {"products": [{"us": 3.0, "ratio": None}]}
     assert "Traceback" in (tmp_path / failed.log).read_text()
     assert done.status == "ok" and done.dry and done.reason == ""
     assert done.versions["python"] == sys.version.split()[0] and done.began.endswith("Z")
@@ -254,6 +255,8 @@ def test_every_stage_runs_in_its_small_size_and_needs_no_other(tmp_path: Path) -
     [outcomes] = ends["tests"].figures["outcomes"]
     assert outcomes["passed"] >= 8 and "failure" not in outcomes
     yardstick = ends["yardstick"]
-    assert [row["method"] for row in yardstick.figures["losses"]] == ["co2"] * 2 and "PSF" in next(iter(yardstick.inputs))
+    assert [row["method"] for row in yardstick.figures["losses"]] == ["co2"] * 2 and "PSF" in next(
+        iter(yardstick.inputs)
+    )
     [tuned] = yardstick.figures["tuned"]
     assert tuned["trials"] >= 2 and tuned["loss"] <= tuned["given_loss"]

@@ -46,20 +46,37 @@ def version(name: str) -> str:
         return ""
 
 
+def fits(requirement: str) -> bool:
+    """Return whether a requirement is met here; without the package ``packaging`` any version will do."""
+    found = version(name_of(requirement))
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return bool(found)
+    asked = Requirement(requirement)
+    if asked.marker is not None and not asked.marker.evaluate({"extra": ""}):
+        return True
+    return bool(found) and asked.specifier.contains(found, prereleases=True)
+
+
 def run(session: Session, wheels: Path | None = None) -> None:
     """Say where every package is from, and install what is missing."""
-    groups = [[each for each in group if not version(name_of(each))] for group in required()]
+    groups = [[each for each in group if not fits(each)] for group in required()]
     missing = [name_of(each) for group in groups for each in group]
     for name in (*(name_of(each) for group in required() for each in group), *MACHINE):
         if name not in missing:
             found = version(name)
             session.add("packages", package=name, version=found, source="machine" if found else "missing")
     if missing and wheels is None and not session.dry:
-        raise RuntimeError(f"{', '.join(missing)}: not installed; bring wheels along and name their folder (--wheels)")
+        raise RuntimeError(
+            f"{', '.join(missing)}: missing or too old; bring wheels along and name their folder (--wheels)"
+        )
     if not session.dry:
         for group, more in zip(groups, ((), ("--no-deps",)), strict=True):
             if group:
                 pip = [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", str(wheels), *more]
                 subprocess.run([*pip, *group], check=True)
     for name in missing:
-        session.add("packages", package=name, version=version(name), source="missing" if session.dry else "wheel")
+        session.add(
+            "packages", package=name, version=version(name), source="missing or too old" if session.dry else "wheel"
+        )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -75,10 +76,20 @@ class Record:
         out.mkdir(parents=True, exist_ok=True)
         path = out / f"{self.stage}.json"
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        # Numbers that JSON has none of are texts here: a record with them can still be read.
-        temporary.write_text(json.dumps(asdict(self), indent=1, default=str) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(_plain(asdict(self)), indent=1) + "\n", encoding="utf-8")
         temporary.replace(path)
         return path
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has: null for numbers that are none, text for what else it does not know."""
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def read(out: Path, stage: str) -> Record | None:
