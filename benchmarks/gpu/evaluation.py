@@ -73,8 +73,8 @@ def until(session: Session, device: str) -> None:
         plan(session, device), session.work / "evaluation" / "until",
         lambda benchmarks, sizes: rule_for("olmo-ladder", benchmarks, sizes, target=TARGET),
     )  # fmt: skip
-    look = found.look
+    reached = {name: getattr(found.look, name, None) for name in ("half_width", "met", "reason")}
     session.add(
-        "until the interval is narrow", items=found.items, full=found.full, seconds=found.seconds, spared_s=found.spared,
-        **({} if look is None else {"half_width": look.half_width, "met": look.met, "reason": look.reason}),
+        "until the interval is narrow", items=found.items, full=found.full, seconds=found.seconds,
+        spared_s=found.spared, **reached,
     )  # fmt: skip
