@@ -221,6 +221,17 @@ def test_records_of_a_small_size_and_damaged_ones_stay_off_the_page(tmp_path: Pa
     assert not (tmp_path / "page.md").exists()
 
 
+@pytest.mark.slow
+def test_what_events_say_is_planted_to_the_nanosecond() -> None:
+    pytest.importorskip("torch", reason="needs the extra 'evals'")
+    from benchmarks.gpu.traces import by_events
+
+    # A copy half behind a product, a second one within another product, twenty of nothing; in no order.
+    pieces = [("compute", 40, 60), ("copy", 45, 55), ("copy", 5, 20), ("compute", 0, 10)]
+    assert by_events(pieces) == {"busy": 40, "idle": 20, "hidden": 15}
+    assert by_events([("compute", 7, 9)]) == {"busy": 2, "idle": 0, "hidden": 0}
+
+
 EXPECTED = {
     "install": ("packages",), "tests": ("tests", "outcomes"), "traces": ("pieces",),
     "constants": ("data sheet", "products", "attention", "memory", "launches", "constants"),
