@@ -12,7 +12,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-rest test-all slow lint types coverage coverage-table shipped until-table bench bench-profile bench-simulate bench-overlap bench-growth bench-ladder docs site house mutants refs erratic matrix clean
+.PHONY: run test test-rest test-all slow lint types coverage coverage-table shipped until-table bench bench-profile bench-simulate bench-overlap bench-growth bench-ladder gpu gpu-page docs site house mutants refs erratic matrix clean
 
 run: $(STAMP)  ## the main job: catalog -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
@@ -77,6 +77,13 @@ bench-growth: $(STAMP)  ## how time grows with steps, kernels and ranks
 
 bench-ladder: $(STAMP)  ## tokens per second of training an arm of the ladder: rank by rank, ranks stacked, seeds stacked too
 	$(BIN)/python benchmarks/ladder.py
+
+# The machine's own Python: it has the torch that fits its driver, and no network to make an environment from.
+gpu:  ## all that wants a GPU, eight stages of at most 9 minutes, records in OUT/gpu; STAGES="traces constants", WHEELS=DIR, GPU_FLAGS=--dry
+	$(PYTHON) -m benchmarks.gpu $(STAGES) --out $(OUT)/gpu --work results/gpu-work $(if $(WHEELS),--wheels $(WHEELS)) $(GPU_FLAGS)
+
+gpu-page:  ## docs/results/gpu.md, from the committed records of devices
+	$(BIN)/python -m benchmarks.gpu --page docs/results/gpu.md
 
 # cosmic-ray stands apart: its dependencies would move packages that densing needs.
 mutants: $(STAMP)  ## do tests notice a changed line? MUTANTS="--rooms scores/fit --sample 20 --seed 0"

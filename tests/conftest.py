@@ -54,6 +54,15 @@ settings.load_profile("fixed")
 collect_ignore = ["matrix.py", "support"]
 
 
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> str:
+    """A torch device: the processor, and a CUDA device where there is one. Tests that take it are marked ``gpu``."""
+    torch = pytest.importorskip("torch")
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    return str(request.param)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect without collections of garbage, and keep what was read out of later ones.

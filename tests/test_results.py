@@ -20,7 +20,8 @@ def options(command: str) -> set[str]:
     """Return the options that a command knows; a script's are read in its text."""
     program, *rest = command.split()
     if program == "python":
-        return set(re.findall(r"\"(--[a-z-]+)\"", (ROOT / rest[0]).read_text("utf-8")))
+        script = f"{rest[1].replace('.', '/')}/__main__.py" if rest[0] == "-m" else rest[0]
+        return set(re.findall(r"\"(--[a-z-]+)\"", (ROOT / script).read_text("utf-8")))
     known = PROGRAM
     for name in rest:
         if name not in getattr(known, "commands", {}):
@@ -33,6 +34,6 @@ def options(command: str) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_of_results_names_a_command_that_exists(page: Path) -> None:
     head = page.read_text("utf-8").partition("\n## ")[0]
-    written = re.findall(r"[Ww]ritten by `((?:densing|python benchmarks/\w+\.py)[^`]*)`", head)
+    written = re.findall(r"[Ww]ritten by `((?:densing|python (?:-m benchmarks\.\w+|benchmarks/\w+\.py))[^`]*)`", head)
     assert len(written) == 1
     assert set(re.findall(r"--[a-z-]+", written[0])) <= options(written[0])

@@ -46,7 +46,7 @@ def distil(
     ] = "0,1,2",
     seeds: Annotated[str, typer.Option("--seeds", help="Runs of each, or a range of seeds: 0..5.")] = "3",
     seed: FirstSeed = 0,
-    preset: Annotated[str, typer.Option("--preset", help="cpu (minutes), gpu or tiny (seconds).")] = "cpu",
+    preset: Annotated[str, typer.Option("--preset", help="cpu (minutes), gpu, paper or tiny (seconds).")] = "cpu",
     recipe: Annotated[
         str,
         typer.Option(

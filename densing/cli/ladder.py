@@ -37,8 +37,8 @@ def train(
         str,
         typer.Option(
             "--preset",
-            help="cpu (minutes), deep (6 to 8 layers), films (longer blocks), gpu (the paper's six sizes) or tiny "
-            "(seconds).",
+            help="cpu (minutes), deep (6 to 8 layers), films (longer blocks), gpu (5 to 106 million "
+            "parameters, within an hour on one device), paper (its six sizes) or tiny (seconds).",
         ),
     ] = "cpu",
     sizes: Annotated[
@@ -88,6 +88,14 @@ def train(
             "and the best is used for all.  [0: as given]",
         ),
     ] = 0,
+    estimate: Annotated[
+        str | None,
+        typer.Option(
+            "--estimate",
+            help="Train nothing: the cost model's estimate of the minutes on one such device (H200, A100-80GB), "
+            "without --tune's trials.",
+        ),
+    ] = None,
     workers: Workers = None,
     threads: Threads = 1,
     device: Device = "cpu",
@@ -102,6 +110,8 @@ def train(
     Example: densing ladder train --arm plain --arm co2:tau=8 --ranks 4 --seeds 0..5 --out ladders/arms
 
     Example: densing ladder train --arm plain --arm diloco:tau=8 --ranks 4 --tune 8 --out ladders/tuned
+
+    Example: densing ladder train --preset gpu --estimate H200 --out ladders/gpu
     """
     from densing.scores.ladder import (
         arm_runs,
@@ -113,7 +123,7 @@ def train(
         target_runs,
     )
     from densing.scores.ladder import train as train_runs
-    from densing.tradeoff import read_arms, tune_arms, virtual_ranks
+    from densing.tradeoff import device_estimate, read_arms, tune_arms, virtual_ranks
 
     need_training()
     numbers = parse_seeds(seeds, seed)
@@ -133,6 +143,17 @@ def train(
         runs = ladder_runs(chosen, source, sizes=sizes or [], **first)
     else:
         runs = target_runs(chosen, source, target, sizes=sizes or [], factor=tokens_factor, **first)
+    if estimate is not None:
+        found = device_estimate(runs, estimate)
+        if json:
+            emit_json(found.to_dict(), found.notes)
+            return
+        card = found.card()
+        assert card.table is not None
+        emit_table(card.table)
+        typer.echo("\n".join(f"{name}: {text}" for name, text in card.facts.items()))
+        show_notes(found.notes)
+        return
     about = {"preset": preset, **source.describe(), **({"trials": trials} if trials else {})}
     describe_ladder(out, about)
     training: Any = {"workers": processes_of(workers, device), "device": device, "threads": threads}

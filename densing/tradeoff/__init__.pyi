@@ -29,7 +29,10 @@ from .gain import ratio as ratio
 from .gain import sentence as sentence
 from .ladder_design import Design as Design
 from .ladder_design import Designs as Designs
+from .ladder_design import DeviceEstimate as DeviceEstimate
+from .ladder_design import DeviceTime as DeviceTime
 from .ladder_design import design_ladder as design_ladder
+from .ladder_design import device_estimate as device_estimate
 from .pareto import COSTS as COSTS
 from .pareto import Cost as Cost
 from .pareto import Frontier as Frontier

@@ -1,13 +1,13 @@
-"""Which sizes, seeds and budgets resolve a token ratio of a given fineness, and what they cost."""
+"""Which sizes, seeds and budgets resolve a token ratio of a given fineness, and what they cost, here or on a device."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import Card, InputError, Readable, Record, UnknownNameError, formatting, listing_of
+from densing.core import Card, InputError, Note, Readable, Record, UnknownNameError, formatting, listing_of
 from densing.efficiency.systems import RECORDS
 from densing.tradeoff.records import arm_figures, gain_record
 
@@ -265,3 +265,127 @@ def _seconds_per_cost(runs: Mapping[str, Run], spec: Mapping[str, Any]) -> float
     measured = [runs[size] for size in spec["sizes"]]
     tokens = sum(run.tokens(run.steps[-1]) for run in measured)
     return tokens / speed / sum(run.step_cost * run.steps[-1] for run in measured)
+
+
+class DeviceTime(Record, frozen=True):
+    """Runs of one size and arm on a device.
+
+    Parameters
+    ----------
+    size, arm : str
+    runs : int
+    parameters : int
+        Without embeddings.
+    tokens : int
+        That one run trains on, decays included.
+    step_s, minutes : float
+        Of a step; of all these runs.
+    """
+
+    size: str
+    arm: str
+    runs: int
+    parameters: int
+    tokens: int
+    step_s: float
+    minutes: float
+
+
+class DeviceEstimate(Readable, Record, frozen=True):
+    """What a ladder would take on one device, by the cost model; nothing of it is measured.
+
+    Parameters
+    ----------
+    device : str
+        As ``devices.csv`` of the cost model names it.
+    rows : tuple of DeviceTime
+    minutes, low, high : float
+        In all, and between which four of five published runs lie that the model had not seen.
+    notes : tuple of Note
+    """
+
+    device: str
+    rows: tuple[DeviceTime, ...]
+    minutes: float
+    low: float
+    high: float
+    notes: tuple[Note, ...] = ()
+
+    def frame(self) -> pd.DataFrame:  # type: ignore[override]
+        """Return a row per size and arm."""
+        return Record.frame(self.rows)
+
+    def card(self) -> Card:
+        """Return what is shown."""
+        facts = {
+            "all": f"{formatting.number(self.minutes)} minutes (estimate of the cost model, not measured; "
+            f"{formatting.number(self.low)} to {formatting.number(self.high)})"
+        }
+        title = f"Training on one {self.device}: an estimate"
+        table = listing_of(title, self.frame(), tokens=formatting.size, parameters=formatting.size)
+        return Card(title, facts, table, self.notes)
+
+
+def device_estimate(runs: Sequence[Run], device: str) -> DeviceEstimate:
+    """Estimate what runs would take on one device.
+
+    A run takes its steps (:attr:`densing.scores.ladder.Run.work`) times what the cost model of published trainings
+    gives for one step on one device, its software plain PyTorch; every further virtual rank has an optimizer of its
+    own. Validation, exports and what an arm computes to compress are left out, and models as small as these are beyond
+    what the cost model was fitted to.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+    device : str
+        Part of a name in the cost model's table of devices, such as ``H200``.
+
+    Raises
+    ------
+    UnknownNameError
+        When no data sheet of the device is known.
+
+    Examples
+    --------
+    >>> from densing.scores.ladder import Generated, get_preset, ladder_runs
+    >>> found = device_estimate(ladder_runs(get_preset("gpu"), Generated(), seeds=1), "H200")
+    >>> [row.size for row in found.rows], found.low < found.minutes < found.high
+    (['0.005B', '0.01B', '0.03B', '0.1B'], True)
+    """
+    import numpy as np
+    import pandas as pd
+
+    from densing.efficiency.throughput import device_names, frozen, read_runs, step_seconds
+
+    table = pd.DataFrame(
+        {
+            "row_id": str(number), "layers": run.shape.layers, "hidden": run.shape.width, "heads": run.shape.heads,
+            "kv_heads": run.shape.kv_heads, "ffn_hidden": run.shape.ffn, "mlp": "swiglu", "tied_embeddings": "1",
+            "vocab": run.corpus.vocabulary, "seq": run.preset.block, "mbs": run.shape.batch, "gbs": run.shape.batch,
+            "gpu": device, "gpus": 1, "precision": "bf16", "recompute": "none",
+        }
+        for number, run in enumerate(runs)
+    )  # fmt: skip
+    known = frozen()
+    steps = read_runs(table)
+    if not steps.about.device.iloc[0]:
+        raise UnknownNameError("device", device, device_names())
+    name, generation = steps.about.device.iloc[0], steps.about.generation.iloc[0]
+    own, _ = known.of([generation] * len(runs))
+    parts = step_seconds(steps.runs, own)
+    ranks = np.array([1 if run.arm is None else run.arm.ranks for run in runs])
+    seconds = parts.step + (ranks - 1) * parts.optimizer
+    rows: dict[tuple[str, str], list[Any]] = {}
+    for run, each in zip(runs, seconds, strict=True):
+        rows.setdefault((run.shape.name, "" if run.arm is None else run.arm.name), []).append((run, float(each)))
+    times = tuple(
+        DeviceTime(
+            size, arm, len(group), group[0][0].shape.non_embedding, group[0][0].tokens(group[0][0].work), group[0][1],
+            sum(run.work * each for run, each in group) / 60,
+        )
+        for (size, arm), group in rows.items()
+    )  # fmt: skip
+    minutes = sum(row.minutes for row in times)
+    low, high = known.spread(str(steps.runs.kinds(generation in known.constants)[0])) or (math.nan, math.nan)
+    notes = known.doubts(generation, name, steps.runs)
+    return DeviceEstimate(name, times, minutes, low * minutes, high * minutes, notes)

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from densing.cli import app
-from densing.core import InputError
-from densing.scores.ladder import coverage, get_preset
-from densing.tradeoff import design_ladder
+from densing.core import InputError, UnknownNameError
+from densing.scores.ladder import Generated, arm_runs, coverage, get_preset
+from densing.tradeoff import design_ladder, device_estimate, read_arms
 from tests.support.command import printed
 from tests.support.gain_records import arm, record, written
 
@@ -76,3 +76,35 @@ def test_ladders_as_designed_resolve_what_was_asked(ratio: float) -> None:
         # Nor is more trained than is needed: half the runs would not do.
         assert simulated["half_width"] >= math.log(1.1) / math.sqrt(2)
     assert json.loads(json.dumps(found.to_dict(), default=str))["ratio"] == ratio
+
+
+def test_an_estimate_adds_up_and_is_in_step_with_operations_and_bandwidth() -> None:
+    preset, corpus = get_preset("gpu"), Generated()
+
+    def of(ranks: int, device: str = "H200", sizes: tuple[str, ...] = ("0.1B",), seeds: int = 1) -> float:
+        runs = arm_runs(preset, corpus, read_arms(["plain"], ranks), sizes=list(sizes), seeds=range(seeds))
+        found = device_estimate(runs, device)
+        assert found.minutes == pytest.approx(sum(row.minutes for row in found.rows))
+        [row] = found.rows
+        assert row.minutes == pytest.approx(seeds * runs[0].work * row.step_s / 60) and row.runs == seeds
+        assert found.low < found.minutes < found.high and {note.code for note in found.notes} >= {"never-measured"}
+        # No device does more operations than its peak: six per parameter and token.
+        peak = {"H200": 989.4e12, "A100-80GB": 312e12}[device]
+        assert row.step_s > 6 * row.parameters * preset.shapes[-1].batch * preset.block / peak or sizes != ("0.1B",)
+        return found.minutes
+
+    one = of(1)
+    assert of(4) > of(2) > one and of(1, seeds=3) == pytest.approx(3 * one)
+    assert of(1, "A100-80GB") > one > of(1, sizes=("0.03B",))
+    # Three further ranks have three optimizers more, and nothing else.
+    assert of(4) - one == pytest.approx(3 * (of(2) - one))
+    with pytest.raises(UnknownNameError, match="Abacus"):
+        device_estimate(arm_runs(preset, corpus, read_arms(["plain"], 1), seeds=[0]), "Abacus")
+
+
+def test_the_command_estimates_and_trains_nothing(tmp_path: Path) -> None:
+    words = ["ladder", "train", "--preset", "gpu", "--estimate", "h200", "--seeds", "2", "--out", str(tmp_path / "x")]
+    found = printed(CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).stdout)
+    assert found["device"] == "H200" and [row["runs"] for row in found["rows"]] == [2] * 4
+    shown = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "estimate of the cost model, not measured" in shown.stdout and not list(tmp_path.iterdir())

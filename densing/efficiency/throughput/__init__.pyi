@@ -31,6 +31,8 @@ from .memory import workload_of as workload_of
 from .step import EXPOSED_SUMS as EXPOSED_SUMS
 from .step import Constants as Constants
 from .step import Parts as Parts
+from .step import layer_seconds as layer_seconds
+from .step import product_seconds as product_seconds
 from .step import step_seconds as step_seconds
 from .table import COLUMNS as COLUMNS
 from .table import KINDS as KINDS
@@ -38,6 +40,7 @@ from .table import MeasuredRuns as MeasuredRuns
 from .table import Runs as Runs
 from .table import device_names as device_names
 from .table import device_of as device_of
+from .table import device_sheet as device_sheet
 from .table import framework_names as framework_names
 from .table import hides_gradients as hides_gradients
 from .table import read_runs as read_runs

@@ -153,6 +153,20 @@ def layer_seconds(runs: Runs, constants: dict[str, Array]) -> tuple[Layer, Array
         return step.modules(), step.head()
 
 
+def product_seconds(runs: Runs, constants: dict[str, Array], shape: tuple[int, int, int]) -> Array:
+    """Return the seconds of one matrix product in 16 bits on the runs' devices.
+
+    Parameters
+    ----------
+    runs, constants
+        As for :func:`step_seconds`; only the device counts.
+    shape : tuple of int
+        Rows, inner size, columns.
+    """
+    rows, inner, columns = map(np.asarray, shape)
+    return _Step(runs, constants).product(rows, inner, columns, wide=True)
+
+
 class _Step:
     """The pieces of a step; all figures are those of one device."""
 

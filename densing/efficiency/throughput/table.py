@@ -41,6 +41,9 @@ _DECLARED = tuple(
     Column(name, "number" if name in NUMBERS else "text", group) for group, names in COLUMNS.items() for name in names
 )
 
+SHEET = ("flops16", "flops8", "flops4", "mem_bw", "memory_gb", "units", "link", "nic", "per_node", "power",
+         "usual_power")  # fmt: skip
+"""Figures of a data sheet."""
 MOST, MOST_LAYERS = 1e9, 10_000
 EAGER = ", eager"
 """After a generation's name: programs that drive single operations wait for what others do not."""
@@ -301,6 +304,20 @@ def device_of(name: str) -> str:
     return _first("devices.csv", name.lower())["generation"] or ""
 
 
+def device_sheet(name: str) -> dict[str, float]:
+    """Return the figures of a device's data sheet: operations, bytes and watts, per second where they are rates.
+
+    Empty where none is known.
+
+    Examples
+    --------
+    >>> device_sheet("NVIDIA H200")["units"], device_sheet("abacus")
+    (132.0, {})
+    """
+    row = _first("devices.csv", name.lower())
+    return {key: float(text) for key, text in row.items() if key in SHEET and text}
+
+
 def evidence_of(name: str) -> tuple[str, str]:
     """Return how well a device's figures are known, and from which data sheet.
 
@@ -321,8 +338,8 @@ def narrow_of(name: str) -> float | None:
     >>> narrow_of("H100 SXM") == 1978.9 / 989.4, narrow_of("A100 SXM 80 GB")
     (True, None)
     """
-    row = _first("devices.csv", name.lower())
-    return float(row["flops8"]) / float(row["flops16"]) if row["flops8"] and row["flops16"] else None
+    sheet = device_sheet(name)
+    return sheet["flops8"] / sheet["flops16"] if "flops8" in sheet else None
 
 
 def watts_of(name: str) -> float | None:
@@ -333,8 +350,7 @@ def watts_of(name: str) -> float | None:
     >>> watts_of("A100 SXM 80 GB")
     400.0
     """
-    watts = _first("devices.csv", name.lower())["power"]
-    return float(watts) if watts else None
+    return device_sheet(name).get("power")
 
 
 def read_runs(source: Path | pd.DataFrame | None = None) -> MeasuredRuns:

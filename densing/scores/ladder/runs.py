@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from densing.core import DensingError, DomainError, InputError, UnknownNameError
 from densing.scores.ladder.arms import RESEED, Arm, arm_corpus
@@ -52,7 +53,7 @@ class Shape:
 
     Examples
     --------
-    >>> shape = get_preset("gpu").shapes[0]
+    >>> shape = get_preset("paper").shapes[0]
     >>> shape.name, shape.non_embedding
     ('0.005B', 5247232)
     """
@@ -169,14 +170,22 @@ _TABLE_1 = (
     ("0.4B", 256, 30, 1280, 3200, 20, 2),
     ("0.8B", 512, 36, 1536, 3840, 24, 3),
 )
+_BETWEEN = ("0.01B", 32, 10, 384, 960, 6, 2)
+"""In Table 1's proportions, between its first two."""
 _TOKENS_PER_PARAMETER = (10, 15, 20, 30, 40, 60)
-_GPU_BLOCK = 1024
+_PAPER_BLOCK = 1024
 
 
 def _published(name: str, batch: int, layers: int, d: int, ffn: int, heads: int, kv: int) -> Shape:
     bare = Shape(name, d, layers, heads, kv, 64, ffn, batch, ())
-    steps = tuple(-(-ratio * bare.non_embedding // (batch * _GPU_BLOCK)) for ratio in _TOKENS_PER_PARAMETER)
+    steps = tuple(-(-ratio * bare.non_embedding // (batch * _PAPER_BLOCK)) for ratio in _TOKENS_PER_PARAMETER)
     return Shape(name, d, layers, heads, kv, 64, ffn, batch, steps)
+
+
+def _on_device(name: str, shapes: tuple[Shape, ...], block: int, **options: Any) -> Preset:
+    """Return a preset of models that take a device: 16 bits, and AdamW as large models have it."""
+    usual: dict[str, Any] = {"warmup": 200, "checkpoint": 200, "betas": (0.9, 0.95), "weight_decay": 0.1}
+    return Preset(name, shapes, block, 3e-3, 256, precision="bfloat16", **usual | options)
 
 
 PRESETS = {
@@ -208,19 +217,20 @@ PRESETS = {
         ),
         # Films are packed: a block holds several, each with its reception.
         Preset("films", _small(_CPU_WIDTHS, (400, 800, 1600)), 128, 6e-3, 32, 100, questions=500, vocabulary=1024),
-        Preset(
+        _on_device(
+            "paper", tuple(_published(*row) for row in _TABLE_1), _PAPER_BLOCK, vocabulary=32768, questions=1000
+        ),
+        # One device for less than an hour: all sizes have the same tokens, a few passes over a text of Python's.
+        _on_device(
             "gpu",
-            tuple(_published(*row) for row in _TABLE_1),
-            _GPU_BLOCK,
-            3e-3,
-            256,
-            200,
-            betas=(0.9, 0.95),
-            weight_decay=0.1,
-            checkpoint=200,
-            precision="bfloat16",
-            questions=1000,
-            vocabulary=32768,
+            tuple(
+                Shape(name, d, layers, heads, kv, 64, ffn, 64, (96, 192, 384))
+                for name, _, layers, d, ffn, heads, kv in (_TABLE_1[0], _BETWEEN, *_TABLE_1[1:3])
+            ),
+            512,
+            vocabulary=8192,
+            warmup=50,
+            checkpoint=100,
         ),
     )
 }

@@ -346,6 +346,9 @@ class ArmTrainer(Trainer):
         """Train every rank on its part of the next batch."""
         with self.expense.counted():
             self._take_step(share)
+            if self.stack.vector.is_cuda:
+                # Otherwise the seconds would be those of launching it.
+                torch.cuda.synchronize()
 
     def _take_step(self, share: float) -> None:
         run, batch = self.run, self.batch()
@@ -427,7 +430,12 @@ class ArmTrainer(Trainer):
             "weight_bits": 32 if arm.bits is None else arm.bits,
             **({"exits": arm.exits} if arm.exits else {}),
             **({"wiring": arm.wiring} if self.stack.late else {}),
-            "cost": {"bytes": self.ranks.sent, **self.expense.cost()},
+            # The counters of energy are the processor's, which on a device is the least of it.
+            "cost": {
+                "bytes": self.ranks.sent,
+                **self.expense.cost(),
+                **({"joules": None} if self.stack.vector.is_cuda else {}),
+            },
         }
 
 

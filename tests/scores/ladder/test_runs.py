@@ -23,8 +23,8 @@ TABLE_1 = {
 }
 
 
-def test_gpu_preset_is_table_1() -> None:
-    shapes = get_preset("gpu").shapes
+def test_paper_preset_is_table_1() -> None:
+    shapes = get_preset("paper").shapes
     assert [s.name for s in shapes] == list(TABLE_1)
     for shape in shapes:
         row, count = TABLE_1[shape.name]
@@ -33,8 +33,8 @@ def test_gpu_preset_is_table_1() -> None:
         assert shape.non_embedding == count
 
 
-def test_gpu_budgets_are_10_to_60_tokens_per_parameter() -> None:
-    preset = get_preset("gpu")
+def test_paper_budgets_are_10_to_60_tokens_per_parameter() -> None:
+    preset = get_preset("paper")
     for shape in preset.shapes:
         ratios = [preset.tokens(shape, steps) / shape.non_embedding for steps in shape.steps]
         # Budgets are whole steps, so they overshoot by less than one.
@@ -42,7 +42,16 @@ def test_gpu_budgets_are_10_to_60_tokens_per_parameter() -> None:
         assert all(0 <= got - asked < step for got, asked in zip(ratios, (10, 15, 20, 30, 40, 60), strict=True))
 
 
-@pytest.mark.parametrize("name", ["tiny", "cpu"])
+def test_gpu_preset_is_four_sizes_from_5_to_about_100_million_with_the_same_tokens() -> None:
+    preset = get_preset("gpu")
+    counts = [shape.non_embedding for shape in preset.shapes]
+    assert len(counts) == 4 and counts[0] > 5e6 and 90e6 < counts[-1] < 110e6 and counts == sorted(counts)
+    assert len({tuple(preset.tokens(shape, steps) for steps in shape.steps) for shape in preset.shapes}) == 1
+    # Four virtual ranks divide every step, and 16 of their steps the shortest budget.
+    assert all(shape.batch % 4 == 0 and shape.steps[0] % 16 == 0 for shape in preset.shapes)
+
+
+@pytest.mark.parametrize("name", ["tiny", "cpu", "gpu"])
 def test_small_presets_keep_the_papers_proportions(name: str) -> None:
     for shape in get_preset(name).shapes:
         assert shape.ffn == 2.5 * shape.width

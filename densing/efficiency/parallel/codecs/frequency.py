@@ -66,7 +66,7 @@ class Frequencies(Codec):
 
     def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
         """Return the tensor of these coefficients."""
-        coefficients = torch.zeros(like.numel())
+        coefficients = torch.zeros(like.numel(), device=reader.data.device)
         if self.rule == "magnitude":
             coefficients = self._largest.decode(reader, coefficients)
         else:

@@ -115,8 +115,9 @@ class Entries(Codec):
 
     def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
         """Return the tensor, 0 elsewhere."""
-        result = torch.zeros(like.numel(), dtype=like.dtype)
-        result[self.where.cpu()] = reader.take(len(self.where), like.dtype)
+        values = reader.take(len(self.where), like.dtype)
+        result = values.new_zeros(like.numel())
+        result[self.where.to(values.device)] = values
         return result.to(like.device).view(like.shape)
 
     def bounds(self, like: torch.Tensor) -> tuple[int, int]:

@@ -65,7 +65,7 @@ class Sparse(Codec):
     def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
         """Return the tensor, 0 where nothing was sent."""
         self.where = where = read_places(reader, like.numel())
-        result = torch.zeros(like.numel(), dtype=like.dtype)
+        result = torch.zeros(like.numel(), dtype=like.dtype, device=where.device)
         result[where] = reader.take(len(where), like.dtype)
         return result.to(like.device).view(like.shape)
 

@@ -265,7 +265,7 @@ class Leading(Codec):
     def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
         """Return the tensor, 0 where nothing was sent."""
         entries = sizes.kept(like.numel(), self.keep)
-        tensor = torch.zeros(like.numel())
+        tensor = torch.zeros(like.numel(), device=reader.data.device)
         tensor[:entries] = reader.take(entries, torch.float32)
         return tensor.view(like.shape)
 

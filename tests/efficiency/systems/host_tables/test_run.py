@@ -249,6 +249,7 @@ def test_a_row_tells_nothing_of_what_people_made_of_the_film() -> None:
     assert FANOUTS == (25, 10)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(bool(no_device()), reason=f"needs a CUDA device: {no_device()}")
 @pytest.mark.parametrize("width", [1, 31, 32, 100, 602])
 @pytest.mark.parametrize("way", ["host-gather", "pinned-gather", "zero-copy"])
