@@ -315,9 +315,7 @@ def _medians(values: np.ndarray, fewest: int) -> np.ndarray:
     return np.where(enough, middle, np.nan)
 
 
-def erratic_flags(
-    catalog: Catalog, models: pd.DataFrame | None = None, cells: pd.DataFrame | None = None
-) -> pd.Series:
+def erratic_flags(catalog: Catalog, models: pd.DataFrame | None = None, cells: pd.DataFrame | None = None) -> pd.Series:
     """Return for every score ``erratic_model``, ``erratic_cell`` or nothing: what the two rules say of it.
 
     Parameters
