@@ -23,7 +23,7 @@ from densing.report.document import (
 )
 from densing.report.page import shown_figure, write
 from densing.report.tables import page_table, pairs, shown_table
-from densing.tradeoff import ARMS, arm_figures, gain_record, gain_table, null_listing
+from densing.tradeoff import ARMS, arm_figures, gain_record, gain_table, null_listing, tuned_listing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,8 +99,10 @@ def gain_page(gains: Gains, null: pd.DataFrame | None = None) -> Page:
         ("No loss", f"{lossless} of {formatting.plural(len(gains.arms), 'arm')}"),
         ("Record", gains.digest[:12]),
     )
+    beside = tuned_listing(gains)
     sections = (
         Section("gains", "Gains", shown.blocks),
+        *([] if beside is None else [Section("tuned", "Tuned beside untuned", (page_table("tuned-table", beside),))]),
         Section("costs", "Costs of a run", (page_table("costs-table", gains.costs_listing()),), folded=True),
         Section(
             "trends",

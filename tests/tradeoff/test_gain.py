@@ -24,6 +24,7 @@ from densing.tradeoff import (
     null_test,
     read_arms,
     shipped_gains,
+    tuned_listing,
 )
 from densing.tradeoff.gain import COLUMNS, simulated_step
 from tests.support.command import printed
@@ -288,6 +289,22 @@ def test_records_that_claims_read_are_records() -> None:
         pairs = {"rounds": 72, "tuned": 24}.get(file.stem, 48)
         assert frame["pairs"].eq(pairs).all() and frame["no_loss"].isin(["yes", "no", "not decided"]).all()
     assert recorded("dct-refresh", "dct:eta=0.99").value in ("no loss", "loss", "not decided")
+
+
+def test_tuned_arms_stand_beside_untuned_ones_of_the_records_that_exist(ladder: Path, tmp_path: Path) -> None:
+    (cells,) = [row for row in tuned_listing(ladder_gain(ladder)).cells() if row[0] == "local-sgd:tau=8"]
+    shipped = shipped_gains(["local-sgd"]).set_index("record")["token_ratio"]
+    own = ladder_gain(ladder).arms[0].tokens.ratio
+    assert own is not None
+    # This ladder is not tuned: the tuned arm is the shipped record's.
+    assert cells[2:4] == ["8", "tuned"] and cells[5] == "this ladder" and cells[4].startswith(f"{own:.3f} (")
+    of_record = {row[0]: row for row in tuned_listing(RECORDS / "tuned.json").cells()}
+    assert of_record["local-sgd:tau=8"][4].startswith(f"{shipped['rounds']:.3f} (")
+    # What was measured in one way alone stands there, too.
+    assert of_record["slowmo:tau=8"][1:4] == ["–"] * 3 and of_record["diloco:tau=8"][4:] == ["–"] * 2
+    assert "at once: rounds" in tuned_listing(RECORDS / "tuned.json").title
+    # No arm in common with a tuned ladder, or another baseline: nothing to hold side by side.
+    assert tuned_listing(RECORDS / "less-to-send.json") is tuned_listing(RECORDS / "dct-refresh.json") is None
 
 
 def test_every_measured_gain_is_shown_with_its_technique() -> None:
