@@ -579,6 +579,7 @@ def ladder_gain(
             continue
         density, tokens = (fit_shift(fitted, plain, pairs, axis, level=level) for axis in ("params", "tokens"))
         notes += _status_notes(name, density, tokens)
+        notes += _reach_notes(name, density, tokens, plain, pairs)
         notes += _corpus_notes(exports, name, baseline)
         if density.status != "no_change":
             noise.append(pair_noise(pairs))
@@ -647,24 +648,15 @@ def sentence(arm: ArmGain) -> str:
 
     if arm.status == "no_change":
         return "not an arm: no change; every loss is the baseline's to the last bit"
+    row = arm.row()
 
-    def written(shift: Shift) -> str:
-        if not shift.one:
-            return (
-                f"{formatting.number(shift.least)} to {formatting.number(shift.most)}, by size and budget: no one ratio"
-            )
-        ends = f"({formatting.number(shift.lo)} to {formatting.number(shift.hi)})"
-        if shift.lo is None or shift.hi is None:
-            ends = "(no end known)" if shift.lo is shift.hi else ""
-            ends = ends or (
-                f"(at least {formatting.number(shift.lo)})"
-                if shift.hi is None
-                else f"(at most {formatting.number(shift.hi)})"
-            )
-        value = formatting.number(shift.ratio) if shift.ratio is not None else "unknown"
-        return f"{value} {ends}" + ("" if shift.status == "ok" else f", {shift.status.replace('_', ' ')}")
+    def written(name: str, shift: Shift) -> str:
+        doubt = ": no one ratio" if not shift.one else "" if shift.status == "ok" else f", {shift.status}"
+        return ratio(name)(row) + doubt.replace("_", " ")
 
-    return f"density x {written(arm.density)}; tokens x {written(arm.tokens)}; no loss: {arm.no_loss}"
+    return (
+        f"density x {written('density', arm.density)}; tokens x {written('token', arm.tokens)}; no loss: {arm.no_loss}"
+    )
 
 
 def arm_losses(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
@@ -941,6 +933,26 @@ def _status_notes(arm: str, density: Shift, tokens: Shift) -> list[Note]:
                 "no-one-ratio", "info", f"arm {arm}, {ratio} ratio: {meaning}", {"arm": arm}
             )
     return list(notes.values())
+
+
+def _reach_notes(arm: str, density: Shift, tokens: Shift, plain: pd.DataFrame, pairs: pd.DataFrame) -> list[Note]:
+    """Say where most of an arm's losses are held against a law that no plain run reaches: it decides the ratio."""
+    notes = []
+    for name, shift, runs, own, unit in (
+        ("density", density, plain["params_non_embedding"], pairs["params_arm"], "parameters"),
+        ("token", tokens, plain["tokens"], pairs["tokens"], "tokens"),
+    ):
+        if shift.ratio is None:
+            continue
+        at, low, high = own * shift.ratio, float(runs.min()), float(runs.max())
+        if float((~at.between(low, high)).mean()) > 0.5:
+            text = (
+                f"arm {arm}, {name} ratio: most losses are those of {formatting.whole(at.min())} to "
+                f"{formatting.whole(at.max())} {unit}, and plain runs have {formatting.whole(low)} to "
+                f"{formatting.whole(high)}: the law is extrapolated, which widens the interval, and its form decides"
+            )
+            notes.append(Note("law-extrapolated", "info", text, {"arm": arm}))
+    return notes
 
 
 def _digest(exports: Sequence[Mapping[str, Any]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +16,7 @@ from densing.cli import app
 from densing.core import ArtefactError, DensingError, InputError, UnknownNameError, decode, plain
 from densing.efficiency.systems.claims import RECORDS, recorded
 from densing.report import build_gain
-from densing.scores.ladder import WORLDS, simulated_ladder
+from densing.scores.ladder import WORLDS, Shift, pair_table, simulated_ladder
 from densing.tradeoff import (
     GainRecord,
     check_record,
@@ -26,7 +27,7 @@ from densing.tradeoff import (
     shipped_gains,
     tuned_listing,
 )
-from densing.tradeoff.gain import COLUMNS, simulated_step
+from densing.tradeoff.gain import COLUMNS, _reach_notes, simulated_step
 from tests.support.command import printed
 from tests.support.ladder_files import write_ladder
 
@@ -193,6 +194,17 @@ def test_where_no_one_ratio_holds_the_headline_has_none(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["ladder", "gain", str(folder)], catch_exceptions=False).output
     assert "by size and budget" in said
     assert "by size and budget" in build_gain(gains, tmp_path / "gain.md").read_text()
+
+
+def test_a_law_that_no_plain_run_reaches_is_said_to_decide() -> None:
+    losses = simulated_ladder(seeds=1)
+    plain, (pairs, _) = losses[losses["arm"].eq("plain")], pair_table(losses, "arm")
+    # Of four budgets three are worth less than plain training's least; of four sizes one.
+    tokens = Shift("tokens", 0.2, 0.15, 0.25, "ok", 16, 8)
+    (note,) = _reach_notes("co2", replace(tokens, axis="params", ratio=0.9), tokens, plain, pairs)
+    assert "co2, token ratio" in note.message
+    assert "61,400 to 328,000 tokens, and plain runs have 307,000 to 1,640,000" in note.message
+    assert len(_reach_notes("co2", tokens, replace(tokens, ratio=None), plain, pairs)) == 1
 
 
 def test_cells_that_miss_are_listed_and_what_is_no_loss_is_an_error(tmp_path: Path) -> None:
