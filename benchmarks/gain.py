@@ -9,6 +9,7 @@ some in the others, in as many processes as there are cores: ten minutes of one 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,36 +49,38 @@ LIMIT_WORDS = (
 )
 
 LIMITS = (
-    "shape", "world", "ladders", "one ratio rejected", "half-width", "Student's t", "sd", "noise known", "not paired",
-    "law known",
+    "shape", "world", "ladders", "held", "one ratio rejected", "half-width", "Student's t", "sd", "noise known",
+    "not paired", "law known",
 )  # fmt: skip
-LIMITED = {"no change": 60, "tokens x 0.22": 400}
-"""Worlds whose intervals are taken apart, and in how many ladders of each shape."""
+LIMITED = (("no change", 0.0, 60), ("tokens x 0.22", 0.0, 300), ("tokens x 0.22", 0.25, 150))
+"""Worlds whose intervals are taken apart, the length of further plain runs, and in how many ladders of each shape."""
 
 
-def limits(spec: Mapping[str, Any], world: str, seed: int) -> list[str]:
-    """Return the share in which one ratio is rejected, and medians of the half-width of ln ratio and its parts.
+def limits(spec: Mapping[str, Any], world: str, short: float, ladders: int, seed: int) -> list[str]:
+    """Return how often an interval holds and one ratio is rejected, and medians of the half-width and its parts.
 
-    These are Student's t; the standard deviation; that of the planted covariances, of these without what the arms
-    share, and of these with the law known.
+    These are Student's t; the standard deviation of ln ratio; that of the planted covariances, of these without what
+    the arms share, and of these with the law known.
     """
-    noise = spec["noise"]
+    noise, planted, budgets = spec["noise"], WORLDS[world], spec["tokens"]
     shared, apart = ([noise[name] ** 2 for name in names] for names in (("spread", "ripple"), ("common", "noise")))
     known, alone = (
         Noise(*(np.array([[a, both * a], [both * a, a + b]]) for a, b in zip(shared, apart, strict=True)), 0.0)
         for both in (1, 0)
     )
-    rows, rejected = [], []
-    for number in range(LIMITED[world]):
+    rows, shares = [], []
+    for number in range(ladders):
         losses = simulated_ladder(
-            sizes=spec["params"], budgets=spec["tokens"], seeds=len(spec["seeds"]), theta=spec["law"], **noise,
-            **WORLDS[world], seed=seed + number,
+            sizes=spec["params"], budgets=[*(short * each for each in budgets if short), *budgets],
+            seeds=len(spec["seeds"]), theta=spec["law"], **noise, tau=planted.get("tau", 1.0), seed=seed + number,
         )  # fmt: skip
         plain = losses[losses["arm"].eq("plain")]
+        pairs, _ = pair_table(losses[losses["tokens"].isin(budgets)], "arm")
         law = fit_loss(plain)
-        joint = Joint(law.law, law.theta, plain, pair_table(losses, "arm")[0], "tokens")
+        joint = Joint(law.law, law.theta, plain, pairs, "tokens")
         joint.fit()
-        rejected.append(joint.trends(0.95)["p_value"] < PURE)
+        _, low, high = (math.nan if end is None else math.exp(end) for end in joint.ratio(0.95))
+        shares.append((low <= planted.get("tau", 1.0) <= high, joint.trends(0.95)["p_value"] < PURE))
         last = np.eye(len(joint.beta))[-1:]
         robust = joint.robust(joint.white @ joint.curve(joint.beta)[1], joint.gap(joint.beta), last)
         t, sd, sds = joint.quantile(0.95, robust.freedom), robust.covariance[0, 0] ** 0.5, []
@@ -86,8 +89,9 @@ def limits(spec: Mapping[str, Any], world: str, seed: int) -> list[str]:
             slopes = joint.white @ joint.curve(joint.beta)[1]
             sds += [np.linalg.pinv(slopes.T @ slopes)[-1, -1] ** 0.5, (slopes[:, -1] @ slopes[:, -1]) ** -0.5]
         rows.append([t * sd, t, sd, sds[0], sds[2], sds[1]])
-    shares = [str(LIMITED[world]), formatting.percent(100 * float(np.mean(rejected)))]
-    return shares + [formatting.number(value) for value in np.median(rows, axis=0)]
+    said = [formatting.percentage(float(share)) for share in np.mean(shares, axis=0)]
+    more = f", plain x {short:g} too" if short else ""
+    return [f"{world}{more}", str(ladders), *said, *map(formatting.number, np.median(rows, axis=0))]
 
 
 def main() -> None:
@@ -113,7 +117,7 @@ def main() -> None:
              formatting.number(row["half_width"]))
             for row in table.to_dict("records")
         ]  # fmt: skip
-        parted += [(title, world, *limits(spec, world, options.seed + 100_000)) for world in LIMITED]
+        parted += [(title, *limits(spec, *world, options.seed + 100_000)) for world in LIMITED]
         parts += [f"## {title}", "", f"Law and noise of the record {name}.", "", markdown.table(HEAD, rows), ""]
     error = formatting.number(100 * (0.95 * 0.05 / options.ladders) ** 0.5, 2)
     page = "\n".join(

@@ -505,6 +505,7 @@ def ladder_gain(
         A ladder trained with arms (``densing ladder train --arm``).
     baseline : str
         The arm that the others are compared with; the law of losses is that of its runs and, shifted, of each arm's.
+        Arms that are the baseline on more or fewer tokens (``plain:tokens=0.25``) say what the law is, too.
     law : path, optional
         A ladder of the same corpus and training whose plain runs say what the law is, too: for few sizes here.
     link : str, optional
@@ -577,9 +578,10 @@ def ladder_gain(
         notes += _pair_notes(name, baseline, pairs, unmatched)
         if pairs.empty:
             continue
-        density, tokens = (fit_shift(fitted, plain, pairs, axis, level=level) for axis in ("params", "tokens"))
+        known = _with_other_lengths(plain, losses, baseline, but=name)
+        density, tokens = (fit_shift(fitted, known, pairs, axis, level=level) for axis in ("params", "tokens"))
         notes += _status_notes(name, density, tokens)
-        notes += _reach_notes(name, density, tokens, plain, pairs)
+        notes += _reach_notes(name, density, tokens, known, pairs)
         notes += _corpus_notes(exports, name, baseline)
         if density.status != "no_change":
             noise.append(pair_noise(pairs))
@@ -590,7 +592,7 @@ def ladder_gain(
         speed = costs[name].tokens_per_core_second(cells)
         gains.append(ArmGain(name, density, tokens, **means, kept_parameters=kept, core_seconds=spent,
                              tokens_per_core_second=speed))  # fmt: skip
-        parts = [shifts_by(fitted, plain, pairs, column, level=level) for column in ("size", "tokens")]
+        parts = [shifts_by(fitted, known, pairs, column, level=level) for column in ("size", "tokens")]
         for task, table in sets.items():
             rows, _ = pair_table(table, name, baseline)
             if len(rows):
@@ -700,6 +702,23 @@ def _joined(plain: pd.DataFrame, reference: pd.DataFrame) -> pd.DataFrame:
     cells = ["size", "seed", "tokens", "loss"]
     shared = reference.merge(plain[cells].drop_duplicates(), on=cells, how="left", indicator=True)["_merge"].eq("both")
     return pd.concat([plain, reference[~shared.to_numpy()].assign(size=lambda rows: "law " + rows["size"])])
+
+
+def _with_other_lengths(plain: pd.DataFrame, losses: pd.DataFrame, baseline: str, but: str) -> pd.DataFrame:
+    """Return the baseline's runs, and those that differ in length alone under the tokens that they were trained on.
+
+    Where an arm's token ratio is small, its losses are those of fewer tokens than any budget has, and the law there is
+    a guess without them. ``but``: the arm that is measured.
+    """
+    import pandas as pd
+
+    found = [plain]
+    for arm in losses["arm"].unique():
+        _, exactly, factor = str(arm).partition(f"{baseline}:tokens=")
+        if exactly and arm != but and "," not in factor:
+            rows = losses[losses["arm"].eq(arm) & losses["loss"].gt(0) & losses["loss"].lt(math.inf)]
+            found.append(rows.assign(tokens=rows["tokens"] * float(factor)))
+    return pd.concat(found).drop_duplicates(["size", "seed", "tokens"])
 
 
 def number_of(value: Any) -> float:
@@ -938,9 +957,9 @@ def _status_notes(arm: str, density: Shift, tokens: Shift) -> list[Note]:
 def _reach_notes(arm: str, density: Shift, tokens: Shift, plain: pd.DataFrame, pairs: pd.DataFrame) -> list[Note]:
     """Say where most of an arm's losses are held against a law that no plain run reaches: it decides the ratio."""
     notes = []
-    for name, shift, runs, own, unit in (
-        ("density", density, plain["params_non_embedding"], pairs["params_arm"], "parameters"),
-        ("token", tokens, plain["tokens"], pairs["tokens"], "tokens"),
+    for name, shift, runs, own, unit, remedy in (
+        ("density", density, plain["params_non_embedding"], pairs["params_arm"], "parameters", ""),
+        ("token", tokens, plain["tokens"], pairs["tokens"], "tokens", "; `--arm plain:tokens={:.2g}` tells it there"),
     ):
         if shift.ratio is None:
             continue
@@ -950,6 +969,7 @@ def _reach_notes(arm: str, density: Shift, tokens: Shift, plain: pd.DataFrame, p
                 f"arm {arm}, {name} ratio: most losses are those of {formatting.whole(at.min())} to "
                 f"{formatting.whole(at.max())} {unit}, and plain runs have {formatting.whole(low)} to "
                 f"{formatting.whole(high)}: the law is extrapolated, which widens the interval, and its form decides"
+                f"{remedy.format(max(shift.ratio, 0.1))}"
             )
             notes.append(Note("law-extrapolated", "info", text, {"arm": arm}))
     return notes

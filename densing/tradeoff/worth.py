@@ -721,8 +721,8 @@ def _far(row: _Row, target: Target) -> str:
         share = (low + high) / 2
         there = Target(*(one + share * (other - one) for one, other in zip(middle, target, strict=True)))
         low, high = (low, share) if _vague(_at(row, there)) else (share, high)
-    there = (one + low * (other - one) for one, other in zip(middle, target, strict=True))
-    return f"its ladder ({_scale(middle)}) says nothing beyond {_scale(there)}"
+    last = (one + low * (other - one) for one, other in zip(middle, target, strict=True))
+    return f"its ladder ({_scale(middle)}) says nothing beyond {_scale(last)}"
 
 
 def _scale(at: Iterable[float]) -> str:

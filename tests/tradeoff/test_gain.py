@@ -204,7 +204,23 @@ def test_a_law_that_no_plain_run_reaches_is_said_to_decide() -> None:
     (note,) = _reach_notes("co2", replace(tokens, axis="params", ratio=0.9), tokens, plain, pairs)
     assert "co2, token ratio" in note.message
     assert "61,400 to 328,000 tokens, and plain runs have 307,000 to 1,640,000" in note.message
+    assert "`--arm plain:tokens=0.2` tells it there" in note.message
     assert len(_reach_notes("co2", tokens, replace(tokens, ratio=None), plain, pairs)) == 1
+
+
+def test_plain_runs_of_other_lengths_say_what_the_law_is_but_not_of_themselves(tmp_path: Path) -> None:
+    budgets = (3.07e5, 5.38e5, 9.47e5, 1.64e6)
+    short = simulated_ladder(budgets=[0.25 * tokens for tokens in budgets], seeds=2, seed=1)
+    short = short[short["arm"].eq("plain")].assign(arm="short", tokens=lambda rows: 4 * rows["tokens"])
+    losses = simulated_ladder(tau=0.22, budgets=budgets, seeds=2)
+    names = {"plain": "plain", "arm": "co2:tau=8", "short": "plain:tokens=0.25"}
+    without = ladder_gain(write_ladder(tmp_path / "without", losses, names)).arms
+    found = ladder_gain(write_ladder(tmp_path / "with", pd.concat([losses, short]), names)).arms
+    (co2, control), (alone,) = found, without
+    assert co2.tokens.half_width < 0.7 * alone.tokens.half_width
+    assert control.tokens.lo is not None and control.tokens.hi is not None
+    # What is measured tells nothing of the law: its ratio is not 1 by construction.
+    assert control.tokens.lo < 0.25 < control.tokens.hi < 0.5
 
 
 def test_cells_that_miss_are_listed_and_what_is_no_loss_is_an_error(tmp_path: Path) -> None:
