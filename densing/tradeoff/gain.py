@@ -23,7 +23,6 @@ import numpy as np
 from densing.core import (
     Card,
     Field,
-    FitError,
     InputError,
     Listing,
     Note,
@@ -185,8 +184,6 @@ class Gains(Readable):
     arms : tuple of ArmGain
     by : pandas.DataFrame
         ``arm, by, value`` and both ratios: by size, by budget, and by set of questions where there are answers.
-    unpaired : pandas.DataFrame
-        What single sizes would see without pairs; see :func:`densing.scores.ladder.unpaired_resolution`.
     unmatched : pandas.DataFrame
         ``arm, size, seed, tokens, reason``: runs without a partner.
     evidence : dict of str to str
@@ -196,10 +193,6 @@ class Gains(Readable):
     digest : str
         sha256 of the losses and costs that went in.
     notes : tuple of Note
-    unpaired_questions : pandas.DataFrame, optional
-        As ``unpaired``, from the mean loss of the sets of questions (bits per byte) and the ladder's law of it, with
-        one sd for all sizes: what there was before pairs and validation losses. None where no questions were asked, or
-        no law could be fitted.
 
     See Also
     --------
@@ -210,13 +203,11 @@ class Gains(Readable):
     baseline: str
     arms: tuple[ArmGain, ...]
     by: pd.DataFrame
-    unpaired: pd.DataFrame
     unmatched: pd.DataFrame
     evidence: dict[str, str]
     spec: dict[str, Any]
     digest: str
     notes: tuple[Note, ...]
-    unpaired_questions: pd.DataFrame | None = None
 
     def frame(self) -> pd.DataFrame:
         """Return a row per arm, of :data:`COLUMNS`."""
@@ -358,8 +349,6 @@ class Gains(Readable):
             "trends": self.trends(),
             "by": self.by,
             "resolution": self.resolution(),
-            "unpaired": self.unpaired,
-            "unpaired_questions": self.unpaired_questions,
             "prices": self.prices(),
             "evidence": self.evidence,
             "unmatched": self.unmatched,
@@ -539,7 +528,6 @@ def ladder_gain(
         read_exports,
         read_ladder,
         shifts_by,
-        unpaired_resolution,
     )
 
     folder = Path(folder)
@@ -605,16 +593,9 @@ def ladder_gain(
         )
     by = pd.concat(tables, ignore_index=True)
     notes += [note for cost in costs.values() for note in cost.notes]
-    asked = None
     if not sets and not (folder / "eval").is_dir():
         text = f"{folder}: no benchmark results; gains use validation loss only (run `densing ladder eval {folder}`)"
         notes.append(Note("not-evaluated", "info", text))
-    elif sets:
-        try:
-            asked = unpaired_resolution(*law_of(MEAN), level=level, pooled=True)
-        except FitError as error:
-            text = f"{folder}: what questions without pairs would see is left out: {error}"
-            notes.append(Note("no-question-law", "info", text))
     used = losses[losses["arm"].isin([baseline, *others])]
     spec = {
         "preset": about["preset"], "corpus_hash": about.get("corpus_hash"), "baseline": baseline, "arms": others,
@@ -628,9 +609,8 @@ def ladder_gain(
     }  # fmt: skip
     return Gains(
         str(folder), baseline, tuple(gains), by[["arm", *(column for column in by if column != "arm")]],
-        unpaired_resolution(fitted, plain, level=level),
         pd.concat(alone, ignore_index=True), _evidence(costs, baseline, link, watts), spec, _digest(exports),
-        tuple(once(notes)), asked,
+        tuple(once(notes)),
     )  # fmt: skip
 
 
@@ -968,8 +948,8 @@ def _reach_notes(arm: str, density: Shift, tokens: Shift, plain: pd.DataFrame, p
             text = (
                 f"arm {arm}, {name} ratio: most losses are those of {formatting.whole(at.min())} to "
                 f"{formatting.whole(at.max())} {unit}, and plain runs have {formatting.whole(low)} to "
-                f"{formatting.whole(high)}: the law is extrapolated, which widens the interval, and its form decides"
-                f"{remedy.format(max(shift.ratio, 0.1))}"
+                f"{formatting.whole(high)}: the law is extrapolated, which widens the interval, and its form decides, "
+                f"also whether one ratio holds{remedy.format(max(shift.ratio, 0.1))}"
             )
             notes.append(Note("law-extrapolated", "info", text, {"arm": arm}))
     return notes
