@@ -57,7 +57,7 @@ LIMITS = (
     "shape", "world", "ladders", "held", "one ratio rejected", "half-width", "Student's t", "sd", "noise known",
     "not paired", "law known",
 )  # fmt: skip
-LIMITED = (("no change", 0.0, 60), ("tokens x 0.22", 0.0, 300), ("tokens x 0.22", 0.25, 150))
+LIMITED = (("no change", 0.0, 40), ("tokens x 0.22", 0.0, 200), ("tokens x 0.22", 0.25, 80))
 """Worlds whose intervals are taken apart, the length of further plain runs, and in how many ladders of each shape."""
 
 

@@ -551,7 +551,7 @@ def ladder_gain(
     fitted = fit_loss(plain)
     costs = {name: _Cost(exports, name, link, watts) for name in names}
     noise = []
-    sets = _question_losses(folder, exports)
+    sets, lengths = _question_losses(folder, exports), _other_lengths(exports, losses, baseline)
 
     @cache
     def law_of(task: str) -> tuple[LawFit, pd.DataFrame]:
@@ -566,7 +566,8 @@ def ladder_gain(
         notes += _pair_notes(name, baseline, pairs, unmatched)
         if pairs.empty:
             continue
-        known = _with_other_lengths(plain, losses, baseline, but=name)
+        further = [rows for arm, rows in lengths.items() if arm != name]
+        known = pd.concat([plain, *further]).drop_duplicates(["size", "seed", "tokens"])
         density, tokens = (fit_shift(fitted, known, pairs, axis, level=level) for axis in ("params", "tokens"))
         notes += _status_notes(name, density, tokens)
         notes += _reach_notes(name, density, tokens, known, pairs)
@@ -684,21 +685,25 @@ def _joined(plain: pd.DataFrame, reference: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([plain, reference[~shared.to_numpy()].assign(size=lambda rows: "law " + rows["size"])])
 
 
-def _with_other_lengths(plain: pd.DataFrame, losses: pd.DataFrame, baseline: str, but: str) -> pd.DataFrame:
-    """Return the baseline's runs, and those that differ in length alone under the tokens that they were trained on.
+def _other_lengths(
+    exports: Sequence[Mapping[str, Any]], losses: pd.DataFrame, baseline: str
+) -> dict[str, pd.DataFrame]:
+    """Return the runs of arms that differ from the baseline in length alone, under the tokens they were trained on.
 
     Where an arm's token ratio is small, its losses are those of fewer tokens than any budget has, and the law there is
-    a guess without them. ``but``: the arm that is measured.
+    a guess without them. Until they decay they are the baseline's runs of equal seed, unless tuned apart.
     """
-    import pandas as pd
-
-    found = [plain]
+    peaks: dict[str, set[Any]] = {}
+    for export in exports:
+        peak = (export["size"], (export.get("schedule") or {}).get("peak"))
+        peaks.setdefault(export.get("arm") or "plain", set()).add(peak)
+    found = {}
     for arm in losses["arm"].unique():
-        _, exactly, factor = str(arm).partition(f"{baseline}:tokens=")
-        if exactly and arm != but and "," not in factor:
+        _, alike, factor = str(arm).partition(f"{baseline}:tokens=")
+        if alike and "," not in factor and peaks[arm] <= peaks[baseline]:
             rows = losses[losses["arm"].eq(arm) & losses["loss"].gt(0) & losses["loss"].lt(math.inf)]
-            found.append(rows.assign(tokens=rows["tokens"] * float(factor)))
-    return pd.concat(found).drop_duplicates(["size", "seed", "tokens"])
+            found[arm] = rows.assign(tokens=rows["tokens"] * float(factor))
+    return found
 
 
 def number_of(value: Any) -> float:

@@ -598,14 +598,14 @@ def _at(row: _Row, target: Target) -> _Ratio:
     # The farther end says how unsure it is.
     reach = max(abs(math.log(end / value)) for end in (low, high))
     mean, square = math.log(value), (reach / NormalDist().inv_cdf(0.5 + row.level / 2)) ** 2
-    # A record without trends, or without sizes, may have any trend up to one: a ratio in proportion to D or N.
-    unknown = (0.0, -1.0, 1.0)
+    # Trends that a record does not hold: up to one, a ratio in proportion to D or N, or as large with N as with D.
+    steepest = max(map(abs, row.trend[1:])) if row.trend else 1.0
     for trend, x, ladder in (
-        (row.trend or unknown, target.tokens - row.middle.tokens, row.tokens),
-        (row.size_trend or (0.0, *_size_ends(row)), target.params - row.middle.params, row.params),
+        (row.trend, target.tokens - row.middle.tokens, row.tokens),
+        (row.size_trend, target.params - row.middle.params, row.params),
     ):
         width = max(float(np.ptp(np.log(ladder))), math.log(2))
-        slope, least, most = trend
+        slope, least, most = trend or (0.0, -steepest, steepest)
         own = (most - least) / (2 * NormalDist().inv_cdf(0.5 + row.level / 2))
         bend = max(abs(slope), own) * x**2 / (2 * width)
         mean += slope * x
@@ -613,24 +613,10 @@ def _at(row: _Row, target: Target) -> _Ratio:
     return _Ratio(mean, math.sqrt(square))
 
 
-def _size_ends(row: _Row) -> tuple[float, float]:
-    """Ends of the trend with ln N, where a record does not hold it: as large as that with ln D may be, either way."""
-    if row.trend is None:
-        return -1.0, 1.0
-    most = max(abs(row.trend[1]), abs(row.trend[2]))
-    return -most, most
-
-
 def _verdict(
-    spec: Spec,
-    center: _On,
-    sd_s: float,
-    rows: Sequence[_Row],
-    target: Target,
-    days: Span,
-    hours: Span,
+    spec: Spec, center: _On, sd_s: float, rows: Sequence[_Row], target: Target, days: Span, hours: Span,
     map_: Sequence[tuple[float, dict[str, float]]],
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     row = center.rows[spec.label]
     if row.status != "simulated" or spec.label not in center.speedups:
         return Verdict(spec.label, row.status, row.reason, row.step_s)

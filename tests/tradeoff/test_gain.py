@@ -16,7 +16,7 @@ from densing.cli import app
 from densing.core import ArtefactError, DensingError, InputError, UnknownNameError, decode, plain
 from densing.efficiency.systems.claims import RECORDS, recorded
 from densing.report import build_gain
-from densing.scores.ladder import WORLDS, Shift, pair_table, simulated_ladder
+from densing.scores.ladder import WORLDS, Shift, fit_loss, fit_shift, pair_table, simulated_ladder
 from densing.tradeoff import (
     GainRecord,
     check_record,
@@ -27,7 +27,7 @@ from densing.tradeoff import (
     shipped_gains,
     tuned_listing,
 )
-from densing.tradeoff.gain import COLUMNS, _reach_notes, simulated_step
+from densing.tradeoff.gain import COLUMNS, _other_lengths, _reach_notes, simulated_step
 from tests.support.command import printed
 from tests.support.ladder_files import write_ladder
 
@@ -199,17 +199,31 @@ def test_a_law_that_no_plain_run_reaches_is_said_to_decide() -> None:
 
 def test_plain_runs_of_other_lengths_say_what_the_law_is_but_not_of_themselves(tmp_path: Path) -> None:
     budgets = (3.07e5, 5.38e5, 9.47e5, 1.64e6)
-    short = simulated_ladder(budgets=[0.25 * tokens for tokens in budgets], seeds=2, seed=1)
-    short = short[short["arm"].eq("plain")].assign(arm="short", tokens=lambda rows: 4 * rows["tokens"])
-    losses = simulated_ladder(tau=0.22, budgets=budgets, seeds=2)
+    short = [0.25 * tokens for tokens in budgets]
+    law = {"E": 2.186, "A": 50.85, "B": 27585.0, "alpha": 0.8388, "beta": 0.9474}
+    every = simulated_ladder(
+        tau=0.22, sizes=(1384, 3084, 5456), budgets=[*short, *budgets], seeds=2, theta=law, spread=0.003
+    )
+    of_plain, further = every["arm"].eq("plain"), every["tokens"].isin(short)
+    nominal = every[of_plain & further].assign(arm="short", tokens=lambda rows: 4 * rows["tokens"])
     names = {"plain": "plain", "arm": "co2:tau=8", "short": "plain:tokens=0.25"}
-    without = ladder_gain(write_ladder(tmp_path / "without", losses, names)).arms
-    found = ladder_gain(write_ladder(tmp_path / "with", pd.concat([losses, short]), names)).arms
-    (co2, control), (alone,) = found, without
-    assert co2.tokens.half_width < 0.7 * alone.tokens.half_width
-    assert control.tokens.lo is not None and control.tokens.hi is not None
+    co2, control = ladder_gain(write_ladder(tmp_path / "l", pd.concat([every[~further], nominal]), names)).arms
+    pairs, _ = pair_table(every[~further], "arm")
+    alone, both = (fit_shift(fit_loss(rows), rows, pairs, "tokens") for rows in (
+        every[of_plain & ~further], every[of_plain]))  # fmt: skip
+    assert co2.tokens.ratio == pytest.approx(both.ratio, rel=1e-3)
+    assert co2.tokens.half_width < 0.7 * alone.half_width
     # What is measured tells nothing of the law: its ratio is not 1 by construction.
-    assert control.tokens.lo < 0.25 < control.tokens.hi < 0.5
+    assert control.tokens.hi is not None and control.tokens.hi < 0.5
+
+
+def test_plain_runs_with_a_rate_of_their_own_are_not_the_baselines() -> None:
+    losses = pd.DataFrame({"arm": ["plain", "plain:tokens=0.25", "plain:lr=2,tokens=0.25"], "tokens": 4.0, "loss": 2.0})
+    exports = [{"arm": arm, "size": "d8", "schedule": {"peak": 0.1}} for arm in losses["arm"]]
+    (short,) = _other_lengths(exports, losses, "plain").values()
+    assert short["tokens"].tolist() == [1.0]
+    exports[1]["schedule"] = {"peak": 0.2}
+    assert not _other_lengths(exports, losses, "plain")
 
 
 def test_cells_that_miss_are_listed_and_what_is_no_loss_is_an_error(tmp_path: Path) -> None:

@@ -245,18 +245,8 @@ def test_a_technique_that_does_not_apply_leaves_the_others() -> None:
 
 def test_the_command_prints_a_sentence_and_writes_a_page(tmp_path: Path) -> None:
     page = tmp_path / "worth.html"
-    words = [
-        "worth",
-        "zero1,co2:tau=8",
-        "--model",
-        "llama-8b",
-        "--cluster",
-        "a100x8-tcp",
-        "--tokens",
-        "2e10",
-        "--json",
-        "--html",
-    ]
+    run = ["--model", "llama-8b", "--cluster", "a100x8-tcp", "--tokens", "2e10"]
+    words = ["worth", "zero1,co2:tau=8", *run, "--json", "--html"]
     told = json.loads(CliRunner().invoke(app, [*words, str(page)]).stdout)
     statuses = [verdict["status"] for verdict in told["data"]["verdicts"]]
     assert statuses[0] == "pays" and len(told["data"]["sentences"]) == 2

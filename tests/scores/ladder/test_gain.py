@@ -1,4 +1,4 @@
-"""Pairs of an arm's and plain losses: what is left out, parts, noise, and what sizes alone would see."""
+"""Pairs of an arm's and plain losses: what is left out, parts, and noise."""
 
 from __future__ import annotations
 
