@@ -570,7 +570,8 @@ def ladder_gain(
         known = pd.concat([plain, *further]).drop_duplicates(["size", "seed", "tokens"])
         density, tokens = (fit_shift(fitted, known, pairs, axis, level=level) for axis in ("params", "tokens"))
         notes += _status_notes(name, density, tokens)
-        notes += _reach_notes(name, density, tokens, known, pairs)
+        if name not in lengths:
+            notes += _reach_notes(name, density, tokens, known, pairs)
         notes += _corpus_notes(exports, name, baseline)
         if density.status != "no_change":
             noise.append(pair_noise(pairs))
@@ -956,7 +957,7 @@ def _reach_notes(arm: str, density: Shift, tokens: Shift, plain: pd.DataFrame, p
                 f"{formatting.whole(high)}: the law is extrapolated, which widens the interval, and its form decides, "
                 f"also whether one ratio holds{remedy.format(max(shift.ratio, 0.1))}"
             )
-            notes.append(Note("law-extrapolated", "info", text, {"arm": arm}))
+            notes.append(Note("law-extrapolated", "warning" if remedy else "info", text, {"arm": arm}))
     return notes
 
 
