@@ -118,7 +118,7 @@ SYSTEMS = (
         "densing train --technique co2 --tau 8",
         "gain.md",
         ("co2",),
-        (Cell("gain.md", "co2:tau=8", "tokens", "worth {} of the tokens on our ladder"),),
+        (Cell("gain.md", "co2:tau=8", "Token ratio", "worth {} of the tokens on our ladder, tuned"),),
     ),
     System(
         "Ladder-Residual",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from densing.core import formatting
 from densing.report.document import Headline, Page, Section, doubtful, notes_section, versions_section
-from densing.report.gain import resolution
 from densing.report.page import write
 from densing.report.tables import page_table
 
@@ -64,7 +63,7 @@ def distil_page(result: Distilled) -> Page:
         ),
         Section("claims", "Talking Models", (page_table("claims-table", result.claims_listing()),)),
         Section("parts", "By budget and size", (page_table("parts-table", result.gains.parts_listing()),)),
-        Section("resolution", "Resolution", (resolution(result.gains)[0],)),
+        Section("resolution", "Resolution", (page_table("resolution-table", result.gains.resolution_listing()),)),
         notes_section(result.notes),
         versions_section(),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from densing.core import Field, Listing, column, formatting, numeric
+from densing.core import Listing, formatting
 from densing.plots import plot_gain
 from densing.report import markdown
 from densing.report.document import (
@@ -22,8 +22,8 @@ from densing.report.document import (
     notes_section,
 )
 from densing.report.page import shown_figure, write
-from densing.report.tables import page_table, pairs, shown_table
-from densing.tradeoff import ARMS, arm_figures, gain_record, gain_table, null_listing
+from densing.report.tables import page_table, pairs
+from densing.tradeoff import ARMS, arm_figures, gain_record, gain_table, null_listing, tuned_listing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,8 +99,10 @@ def gain_page(gains: Gains, null: pd.DataFrame | None = None) -> Page:
         ("No loss", f"{lossless} of {formatting.plural(len(gains.arms), 'arm')}"),
         ("Record", gains.digest[:12]),
     )
+    beside = tuned_listing(gains)
     sections = (
         Section("gains", "Gains", shown.blocks),
+        *([] if beside is None else [Section("tuned", "Tuned beside untuned", (page_table("tuned-table", beside),))]),
         Section("costs", "Costs of a run", (page_table("costs-table", gains.costs_listing()),), folded=True),
         Section(
             "trends",
@@ -116,7 +118,7 @@ def gain_page(gains: Gains, null: pd.DataFrame | None = None) -> Page:
             short="Parts",
             folded=True,
         ),
-        Section("resolution", "Resolution", resolution(gains), folded=True),
+        Section("resolution", "Resolution", (page_table("resolution-table", gains.resolution_listing()),), folded=True),
         *([] if null is None else [_held(null)]),
         notes_section(gains.notes),
         Section("versions", "Versions", (Pairs("Versions", pairs(gains.record().versions)),), folded=True),
@@ -128,24 +130,6 @@ def gain_page(gains: Gains, null: pd.DataFrame | None = None) -> Page:
 def _held(null: pd.DataFrame) -> Section:
     table = page_table("null-table", null_listing(null), null_words(null))
     return Section("null", "Do the intervals hold?", (table,), short="Null")
-
-
-def resolution(gains: Gains) -> tuple[Block, ...]:
-    """Return how finely the ladder resolves, and what unpaired arms would see."""
-    blocks: list[Block] = [
-        page_table("resolution-table", gains.resolution_listing()),
-        shown_table("unpaired-table", UNPAIRED, gains.unpaired, UNPAIRED_FIELDS),
-    ]
-    if gains.unpaired_questions is not None:
-        blocks.append(shown_table("questions-table", QUESTIONS, gains.unpaired_questions, UNPAIRED_FIELDS))
-    return tuple(blocks)
-
-
-UNPAIRED = "Without pairs, two arms of three seeds each at the largest budget would see, size by size:"
-QUESTIONS = (
-    "From the questions (mean of the sets, bits per byte), a law of their losses and one sd between seeds for all "
-    "sizes, two arms of three unpaired seeds each would see:"
-)
 
 
 def shown_gains(gains: Iterable[Gains | GainRecord | Path | str]) -> list[ShownGain]:
@@ -179,15 +163,6 @@ def about(record: GainRecord) -> str:
         f"{formatting.plural(len(spec.seeds), 'seed')}; baseline {spec.baseline}{tuned}",
         markdown.LONGEST,
     )
-
-
-UNPAIRED_FIELDS = (
-    Field("Size", column("size")),
-    numeric("d ln L / d ln N", "slope"),
-    numeric("sd of ln loss between seeds", "sd"),
-    numeric("Half-width of ln density", "half_width"),
-    numeric("Of ln tokens", "token_half_width"),
-)
 
 
 def null_words(null: pd.DataFrame) -> str:

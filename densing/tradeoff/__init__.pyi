@@ -45,6 +45,7 @@ from .records import gain_table as gain_table
 from .records import read_record as read_record
 from .records import shipped_gains as shipped_gains
 from .records import shipped_listing as shipped_listing
+from .records import tuned_listing as tuned_listing
 from .records import write_record as write_record
 from .training_plan import Overtrained as Overtrained
 from .training_plan import Point as Point

@@ -23,7 +23,6 @@ import numpy as np
 from densing.core import (
     Card,
     Field,
-    FitError,
     InputError,
     Listing,
     Note,
@@ -185,8 +184,6 @@ class Gains(Readable):
     arms : tuple of ArmGain
     by : pandas.DataFrame
         ``arm, by, value`` and both ratios: by size, by budget, and by set of questions where there are answers.
-    unpaired : pandas.DataFrame
-        What single sizes would see without pairs; see :func:`densing.scores.ladder.unpaired_resolution`.
     unmatched : pandas.DataFrame
         ``arm, size, seed, tokens, reason``: runs without a partner.
     evidence : dict of str to str
@@ -196,10 +193,6 @@ class Gains(Readable):
     digest : str
         sha256 of the losses and costs that went in.
     notes : tuple of Note
-    unpaired_questions : pandas.DataFrame, optional
-        As ``unpaired``, from the mean loss of the sets of questions (bits per byte) and the ladder's law of it, with
-        one sd for all sizes: what there was before pairs and validation losses. None where no questions were asked, or
-        no law could be fitted.
 
     See Also
     --------
@@ -210,13 +203,11 @@ class Gains(Readable):
     baseline: str
     arms: tuple[ArmGain, ...]
     by: pd.DataFrame
-    unpaired: pd.DataFrame
     unmatched: pd.DataFrame
     evidence: dict[str, str]
     spec: dict[str, Any]
     digest: str
     notes: tuple[Note, ...]
-    unpaired_questions: pd.DataFrame | None = None
 
     def frame(self) -> pd.DataFrame:
         """Return a row per arm, of :data:`COLUMNS`."""
@@ -358,8 +349,6 @@ class Gains(Readable):
             "trends": self.trends(),
             "by": self.by,
             "resolution": self.resolution(),
-            "unpaired": self.unpaired,
-            "unpaired_questions": self.unpaired_questions,
             "prices": self.prices(),
             "evidence": self.evidence,
             "unmatched": self.unmatched,
@@ -505,6 +494,7 @@ def ladder_gain(
         A ladder trained with arms (``densing ladder train --arm``).
     baseline : str
         The arm that the others are compared with; the law of losses is that of its runs and, shifted, of each arm's.
+        Arms that are the baseline on more or fewer tokens (``plain:tokens=0.25``) say what the law is, too.
     law : path, optional
         A ladder of the same corpus and training whose plain runs say what the law is, too: for few sizes here.
     link : str, optional
@@ -538,7 +528,6 @@ def ladder_gain(
         read_exports,
         read_ladder,
         shifts_by,
-        unpaired_resolution,
     )
 
     folder = Path(folder)
@@ -562,7 +551,7 @@ def ladder_gain(
     fitted = fit_loss(plain)
     costs = {name: _Cost(exports, name, link, watts) for name in names}
     noise = []
-    sets = _question_losses(folder, exports)
+    sets, lengths = _question_losses(folder, exports), _other_lengths(exports, losses, baseline)
 
     @cache
     def law_of(task: str) -> tuple[LawFit, pd.DataFrame]:
@@ -577,8 +566,12 @@ def ladder_gain(
         notes += _pair_notes(name, baseline, pairs, unmatched)
         if pairs.empty:
             continue
-        density, tokens = (fit_shift(fitted, plain, pairs, axis, level=level) for axis in ("params", "tokens"))
+        further = [rows for arm, rows in lengths.items() if arm != name]
+        known = pd.concat([plain, *further]).drop_duplicates(["size", "seed", "tokens"])
+        density, tokens = (fit_shift(fitted, known, pairs, axis, level=level) for axis in ("params", "tokens"))
         notes += _status_notes(name, density, tokens)
+        if name not in lengths:
+            notes += _reach_notes(name, density, tokens, known, pairs)
         notes += _corpus_notes(exports, name, baseline)
         if density.status != "no_change":
             noise.append(pair_noise(pairs))
@@ -589,7 +582,7 @@ def ladder_gain(
         speed = costs[name].tokens_per_core_second(cells)
         gains.append(ArmGain(name, density, tokens, **means, kept_parameters=kept, core_seconds=spent,
                              tokens_per_core_second=speed))  # fmt: skip
-        parts = [shifts_by(fitted, plain, pairs, column, level=level) for column in ("size", "tokens")]
+        parts = [shifts_by(fitted, known, pairs, column, level=level) for column in ("size", "tokens")]
         for task, table in sets.items():
             rows, _ = pair_table(table, name, baseline)
             if len(rows):
@@ -602,16 +595,9 @@ def ladder_gain(
         )
     by = pd.concat(tables, ignore_index=True)
     notes += [note for cost in costs.values() for note in cost.notes]
-    asked = None
     if not sets and not (folder / "eval").is_dir():
         text = f"{folder}: no benchmark results; gains use validation loss only (run `densing ladder eval {folder}`)"
         notes.append(Note("not-evaluated", "info", text))
-    elif sets:
-        try:
-            asked = unpaired_resolution(*law_of(MEAN), level=level, pooled=True)
-        except FitError as error:
-            text = f"{folder}: what questions without pairs would see is left out: {error}"
-            notes.append(Note("no-question-law", "info", text))
     used = losses[losses["arm"].isin([baseline, *others])]
     spec = {
         "preset": about["preset"], "corpus_hash": about.get("corpus_hash"), "baseline": baseline, "arms": others,
@@ -625,9 +611,8 @@ def ladder_gain(
     }  # fmt: skip
     return Gains(
         str(folder), baseline, tuple(gains), by[["arm", *(column for column in by if column != "arm")]],
-        unpaired_resolution(fitted, plain, level=level),
         pd.concat(alone, ignore_index=True), _evidence(costs, baseline, link, watts), spec, _digest(exports),
-        tuple(once(notes)), asked,
+        tuple(once(notes)),
     )  # fmt: skip
 
 
@@ -647,24 +632,15 @@ def sentence(arm: ArmGain) -> str:
 
     if arm.status == "no_change":
         return "not an arm: no change; every loss is the baseline's to the last bit"
+    row = arm.row()
 
-    def written(shift: Shift) -> str:
-        if not shift.one:
-            return (
-                f"{formatting.number(shift.least)} to {formatting.number(shift.most)}, by size and budget: no one ratio"
-            )
-        ends = f"({formatting.number(shift.lo)} to {formatting.number(shift.hi)})"
-        if shift.lo is None or shift.hi is None:
-            ends = "(no end known)" if shift.lo is shift.hi else ""
-            ends = ends or (
-                f"(at least {formatting.number(shift.lo)})"
-                if shift.hi is None
-                else f"(at most {formatting.number(shift.hi)})"
-            )
-        value = formatting.number(shift.ratio) if shift.ratio is not None else "unknown"
-        return f"{value} {ends}" + ("" if shift.status == "ok" else f", {shift.status.replace('_', ' ')}")
+    def written(name: str, shift: Shift) -> str:
+        doubt = ": no one ratio" if not shift.one else "" if shift.status == "ok" else f", {shift.status}"
+        return ratio(name)(row) + doubt.replace("_", " ")
 
-    return f"density x {written(arm.density)}; tokens x {written(arm.tokens)}; no loss: {arm.no_loss}"
+    return (
+        f"density x {written('density', arm.density)}; tokens x {written('token', arm.tokens)}; no loss: {arm.no_loss}"
+    )
 
 
 def arm_losses(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
@@ -708,6 +684,27 @@ def _joined(plain: pd.DataFrame, reference: pd.DataFrame) -> pd.DataFrame:
     cells = ["size", "seed", "tokens", "loss"]
     shared = reference.merge(plain[cells].drop_duplicates(), on=cells, how="left", indicator=True)["_merge"].eq("both")
     return pd.concat([plain, reference[~shared.to_numpy()].assign(size=lambda rows: "law " + rows["size"])])
+
+
+def _other_lengths(
+    exports: Sequence[Mapping[str, Any]], losses: pd.DataFrame, baseline: str
+) -> dict[str, pd.DataFrame]:
+    """Return the runs of arms that differ from the baseline in length alone, under the tokens they were trained on.
+
+    Where an arm's token ratio is small, its losses are those of fewer tokens than any budget has, and the law there is
+    a guess without them. Until they decay they are the baseline's runs of equal seed, unless tuned apart.
+    """
+    peaks: dict[str, set[Any]] = {}
+    for export in exports:
+        peak = (export["size"], (export.get("schedule") or {}).get("peak"))
+        peaks.setdefault(export.get("arm") or "plain", set()).add(peak)
+    found = {}
+    for arm in losses["arm"].unique():
+        _, alike, factor = str(arm).partition(f"{baseline}:tokens=")
+        if alike and "," not in factor and peaks[arm] <= peaks[baseline]:
+            rows = losses[losses["arm"].eq(arm) & losses["loss"].gt(0) & losses["loss"].lt(math.inf)]
+            found[arm] = rows.assign(tokens=rows["tokens"] * float(factor))
+    return found
 
 
 def number_of(value: Any) -> float:
@@ -941,6 +938,27 @@ def _status_notes(arm: str, density: Shift, tokens: Shift) -> list[Note]:
                 "no-one-ratio", "info", f"arm {arm}, {ratio} ratio: {meaning}", {"arm": arm}
             )
     return list(notes.values())
+
+
+def _reach_notes(arm: str, density: Shift, tokens: Shift, plain: pd.DataFrame, pairs: pd.DataFrame) -> list[Note]:
+    """Say where most of an arm's losses are held against a law that no plain run reaches: it decides the ratio."""
+    notes = []
+    for name, shift, runs, own, unit, remedy in (
+        ("density", density, plain["params_non_embedding"], pairs["params_arm"], "parameters", ""),
+        ("token", tokens, plain["tokens"], pairs["tokens"], "tokens", "; `--arm plain:tokens={:.2g}` tells it there"),
+    ):
+        if shift.ratio is None:
+            continue
+        at, low, high = own * shift.ratio, float(runs.min()), float(runs.max())
+        if float((~at.between(low, high)).mean()) > 0.5:
+            text = (
+                f"arm {arm}, {name} ratio: most losses are those of {formatting.whole(at.min())} to "
+                f"{formatting.whole(at.max())} {unit}, and plain runs have {formatting.whole(low)} to "
+                f"{formatting.whole(high)}: the law is extrapolated, which widens the interval, and its form decides, "
+                f"also whether one ratio holds{remedy.format(max(shift.ratio, 0.1))}"
+            )
+            notes.append(Note("law-extrapolated", "warning" if remedy else "info", text, {"arm": arm}))
+    return notes
 
 
 def _digest(exports: Sequence[Mapping[str, Any]]) -> str:

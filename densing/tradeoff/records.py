@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,6 +130,7 @@ class LadderSpec(Record, frozen=True):
     level: float = LEVEL
     link: str | None = None
     sizes: tuple[str, ...] = ()
+    params: tuple[float, ...] = ()
     tokens: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
     trials: int | None = None
@@ -187,8 +188,9 @@ def arm_figures(record: GainRecord, where: str) -> tuple[LadderSpec, list[ArmFig
         name = f"{where}: {formatting.clean(figure.arm, 120)}"
         for kind in ("density", "token"):
             ratio, low, high = (getattr(figure, f"{kind}_{part}") for part in ("ratio", "lo", "hi"))
-            if ratio is not None and ratio <= 0:
-                raise ArtefactError(f"{name}: {kind}_ratio {ratio:g} is not above 0; measure again")
+            for part, value in (("ratio", ratio), ("lo", low), ("hi", high)):
+                if value is not None and not 0 < value < math.inf:
+                    raise ArtefactError(f"{name}: {kind}_{part} {value:g} is no finite number above 0; measure again")
             interval_ends(low, high, name, f"{kind} ratio")
     return spec, figures
 
@@ -296,6 +298,51 @@ def _shipped_table() -> pd.DataFrame:
         tables.append(table.assign(technique=names, trials=spec.trials, record=name))
     rows = pd.concat(tables, ignore_index=True).astype({"trials": "Int64"})
     return rows.sort_values(["technique", "trials"], kind="stable", ignore_index=True)[list(SHIPPED)]
+
+
+def tuned_listing(gain: Gains | GainRecord | Path | str) -> Listing | None:
+    """Return token ratios of a ladder's arms with all arms tuned alike beside those with plain training's settings.
+
+    Those of the other kind, and further arms of both, are of the shipped records that have an arm in common with this
+    ladder. None where one of both kinds is nowhere, or the baseline is not plain training.
+
+    Examples
+    --------
+    >>> from densing.efficiency.systems import RECORDS
+    >>> tuned_listing(RECORDS / "tuned.json").cells()[0][0]
+    'co2:tau=8'
+    """
+    import pandas as pd
+
+    record, where = gain_record(gain)
+    spec, _ = arm_figures(record, where)
+    own = gain_table(record).assign(trials=spec.trials, record="this ladder").astype({"trials": "Int64"})
+    shipped = shipped_gains()
+    akin = shipped.loc[shipped["arm"].isin(own["arm"]), "record"].unique()
+    rows = pd.concat([own, shipped[shipped["record"].isin(akin)]], ignore_index=True)[list(SHIPPED[1:])]
+    sides = []
+    for kind, mask in (("tuned", rows["trials"].notna()), ("untuned", rows["trials"].isna())):
+        first = rows[mask].drop_duplicates("arm").set_index("arm")
+        sides.append(first.rename(columns=lambda name, kind=kind: f"{kind}_{name.removeprefix('token_')}"))
+    if spec.baseline not in PLAIN or sides[0].empty or sides[1].empty:
+        return None
+
+    def side(name: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: formatting.MISSING if row[f"{name}_record"] is None else ratio(name)(row)
+
+    fields = (
+        Field("Arm", column("arm")),
+        Field("Tuned", side("tuned"), "tuned_ratio", hint="What a token is worth, all arms tuned alike"),
+        numeric("Trials", "tuned_trials", formatting.count),
+        Field("Of", column("tuned_record")),
+        Field("Untuned", side("untuned"), "untuned_ratio", hint="With plain training's learning rate"),
+        Field("Of record", column("untuned_record")),
+    )
+    title = "What a token of each arm is worth, with all arms tuned alike and with plain training's settings."
+    if older := sorted(rows.loc[~rows["token_one"].isin(["yes", "no"]), "record"].unique()):
+        title += f" Fitted before law and ratio were fitted to both arms at once: {', '.join(older)}."
+    both = sides[0].join(sides[1], how="outer").sort_index().reset_index().astype(object)
+    return Listing(title, both.where(both.notna(), None), fields)
 
 
 def shipped_records() -> list[tuple[GainRecord, str]]:

@@ -13,13 +13,14 @@ ladder, both with errors,
   the ladder the trend may change by as much as itself.
 
 Where the 95 % interval of r spans more than a factor of :data:`NOTHING`, the ladder says nothing at that distance, and
-the answer is one of time alone.
+the answer is one of time alone; so it is where the ladder itself decided nothing: an interval without both ends, or few
+pairs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
@@ -48,6 +49,7 @@ from densing.core import (
 )
 from densing.efficiency.systems import compare, get_technique, parse_settings
 from densing.efficiency.throughput import SHARE, Span, fitted_step
+from densing.tradeoff.gain import ratio as ratio_column
 from densing.tradeoff.records import PLAIN, ArmFigures, ArmTrend, arm_figures, arm_trends, gain_record, shipped_records
 
 if TYPE_CHECKING:
@@ -64,6 +66,9 @@ UNKNOWN_SPREAD = 0.2
 FACTORS = tuple(2.0**power for power in range(-4, 5))
 """Bandwidths of the map, over the cluster's own."""
 Z, Z_RANGE = (NormalDist().inv_cdf(0.5 + share / 2) for share in (LEVEL, SHARE))
+RANKS = 4
+"""Virtual ranks of the ladder that a sentence proposes."""
+written_ratio = ratio_column("token")
 PAYS, PAYS_NOT, OPEN, TIME = "pays", "does not pay", "not decided", "time only"
 
 
@@ -85,6 +90,8 @@ class Verdict(Record, frozen=True):
         What a token is worth beside plain training's, at the run's size and tokens.
     ladder_ratio : Span or None
         The same at the ladder's.
+    ladder_params, ladder_tokens : float or None
+        The ladder's own, in the middle of it: what ``token_ratio`` is carried from.
     gain : Span or None
         Plain's time at equal loss over this one's.
     probability : float or None
@@ -115,6 +122,8 @@ class Verdict(Record, frozen=True):
     speedup: Span | None = None
     token_ratio: Span | None = None
     ladder_ratio: Span | None = None
+    ladder_params: float | None = None
+    ladder_tokens: float | None = None
     gain: Span | None = None
     probability: float | None = None
     days: Span | None = None
@@ -283,8 +292,9 @@ def worth(
     Raises
     ------
     InputError
-        For no technique, a workload that is not training, tokens that are not above 0, a record of another baseline,
-        and where plain training does not fit or does not apply.
+        For no technique, or the baseline as one, a workload that is not training, tokens that are not above 0, a record
+        of another baseline, a baseline that changes what is learned, and where plain training does not fit or does not
+        apply.
     UnknownNameError
         For an unknown technique or knob.
 
@@ -297,7 +307,7 @@ def worth(
     [('time only', True)]
     """
     specs = [_spec(text) for text in techniques]
-    _check(specs, workload, tokens, price)
+    _check(specs, workload, tokens, price, baseline)
     given = _own_rows(gains)
     rows = [*given, *_shipped_rows()]
     names = [spec.label for spec in specs]
@@ -375,17 +385,22 @@ def read_specs(text: str) -> list[str]:
 
 
 def _spec(text: str) -> Spec:
-    name, _, given = text.strip().partition(":")
+    text = text.strip()
+    name, _, given = text.partition(":")
     get_technique(name)
-    knobs = parse_settings([f"{name}.{pair}" for pair in given.split(",")]).get(name, {}) if given else {}
-    return Spec(text.strip(), name, knobs)
+    pairs = given.split(",") if given else []
+    if not all("=" in pair for pair in pairs):
+        raise InputError(f"{text}: settings are KNOB=VALUE, as in co2:tau=8")
+    return Spec(text, name, parse_settings([f"{name}.{pair}" for pair in pairs], option="").get(name, {}))
 
 
-def _check(specs: Sequence[Spec], workload: Workload, tokens: float, price: float | None) -> None:
+def _check(specs: Sequence[Spec], workload: Workload, tokens: float, price: float | None, baseline: str) -> None:
     if not specs:
         raise InputError("no technique named; give one or several, as in co2:tau=8")
     if len({spec.label for spec in specs}) < len(specs):
         raise InputError("a technique is named twice with the same settings; name it once")
+    if any(spec.name == baseline for spec in specs):
+        raise InputError(f"{baseline} is the baseline, which techniques are held against; leave it out of them")
     if workload.mode != "train":
         raise InputError(f"mode {workload.mode}: tokens and losses are those of training; give a training step")
     if not (math.isfinite(tokens) and tokens > 0):
@@ -439,6 +454,11 @@ class _Compared:
 
 
 def _plain_row(row: Any, baseline: str) -> Any:
+    if row.changes_loss:
+        raise InputError(
+            f"--baseline {baseline}: not plain training ({row.changes_loss}); choose one that does not change the "
+            "loss, such as ddp or zero1"
+        )
     if row.status != "simulated" or not row.step_s:
         raise InputError(
             f"plain training ({baseline}) {row.status}: {row.reason}; give more devices, another split (--tp, --pp, "
@@ -494,6 +514,11 @@ class _Row(NamedTuple):
     where: str
     trials: int | None
 
+    @property
+    def middle(self) -> Target:
+        """Of the ladder, in logarithms; it must have sizes and tokens."""
+        return Target(float(np.log(self.params).mean()), float(np.log(self.tokens).mean()))
+
 
 def _own_rows(gains: Sequence[Any]) -> list[_Row]:
     rows = []
@@ -510,8 +535,8 @@ def _own_rows(gains: Sequence[Any]) -> list[_Row]:
 
 def _shipped_rows() -> list[_Row]:
     rows = [row for record, _ in shipped_records() for row in _rows(record, SHIPPED)]
-    # Of two measurements of a technique the one whose arms were tuned alike.
-    return sorted(rows, key=lambda row: row.trials is None)
+    # Of two measurements of a technique one with a ratio, and of these the one whose arms were tuned alike.
+    return sorted(rows, key=lambda row: (row.figures.token_ratio is None, row.trials is None))
 
 
 SHIPPED = "shipped record"
@@ -520,19 +545,21 @@ SHIPPED = "shipped record"
 def _rows(record: GainRecord, where: str) -> list[_Row]:
     spec, figures = arm_figures(record, where)
     trends = {each.arm: each for each in arm_trends(record, where) if each.ratio == "token"}
-    params = tuple(float(value) for value in record.spec.get("params", ()) if value > 0)
+    params, tokens = (tuple(value for value in axis if 0 < value < math.inf) for axis in (spec.params, spec.tokens))
     rows = []
     for figure in figures:
         own = trends.get(figure.arm, ArmTrend(figure.arm, "token"))
         with_tokens = _whole(own.trend, own.trend_lo, own.trend_hi)
         with_size = _whole(own.size_trend, own.size_trend_lo, own.size_trend_hi)
-        rows.append(_Row(figure, with_tokens, with_size, params, spec.tokens, spec.level, where, spec.trials))
+        rows.append(_Row(figure, with_tokens, with_size, params, tokens, spec.level, where, spec.trials))
     return rows
 
 
 def _whole(value: float | None, low: float | None, high: float | None) -> tuple[float, float, float] | None:
-    """Return a trend with its interval; None where a part of it is missing."""
-    return None if value is None or low is None or high is None else (value, low, high)
+    """Return a trend with its interval; None where a part of it is missing or not finite."""
+    if value is None or low is None or high is None or not math.isfinite(value + low + high):
+        return None
+    return value, low, high
 
 
 def _arm_row(spec: Spec, rows: Sequence[_Row]) -> _Row | None:
@@ -546,7 +573,7 @@ def _arm_row(spec: Spec, rows: Sequence[_Row]) -> _Row | None:
         except (InputError, UnknownNameError):
             # Options of a ladder's arm that are not knobs: another change of training.
             continue
-        if _settings(arm.name, arm.knobs) == own and row.figures.token_ratio:
+        if _settings(arm.name, arm.knobs) == own:
             return row
     return None
 
@@ -564,57 +591,32 @@ class _Ratio(NamedTuple):
     sd: float
 
 
-def _at(row: _Row, target: Target) -> _Ratio | None:
-    """Return the ratio at the run's size and tokens; None where the record does not say how sure it is."""
-    figures = row.figures
-    assert figures.token_ratio is not None
-    sd = _sd(figures.token_ratio, figures.token_lo, figures.token_hi, row.level)
-    if sd is None:
-        return None
-    mean, square = math.log(figures.token_ratio), sd**2
-    # A record without trends, or without sizes, may have any trend up to one: a ratio in proportion to D or N.
-    unknown = (0.0, -1.0, 1.0)
-    for trend, at, ladder in (
-        (row.trend or unknown, target.tokens, row.tokens),
-        (row.size_trend or (0.0, *_size_ends(row)), target.params, row.params),
+def _at(row: _Row, target: Target) -> _Ratio:
+    """Return the ratio at the run's size and tokens, of a record that is sure of something (:func:`_unsure`)."""
+    value, low, high = row.figures.token_ratio, row.figures.token_lo, row.figures.token_hi
+    assert value is not None and low is not None and high is not None
+    # The farther end says how unsure it is.
+    reach = max(abs(math.log(end / value)) for end in (low, high))
+    mean, square = math.log(value), (reach / NormalDist().inv_cdf(0.5 + row.level / 2)) ** 2
+    # Trends that a record does not hold: up to one, a ratio in proportion to D or N, or as large with N as with D.
+    steepest = max(map(abs, row.trend[1:])) if row.trend else 1.0
+    for trend, x, ladder in (
+        (row.trend, target.tokens - row.middle.tokens, row.tokens),
+        (row.size_trend, target.params - row.middle.params, row.params),
     ):
-        if not ladder:
-            return None
-        logs = np.log(ladder)
-        x, width = at - float(logs.mean()), max(float(np.ptp(logs)), math.log(2))
-        slope, low, high = trend
-        own = (high - low) / (2 * NormalDist().inv_cdf(0.5 + row.level / 2))
+        width = max(float(np.ptp(np.log(ladder))), math.log(2))
+        slope, least, most = trend or (0.0, -steepest, steepest)
+        own = (most - least) / (2 * NormalDist().inv_cdf(0.5 + row.level / 2))
         bend = max(abs(slope), own) * x**2 / (2 * width)
         mean += slope * x
         square += (own * x) ** 2 + bend**2
     return _Ratio(mean, math.sqrt(square))
 
 
-def _size_ends(row: _Row) -> tuple[float, float]:
-    """Ends of the trend with ln N, where a record does not hold it: as large as that with ln D may be, either way."""
-    if row.trend is None:
-        return -1.0, 1.0
-    most = max(abs(row.trend[1]), abs(row.trend[2]))
-    return -most, most
-
-
-def _sd(value: float, low: float | None, high: float | None, level: float) -> float | None:
-    """Standard deviation of a ln ratio from its interval; from the one end that is known."""
-    z = NormalDist().inv_cdf(0.5 + level / 2)
-    sides = [abs(math.log(end / value)) / z for end in (low, high) if end is not None and end > 0]
-    return max(sides) if sides else None
-
-
 def _verdict(
-    spec: Spec,
-    center: _On,
-    sd_s: float,
-    rows: Sequence[_Row],
-    target: Target,
-    days: Span,
-    hours: Span,
+    spec: Spec, center: _On, sd_s: float, rows: Sequence[_Row], target: Target, days: Span, hours: Span,
     map_: Sequence[tuple[float, dict[str, float]]],
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     row = center.rows[spec.label]
     if row.status != "simulated" or spec.label not in center.speedups:
         return Verdict(spec.label, row.status, row.reason, row.step_s)
@@ -623,25 +625,26 @@ def _verdict(
     measured = _arm_row(spec, rows)
     if row.changes_loss == "":
         # A step learns what plain training's does: every token is worth one.
-        ratio: _Ratio | None = _Ratio(0.0, 0.0)
-        why, ladder = "", None
-        density: Span | None = Span(1.0, 1.0, 1.0)
+        ratio = _Ratio(0.0, 0.0)
+        timed = msgspec.structs.replace(timed, density=Span(1.0, 1.0, 1.0))
     elif measured is None:
         known = sorted({each.figures.arm for each in rows if each.figures.arm.partition(":")[0] == spec.name})
         also = f"; there are {', '.join(known)}" if known else ""
         why = f"no ladder measured what its tokens are worth{also}"
-        decides = f"measure it: `densing ladder train --arm plain --arm {spec.label}`"
-        return msgspec.structs.replace(timed, reason=why, decides=decides)
+        return msgspec.structs.replace(timed, reason=why, decides=_measure(spec))
     else:
         figures = measured.figures
         ladder = _ends(figures.token_ratio, figures.token_lo, figures.token_hi)
         density = _ends(figures.density_ratio, figures.density_lo, figures.density_hi)
+        timed = msgspec.structs.replace(timed, ladder_ratio=ladder, density=density, trials=measured.trials)
+        if unsure := _unsure(measured):
+            return msgspec.structs.replace(timed, reason=f"{measured.where}: {unsure[0]}", decides=unsure[1])
+        params, tokens = (math.exp(value) for value in measured.middle)
+        timed = msgspec.structs.replace(timed, ladder_params=params, ladder_tokens=tokens)
         ratio = _at(measured, target)
-        why = _far(measured, target, ratio)
-    trials = None if measured is None else measured.trials
-    timed = msgspec.structs.replace(timed, ladder_ratio=ladder, density=density, reason=why, trials=trials)
-    if ratio is None or why:
-        return msgspec.structs.replace(timed, decides="measure its token ratio on a ladder nearer to the run (--gain)")
+        if _vague(ratio):
+            decides = "measure its token ratio on a ladder nearer to the run (--gain)"
+            return msgspec.structs.replace(timed, reason=_far(measured, target), decides=decides)
     mean, sd = speed + ratio.mean, math.hypot(sd_s, ratio.sd)
     gain = _span(mean, sd)
     return msgspec.structs.replace(
@@ -678,24 +681,53 @@ def _unused(given: Sequence[_Row], specs: Sequence[Spec]) -> list[Note]:
     ]  # fmt: skip
 
 
-def _far(row: _Row, target: Target, ratio: _Ratio | None) -> str:
-    """Say at which distance a record says nothing, where the run is beyond it."""
-    if ratio is None:
-        return f"{row.where}: {row.figures.arm} has no interval, or the record no sizes and tokens; measure again"
-    if not _vague(ratio):
-        return ""
-    middle = Target(float(np.log(row.params).mean()), float(np.log(row.tokens).mean()))
+def _unsure(row: _Row) -> tuple[str, str] | None:
+    """Say why a record decides nothing even at its own size, and what would; None where it does."""
+    figures = row.figures
+    more = "train more sizes and seeds (`densing ladder plan --resolve 0.1` says how many)"
+    if figures.status == "no_change":
+        return (
+            f"all losses of {figures.arm} are plain training's to the last bit",
+            "train an arm that changes something",
+        )
+    if not (row.params and row.tokens):
+        return "the record names no sizes or no tokens", "measure again with `densing ladder gain`"
+    if None in (figures.token_ratio, figures.token_lo, figures.token_hi):
+        return f"the token ratio of {figures.arm} is {written_ratio(figures.to_dict())}, no interval", more
+    if figures.status == "few_pairs":
+        return f"{figures.arm} has fewer than 6 pairs of size and seed, which decide nothing", more
+    return None
+
+
+def _far(row: _Row, target: Target) -> str:
+    """Say at which distance on the way to the run a record says nothing."""
+    middle = row.middle
     low, high = 0.0, 1.0
     for _ in range(30):
         share = (low + high) / 2
         there = Target(*(one + share * (other - one) for one, other in zip(middle, target, strict=True)))
-        at = _at(row, there)
-        low, high = (low, share) if at is None or _vague(at) else (share, high)
-    params, tokens = (math.exp(one + low * (other - one)) for one, other in zip(middle, target, strict=True))
-    size, seen = (formatting.size(round(math.exp(value))) for value in middle)
+        low, high = (low, share) if _vague(_at(row, there)) else (share, high)
+    last = (one + low * (other - one) for one, other in zip(middle, target, strict=True))
+    return f"its ladder ({_scale(middle)}) says nothing beyond {_scale(last)}"
+
+
+def _scale(at: Iterable[float]) -> str:
+    """Write ln parameters and ln tokens."""
+    params, tokens = (formatting.size(float(f"{math.exp(value):.3g}")) for value in at)
+    return f"{params} parameters and {tokens} tokens"
+
+
+def _measure(spec: Spec) -> str:
+    """Say how the token ratio of a technique can be measured."""
+    from densing.tradeoff.arms import read_arms
+
+    try:
+        read_arms([spec.label], RANKS)
+    except (InputError, UnknownNameError):
+        return "no ladder here can train it: compare losses of your own runs with that ratio"
     return (
-        f"its ladder ({size} parameters, {seen} tokens) says nothing beyond {formatting.size(round(params))} "
-        f"parameters and {formatting.size(round(tokens))} tokens"
+        f"measure it: `densing ladder train --arm plain --arm {spec.label} --ranks {RANKS} --tune 8 --out DIR`, then "
+        "`densing ladder gain DIR`"
     )
 
 
@@ -727,17 +759,13 @@ def _crossing(name: str, ratio: float, map_: Sequence[tuple[float, dict[str, flo
 
 
 def _decides(mean: float, sd_s: float, sd_r: float) -> str:
-    need = math.expm1(abs(mean))
     what = (
         "its token ratio (a ladder nearer to the run, more seeds)"
         if sd_r >= sd_s
         else "the links (`densing calibrate`)"
     )
-    now = math.expm1(Z * math.hypot(sd_s, sd_r))
-    return (
-        f"measure {what}: decided where the gain is known to {formatting.percent(100 * need)}; it is known to "
-        f"{formatting.percent(100 * now)}"
-    )
+    need, now = (formatting.digits(math.exp(ln)) for ln in (abs(mean), Z * math.hypot(sd_s, sd_r)))
+    return f"measure {what}: decided once the gain is known to a factor of {need} (now {now})"
 
 
 def _sentence(verdict: Verdict, result: Worth) -> str:
@@ -756,13 +784,16 @@ def _sentence(verdict: Verdict, result: Worth) -> str:
     assert ratio is not None and verdict.days is not None and verdict.probability is not None
     days, plain = verdict.days.words, formatting.digits(result.plain_days.value)
     chance = formatting.percent(100 * verdict.probability)
-    money = ""
+    money = carried = ""
+    if (ladder := verdict.ladder_ratio) is not None and verdict.ladder_params and verdict.ladder_tokens:
+        at = _scale((math.log(verdict.ladder_params), math.log(verdict.ladder_tokens)))
+        carried = f", carried from {formatting.digits(ladder.value)} at {at}"
     if (saved := verdict.saved) is not None:
         money = f", which saves {saved.value:,.0f} ({saved.low:,.0f} to {saved.high:,.0f})"
     more = f"; {verdict.decides}" if verdict.decides else ""
     return (
         f"{verdict.technique} {verdict.status} (probability that it pays: {chance}): {faster}, a token is worth "
-        f"{ratio.words} of plain's; {days} days to the loss of {plain} plain ones{money}{more}"
+        f"{ratio.words} of plain's{carried}; {days} days to the loss of {plain} plain ones{money}{more}"
     )
 
 

@@ -92,7 +92,7 @@ def test_without_ladders_the_report_has_no_such_section(study: Any) -> None:
 
 def test_a_damaged_record_leaves_no_report(study: Any, tmp_path: Path) -> None:
     broken = written(tmp_path, record(arm("x", 0.9, 10.0, token_ratio=-1.0)))
-    with pytest.raises(ArtefactError, match=r"gain.json: x: token_ratio -1 is not above 0"):
+    with pytest.raises(ArtefactError, match=r"gain.json: x: token_ratio -1 is no finite number above 0"):
         build_report(study, tmp_path / "report.html", gains=[broken])
     assert not (tmp_path / "report.html").exists()
 
@@ -104,6 +104,7 @@ def test_a_page_of_its_own_shows_figure_table_and_notes(gains: Gains, tmp_path: 
     assert [section["id"] for section in shown.all("section")] == [
         "headline",
         "gains",
+        "tuned",
         "costs",
         "trends",
         "parts",

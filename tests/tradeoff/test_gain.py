@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +16,7 @@ from densing.cli import app
 from densing.core import ArtefactError, DensingError, InputError, UnknownNameError, decode, plain
 from densing.efficiency.systems.claims import RECORDS, recorded
 from densing.report import build_gain
-from densing.scores.ladder import WORLDS, simulated_ladder
+from densing.scores.ladder import WORLDS, Shift, fit_loss, fit_shift, pair_table, simulated_ladder
 from densing.tradeoff import (
     GainRecord,
     check_record,
@@ -24,8 +25,9 @@ from densing.tradeoff import (
     null_test,
     read_arms,
     shipped_gains,
+    tuned_listing,
 )
-from densing.tradeoff.gain import COLUMNS, simulated_step
+from densing.tradeoff.gain import COLUMNS, _other_lengths, _reach_notes, simulated_step
 from tests.support.command import printed
 from tests.support.ladder_files import write_ladder
 
@@ -58,8 +60,7 @@ def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: 
     assert record.digest == document["digest"]
     text = page.read_text()
     assert "local-sgd:tau=8" in text and "nan" not in text.lower()
-    assert "gains use validation loss only" in text and "Before" not in text
-    assert document["unpaired_questions"] is None
+    assert "gains use validation loss only" in text
 
 
 @pytest.mark.slow
@@ -149,16 +150,6 @@ def test_questions_come_second_each_set_with_a_law_of_its_own(tmp_path: Path, mo
     # A factor on all losses is no shift: every set says what the validation loss does.
     for ratio in sets["token_ratio"]:
         assert ratio == pytest.approx(gains.arms[0].tokens.ratio, rel=0.02)
-    # Nor does it change the slope of ln loss; the scatter is one sd of losses for all sizes.
-    asked = gains.unpaired_questions
-    assert asked is not None and asked["size"].tolist() == gains.unpaired["size"].tolist()
-    assert asked["slope"].to_numpy() == pytest.approx(gains.unpaired["slope"].to_numpy(), rel=0.1)
-    of_size = losses[losses["arm"].eq("plain") & losses["tokens"].eq(losses["tokens"].max())].groupby(
-        "params_non_embedding")["loss"]  # fmt: skip
-    sd = math.sqrt(of_size.var().mean())
-    assert asked["sd"].to_numpy() == pytest.approx((sd / of_size.mean()).to_numpy(), rel=0.02)
-    page = build_gain(gains, tmp_path / "gain.md").read_text()
-    assert "From the questions" in page and "is left out" not in page
 
 
 def test_an_arm_that_changes_nothing_says_so(tmp_path: Path) -> None:
@@ -192,6 +183,51 @@ def test_where_no_one_ratio_holds_the_headline_has_none(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["ladder", "gain", str(folder)], catch_exceptions=False).output
     assert "by size and budget" in said
     assert "by size and budget" in build_gain(gains, tmp_path / "gain.md").read_text()
+
+
+def test_a_law_that_no_plain_run_reaches_is_said_to_decide() -> None:
+    losses = simulated_ladder(seeds=1)
+    plain, (pairs, _) = losses[losses["arm"].eq("plain")], pair_table(losses, "arm")
+    # Of four budgets three are worth less than plain training's least; of four sizes one.
+    tokens = Shift("tokens", 0.2, 0.15, 0.25, "ok", 16, 8)
+    (note,) = _reach_notes("co2", replace(tokens, axis="params", ratio=0.9), tokens, plain, pairs)
+    assert "co2, token ratio" in note.message
+    assert "61,400 to 328,000 tokens, and plain runs have 307,000 to 1,640,000" in note.message
+    assert "`--arm plain:tokens=0.2` tells it there" in note.message
+    assert len(_reach_notes("co2", tokens, replace(tokens, ratio=None), plain, pairs)) == 1
+
+
+def test_plain_runs_of_other_lengths_say_what_the_law_is_but_not_of_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ratios by size and budget take ten times as long, and are not looked at.
+    monkeypatch.setattr("densing.scores.ladder.shifts_by", lambda *_, **__: pd.DataFrame({"by": [], "value": []}))
+    budgets = (3.07e5, 5.38e5, 9.47e5, 1.64e6)
+    short = [0.25 * tokens for tokens in budgets]
+    law = {"E": 2.186, "A": 50.85, "B": 27585.0, "alpha": 0.8388, "beta": 0.9474}
+    every = simulated_ladder(
+        tau=0.22, sizes=(1384, 3084, 5456), budgets=[*short, *budgets], seeds=2, theta=law, spread=0.003
+    )
+    of_plain, further = every["arm"].eq("plain"), every["tokens"].isin(short)
+    nominal = every[of_plain & further].assign(arm="short", tokens=lambda rows: 4 * rows["tokens"])
+    names = {"plain": "plain", "arm": "co2:tau=8", "short": "plain:tokens=0.25"}
+    co2, control = ladder_gain(write_ladder(tmp_path / "l", pd.concat([every[~further], nominal]), names)).arms
+    pairs, _ = pair_table(every[~further], "arm")
+    alone, both = (fit_shift(fit_loss(rows), rows, pairs, "tokens") for rows in (
+        every[of_plain & ~further], every[of_plain]))  # fmt: skip
+    assert co2.tokens.ratio == pytest.approx(both.ratio, rel=1e-3)
+    assert co2.tokens.half_width < 0.7 * alone.half_width
+    # What is measured tells nothing of the law: its ratio is not 1 by construction.
+    assert control.tokens.hi is not None and control.tokens.hi < 0.5
+
+
+def test_plain_runs_with_a_rate_of_their_own_are_not_the_baselines() -> None:
+    losses = pd.DataFrame({"arm": ["plain", "plain:tokens=0.25", "plain:lr=2,tokens=0.25"], "tokens": 4.0, "loss": 2.0})
+    exports = [{"arm": arm, "size": "d8", "schedule": {"peak": 0.1}} for arm in losses["arm"]]
+    (short,) = _other_lengths(exports, losses, "plain").values()
+    assert short["tokens"].tolist() == [1.0]
+    exports[1]["schedule"] = {"peak": 0.2}
+    assert not _other_lengths(exports, losses, "plain")
 
 
 def test_cells_that_miss_are_listed_and_what_is_no_loss_is_an_error(tmp_path: Path) -> None:
@@ -288,6 +324,22 @@ def test_records_that_claims_read_are_records() -> None:
         pairs = {"rounds": 72, "tuned": 24}.get(file.stem, 48)
         assert frame["pairs"].eq(pairs).all() and frame["no_loss"].isin(["yes", "no", "not decided"]).all()
     assert recorded("dct-refresh", "dct:eta=0.99").value in ("no loss", "loss", "not decided")
+
+
+def test_tuned_arms_stand_beside_untuned_ones_of_the_records_that_exist(ladder: Path) -> None:
+    gains, shipped = ladder_gain(ladder), shipped_gains(["local-sgd"]).set_index("record")["token_ratio"]
+    (cells,) = [row for row in tuned_listing(gains).cells() if row[0] == "local-sgd:tau=8"]
+    own = gains.arms[0].tokens.ratio
+    assert own is not None
+    # This ladder is not tuned: the tuned arm is the shipped record's.
+    assert cells[2:4] == ["8", "tuned"] and cells[5] == "this ladder" and cells[4].startswith(f"{own:.3f} (")
+    of_record = {row[0]: row for row in tuned_listing(RECORDS / "tuned.json").cells()}
+    assert of_record["local-sgd:tau=8"][4].startswith(f"{shipped['rounds']:.3f} (")
+    # What was measured in one way alone stands there, too.
+    assert of_record["slowmo:tau=8"][1:4] == ["–"] * 3 and of_record["diloco:tau=8"][4:] == ["–"] * 2
+    assert "at once: rounds" in tuned_listing(RECORDS / "tuned.json").title
+    # No arm in common with a tuned ladder, or another baseline: nothing to hold side by side.
+    assert tuned_listing(RECORDS / "less-to-send.json") is tuned_listing(RECORDS / "dct-refresh.json") is None
 
 
 def test_every_measured_gain_is_shown_with_its_technique() -> None:

@@ -401,8 +401,10 @@ def techniques() -> tuple[tuple[Technique, ...], tuple[Note, ...]]:
     return tuple(loaded), tuple(notes)
 
 
-def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+def parse_settings(texts: Sequence[str], *, option: str = "--set ") -> dict[str, dict[str, Any]]:
     """Parse ``TECHNIQUE.KNOB=VALUE`` of ``--set``, each value as its knob says: knobs by technique.
+
+    Messages begin with ``option`` and the text.
 
     Raises
     ------
@@ -422,20 +424,20 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         path, equals, value = text.partition("=")
         name, dot, knob = path.rpartition(".")
         if not (equals and dot):
-            raise InputError(f"--set {text}: write TECHNIQUE.KNOB=VALUE, as in co2.tau=48")
+            raise InputError(f"{option}{text}: write TECHNIQUE.KNOB=VALUE, as in co2.tau=48")
         kinds = {each.name: each.kind for each in get_technique(name).knobs}
         if knob not in kinds:
             raise UnknownNameError(f"knob of {name}:", knob, kinds)
         if knob in settings.setdefault(name, {}):
-            raise InputError(f"--set {text}: {path} is set twice; set it once")
+            raise InputError(f"{option}{text}: {path} is set twice; set it once")
         try:
             parsed = kinds[knob](value.strip())
         except InputError as error:
-            raise InputError(f"--set {text}: {value!r} {error}") from error
+            raise InputError(f"{option}{text}: {value!r} {error}") from error
         except (ValueError, TypeError) as error:
-            raise InputError(f"--set {text}: {value!r} is not a valid value of this knob ({error})") from error
+            raise InputError(f"{option}{text}: {value!r} is not a valid value of this knob ({error})") from error
         if isinstance(parsed, float) and not math.isfinite(parsed):
-            raise InputError(f"--set {text}: {value!r} is not a finite number")
+            raise InputError(f"{option}{text}: {value!r} is not a finite number")
         settings[name][knob] = parsed
     return settings
 

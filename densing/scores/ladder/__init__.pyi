@@ -39,7 +39,6 @@ from .gain import pair_table as pair_table
 from .gain import ratio_columns as ratio_columns
 from .gain import shifts_by as shifts_by
 from .gain import simulated_ladder as simulated_ladder
-from .gain import unpaired_resolution as unpaired_resolution
 from .lessons import KNOBS as KNOBS
 from .lessons import read_knobs as read_knobs
 from .questions import write_tasks as write_tasks

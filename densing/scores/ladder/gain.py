@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from densing.core import InputError
 from densing.scores.fit import LawFit
@@ -20,7 +19,6 @@ from densing.scores.ladder.arms import PLAIN
 from densing.scores.ladder.shift import Shift, fit_shift
 
 PAIR = ("size", "seed", "tokens")
-_SLOPE = 1e-4
 
 
 def pair_table(losses: pd.DataFrame, arm: str, baseline: str = PLAIN) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -122,61 +120,6 @@ def _parts(pairs: pd.DataFrame, y: pd.Series[float]) -> tuple[float, float]:
     noise = float(within.mean()) if within.notna().any() else 0.0
     common = float((clusters.mean() ** 2).mean() - noise / budgets.mean()) if len(left) else 0.0
     return math.sqrt(max(common, 0.0)), math.sqrt(noise)
-
-
-def unpaired_resolution(
-    law: LawFit, losses: pd.DataFrame, *, seeds: int = 3, level: float = 0.95, pooled: bool = False
-) -> pd.DataFrame:
-    """Return how fine single sizes are without pairs: two arms of some seeds each at the largest budget.
-
-    The half-width of ln rho is z sd sqrt(2 / seeds) / |d ln L / d ln N|.
-
-    Parameters
-    ----------
-    law : LawFit
-        Loss in (``params``, ``tokens``).
-    losses : pandas.DataFrame
-        Of the plain runs: ``size, params_non_embedding, tokens, loss``.
-    seeds : int
-    level : float
-    pooled : bool
-        Take one sd of losses for all sizes, the root of the mean variance: where questions scatter, not training, sizes
-        scatter alike, and few seeds say little of each.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``size, params, slope, sd, half_width, token_half_width``: d ln L / d ln N there, and the sd of ln loss between
-        seeds; a row per size with two seeds or more, ascending.
-
-    Examples
-    --------
-    >>> from densing.scores.ladder.fits import fit_loss
-    >>> plain = simulated_ladder(seeds=20)
-    >>> plain = plain[plain["arm"].eq("plain")]
-    >>> table = unpaired_resolution(fit_loss(plain, draws=5), plain)
-    >>> table["half_width"].is_monotonic_increasing, len(table)
-    (True, 4)
-    """
-    rows = losses[losses["tokens"].eq(losses["tokens"].max())]
-    z = float(stats.norm.ppf((1 + level) / 2))
-    variances = rows.groupby(["size", "params_non_embedding"])["loss"].agg(["var", "count"]).dropna()
-    common = math.sqrt(np.average(variances["var"], weights=variances["count"] - 1)) if len(variances) else math.nan
-    result = []
-    for (size, params), group in rows.groupby(["size", "params_non_embedding"], sort=False):
-        if len(group) < 2:
-            continue
-        at = {"params": np.array([float(params)]), "tokens": np.array([float(group["tokens"].iloc[0])])}
-        here = np.log(law.predict(at))
-        slopes = {
-            axis: float((np.log(law.predict({**at, axis: at[axis] * math.exp(_SLOPE)})) - here)[0] / _SLOPE)
-            for axis in ("params", "tokens")
-        }
-        sd = common / float(law.predict(at)[0]) if pooled else float(np.log(group["loss"]).std(ddof=1))
-        widths = {axis: z * sd * math.sqrt(2 / seeds) / abs(slope) for axis, slope in slopes.items()}
-        result.append((size, float(params), slopes["params"], sd, widths["params"], widths["tokens"]))
-    columns = ["size", "params", "slope", "sd", "half_width", "token_half_width"]
-    return pd.DataFrame(result, columns=columns).sort_values("params", ignore_index=True)
 
 
 def shifts_by(

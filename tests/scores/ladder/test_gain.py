@@ -1,24 +1,20 @@
-"""Pairs of an arm's and plain losses: what is left out, parts, noise, and what sizes alone would see."""
+"""Pairs of an arm's and plain losses: what is left out, parts, and noise."""
 
 from __future__ import annotations
 
 import math
-from importlib import resources
 
 import pandas as pd
 import pytest
-from scipy import stats
 
 from densing.core import InputError
 from densing.scores.fit import LawFit
 from densing.scores.ladder import (
-    EMERGENT,
     fit_loss,
     fit_shift,
     pair_noise,
     pair_table,
     simulated_ladder,
-    unpaired_resolution,
 )
 from densing.scores.ladder.gain import shifts_by
 
@@ -55,25 +51,3 @@ def test_noise_of_pairs_and_of_runs_is_found_as_planted() -> None:
     planted = {"common": 0.01, "noise": 0.004, "spread": 0.03, "ripple": 0.002}
     pairs, _ = pair_table(simulated_ladder(seeds=400, **planted), "arm")
     assert pair_noise(pairs) == pytest.approx(planted, rel=0.1)
-
-
-def test_questions_without_pairs_see_what_the_study_of_the_shipped_ladder_says() -> None:
-    with resources.files("densing.scores.references").joinpath("data/densing_cpu.csv").open() as file:
-        rows = pd.read_csv(file)
-    rows = rows[~rows["task"].isin(EMERGENT) & rows["stage"].eq("final") & ~rows["held_out"].astype(bool)]
-    cells = ["run", "params_non_embedding", "tokens"]
-    losses = rows.groupby(cells)["bits_per_byte"].mean().rename("loss").reset_index()
-    losses["size"] = losses["run"].str.partition("-")[0]
-    table = unpaired_resolution(fit_loss(losses), losses, pooled=True).set_index("size")
-    # Computed by another program for the design of the yardstick, by Student's t of two arms of three seeds.
-    golden = {"d12": 0.31, "d16": 0.44, "d24": 0.71, "d32": 1.0}
-    wider = stats.t.ppf(0.975, 4) / stats.norm.ppf(0.975)
-    for size, width in golden.items():
-        assert wider * table.loc[size, "half_width"] == pytest.approx(width, rel=0.02)
-
-
-def test_sizes_of_one_seed_have_no_resolution() -> None:
-    losses = simulated_ladder(seeds=1)
-    plain = losses[losses["arm"].eq("plain")]
-    for pooled in (False, True):
-        assert unpaired_resolution(law_of(losses), plain, pooled=pooled).empty
