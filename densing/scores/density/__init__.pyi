@@ -4,6 +4,8 @@ from .checkpoints import by_step as by_step
 from .checkpoints import checkpoint as checkpoint
 from .checkpoints import densities_by_step as densities_by_step
 from .combination import combined_densities as combined_densities
+from .comparison import Comparison as Comparison
+from .comparison import compare as compare
 from .gate import check_densities as check_densities
 from .gate import notes_on as notes_on
 from .inversion import DEFAULT_GUARD as DEFAULT_GUARD
