@@ -19,7 +19,6 @@ for the halves; Holm, Scandinavian Journal of Statistics 6 (1979) 65, for severa
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -45,7 +44,7 @@ from densing.core import (
     ranged,
 )
 from densing.scores.catalog import with_sizes
-from densing.scores.density.checkpoints import checkpoint
+from densing.scores.density.checkpoints import checkpoint, tokens_of
 from densing.scores.density.inversion import check_options, guard_limits, log_sizes
 from densing.scores.density.listing import limited
 from densing.scores.density.runs import METRICS, RUN_GUARD, default_denominator, mean_reference, readable_rows
@@ -58,8 +57,6 @@ FEW_ITEMS = 10
 """Fewer common items than that are named in the status."""
 ERRORS = 10
 """Draws of the means' error per draw of the law."""
-_TOKENS = re.compile(r"tokens?[_\-=]?(?P<count>\d+(?:\.\d+)?)(?P<unit>[kmbt]?)(?![a-z0-9])", re.IGNORECASE)
-_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 UNPAIRED = {
     "no_items": "no items are stored for both",
     "no_common_item": "they have no item in common",
@@ -127,9 +124,13 @@ FIELDS = (
     Field("Model", column("model")),
     Field("Benchmark", column("benchmark")),
     Field("By", column("quantity")),
-    Field("Density", limited("density_ratio", formatting.three_digits), "density_ratio", hint="ratio to the baseline's"),
+    Field(
+        "Density", limited("density_ratio", formatting.three_digits), "density_ratio", hint="ratio to the baseline's"
+    ),
     Field("Interval", ranged("density_ratio", formatting.three_digits)),
-    Field("Effective size", limited("n_eff_ratio", formatting.three_digits), "n_eff_ratio", hint="ratio to the baseline's"),
+    Field(
+        "Effective size", limited("n_eff_ratio", formatting.three_digits), "n_eff_ratio", hint="ratio to the baseline's"
+    ),
     Field("Test", lambda row: formatting.p_value(row["p_holm"]), "p_holm", hint="of equal densities"),
     numeric("Items", "n_items", formatting.count, "that both answered"),
     Field("Status", column("status")),
@@ -158,8 +159,10 @@ class _Means:
         normal = rng.standard_normal((count, 2))
         if math.isfinite(self.freedom):
             normal *= np.sqrt(self.freedom / rng.chisquare(self.freedom, count))[:, None]
-        value, vector = np.linalg.eigh(self.covariance)
-        return normal @ (vector * np.sqrt(np.maximum(value, 0.0))).T, normal * np.sqrt(np.diag(self.covariance))
+        spread = np.sqrt(np.diag(self.covariance))
+        both = float(np.clip(self.covariance[0, 1] / (spread.prod() or 1.0), -1.0, 1.0))
+        second = both * normal[:, 0] + math.sqrt(1 - both**2) * normal[:, 1]
+        return np.column_stack([normal[:, 0], second]) * spread, normal * spread
 
 
 def paired_means(benchmark: str, first: Array, second: Array, *, score: bool) -> _Means:
@@ -203,7 +206,7 @@ def compare(
     level: float = 0.95,
     seed: int = 0,
 ) -> Comparison:
-    """Compare measured models, or checkpoints, with one of them: on common items, through the same draws of a reference.
+    """Compare measured models with one of them: on common items, through the same draws of a reference.
 
     Parameters
     ----------
@@ -263,7 +266,7 @@ def compare(
         )
     places = {name: checkpoint(name) for name in names}
     # As text, checkpoint-1000 comes before checkpoint-200.
-    names.sort(key=lambda name: (place[1] if (place := places[name]) else 0))
+    names.sort(key=lambda name: place[1] if (place := places[name]) else 0)
     first = baseline or names[0]
     sizes = models.drop_duplicates("model").set_index("model")
     values = {
@@ -322,7 +325,8 @@ def _joined(
     tables: list[list[pd.DataFrame]] = [[], [], []]
     for at, (source, result) in enumerate(zip(sources, results, strict=True)):
         others = set[str]().union(*(names[:at] + names[at + 1 :]))
-        label = f"source {at + 1}" if isinstance(source, Measurements) else str(source)
+        unnamed = isinstance(source, Measurements) or sources.count(source) > 1
+        label = f"source {at + 1}" if unnamed else str(source)
         new = {name: f"{name} ({label})" for name in names[at] & others}
         for frames, frame in zip(tables, (result.measurements, result.items, result.models), strict=True):
             if len(frame):
@@ -366,7 +370,7 @@ def _pair(
     if row["metric"] != other["metric"]:
         status = "other_metric"
     elif mine is not None and theirs is not None:
-        both = mine.join(theirs, how="inner", rsuffix="_other")
+        both = mine.merge(theirs, left_index=True, right_index=True, suffixes=("", "_other"))
         texts = both["text_hash"].astype(str), both["text_hash_other"].astype(str)
         both = both[texts[0].eq(texts[1]) | texts[0].eq("") | texts[1].eq("")]
         if len(both) > 1:
@@ -456,20 +460,6 @@ def _ends(low: Array, high: Array, level: float) -> tuple[float, float]:
 def _size(sizes: pd.DataFrame, name: str, divisor: str) -> float:
     value = sizes[f"params_{divisor}"].get(name, math.nan) if f"params_{divisor}" in sizes else math.nan
     return float(value) if value and value > 0 else math.nan
-
-
-def tokens_of(name: str, known: Any = None) -> float:
-    """Return how many tokens a checkpoint has seen: as its results say, else as its name does; NaN where neither.
-
-    Examples
-    --------
-    >>> tokens_of("allenai/OLMo-2-1124-7B@stage1-step1000-tokens5B"), tokens_of("mine@step5")
-    (5000000000.0, nan)
-    """
-    if known is not None and not formatting.is_missing(known) and float(known) > 0:
-        return float(known)
-    found = _TOKENS.search(name)
-    return float(found["count"]) * _UNITS[found["unit"].lower()] if found else math.nan
 
 
 def _holm(p: pd.Series) -> pd.Series:
