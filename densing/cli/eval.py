@@ -35,8 +35,8 @@ def _flag(*names: str, **options: Any) -> Any:
 def _elsewhere(name: str, instead: str) -> Any:
     """Declare an option of lm-eval that is done otherwise here, so that it says how."""
 
-    def refuse(value: str | None) -> None:
-        if value is not None:
+    def refuse(value: str | bool | None) -> None:
+        if value:
             raise typer.BadParameter(f"{name} is lm-eval's; here {instead}")
 
     return _flag(name, hidden=True, callback=refuse)
@@ -259,6 +259,26 @@ class ElsewhereOptions:
         str | None,
         _elsewhere("--hf_hub_log_args", "no uploads: --out holds lm-eval's own files"),
     ] = None
+    wandb_config_args: Annotated[str | None, _elsewhere("--wandb_config_args", "no uploads: use --json")] = None
+    trackio_args: Annotated[str | None, _elsewhere("--trackio_args", "no uploads: use --json")] = None
+    config: Annotated[str | None, _elsewhere("--config", "models, tasks and settings are TOML: --plan FILE")] = None
+    use_cache: Annotated[
+        str | None, _elsewhere("--use_cache", "every answer is kept in --out, and asked no second time")
+    ] = None
+    cache_requests: Annotated[
+        str | None, _elsewhere("--cache_requests", "requests are built anew, and only answers kept, in --out")
+    ] = None
+    verbosity: Annotated[str | None, _elsewhere("--verbosity", "it is -v, -vv or -q")] = None
+    write_out: Annotated[bool, _elsewhere("--write_out", "prompts lie with the answers in --out (samples_*.jsonl)")] = (
+        False
+    )
+    show_config: Annotated[
+        bool, _elsewhere("--show_config", "each task's configuration lies in --out (results_*.json)")
+    ] = False
+    check_integrity: Annotated[
+        bool, _elsewhere("--check_integrity", "--dry_run loads every task and says what is to do")
+    ] = False
+    log_samples: Annotated[bool, _flag("--log_samples", "-s", hidden=True, help="Samples are always stored.")] = False
 
 
 @grouped()
@@ -275,6 +295,10 @@ def eval_(
     ] = None,
     executor_arg: Annotated[
         list[str] | None, _flag("--executor_arg", help="key=value for the executor; may be repeated.")
+    ] = None,
+    devices: Annotated[
+        int | None,
+        _flag("--devices", min=0, help="GPUs of each job of --executor; default: as model_args say, else one or none."),
     ] = None,
     stopping: StoppingOptions,
     few: BankOptions,
@@ -316,7 +340,7 @@ def eval_(
         if stopping.until_ci is not None:
             _evaluate_until(plan, out, stopping, json)
         else:
-            _evaluate(plan, out, executor, executor_arg or [], json, bank, few, stopping.reference)
+            _evaluate(plan, out, executor, executor_arg or [], devices, json, bank, few, stopping.reference)
     except KeyboardInterrupt:
         raise StoppedError(f"stopped; the same command resumes from {out}") from None
 
@@ -428,6 +452,7 @@ def _evaluate(
     out: Path,
     executor: str | None,
     arguments: list[str],
+    devices: int | None,
     json: bool,
     bank: ItemBank | None,
     few: BankOptions,
@@ -440,7 +465,7 @@ def _evaluate(
         raise InputError("--executor_arg without --executor; name one, e.g. --executor local")
     workers = None if executor is None else get_executor(executor, **parse_pairs(arguments, "--executor_arg"))
     with bar(json) as progress:
-        summary = run_plan(plan, out, executor=workers, progress=progress)
+        summary = run_plan(plan, out, executor=workers, devices=devices, progress=progress)
     digests = {unit.digest for unit in summary.units if unit.state != "failed"}
     measured = RunStore(summary.folder).measurements() if digests else None
     table = None if measured is None else measured[measured["digest"].isin(digests)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
 from densing.scores.evals.runner import progress_of, run_plan
 from densing.scores.evals.store import RunStore
 from densing.scores.items import ItemBank, answer_rows
-from tests.support.command import printed
+from tests.support.command import commands, printed
 from tests.support.evals_toys import write_models, write_tasks
 
 SECRET = "sk-Tq8nC2vR5xY1mZ7pL4wD9sK6"
@@ -146,11 +147,32 @@ def test_workers_give_the_same_results(place: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "instead"),
-    [("--output_path", "--out FOLDER"), ("--wandb_args", "--json"), ("--hf_hub_log_args", "--out")],
+    [
+        ("--output_path", "--out FOLDER"),
+        ("--wandb_args", "--json"),
+        ("--hf_hub_log_args", "--out"),
+        ("--config", "--plan FILE"),
+        ("--use_cache", "asked no second time"),
+        ("--cache_requests", "in --out"),
+    ],
 )
 def test_options_of_lm_eval_that_are_done_otherwise_say_how(option: str, instead: str) -> None:
     done = CliRunner().invoke(app, ["eval", option, "x", "--tasks", "toy_choice"])
     assert done.exit_code == 2 and instead in " ".join(done.output.replace("│", " ").split())
+
+
+def test_every_option_of_lm_eval_is_taken_or_says_what_there_is_instead() -> None:
+    """lm-eval's own parser beside ours: each of its options is one of ours, refused or not."""
+    from lm_eval._cli.run import Run
+
+    theirs = argparse.ArgumentParser()
+    Run(theirs.add_subparsers())
+    (parser,) = theirs._subparsers._group_actions[0].choices.values()  # type: ignore[union-attr]
+    options = {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
+    ours = {name for parameter in commands()[("eval",)].params for name in parameter.opts}
+    assert len(options) > 25 and options - {"--help"} <= ours
+    done = CliRunner().invoke(app, ["eval", "--write_out", "--tasks", "toy_choice"])
+    assert done.exit_code == 2 and "samples_*.jsonl" in " ".join(done.output.replace("│", " ").split())
 
 
 def bank_of_toys(folder: Path, documents: int) -> Path:
