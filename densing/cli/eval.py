@@ -489,25 +489,45 @@ def _evaluate(
 
 def _evaluate_until(plan: Plan, out: Path, stopping: StoppingOptions, json: bool) -> None:
     """Evaluate until the interval of ln density is narrow enough, and say what that took."""
-    from densing.scores.density import StoppingRule, rule_for
+    from densing.scores.density import Decision, StoppingRule, rule_for
     from densing.scores.evals import run_until
 
     quantity = stopping.ci_from
     if quantity not in ("loss", "score"):
         raise InputError(f"--ci_from {quantity}: choose loss or score")
 
+    rules: list[StoppingRule] = []
+
     def make(benchmarks: Any, sizes: Any) -> StoppingRule:
         options: dict[str, Any] = {"target": stopping.until_ci, "covers": stopping.ci_of}
-        return rule_for(stopping.reference, benchmarks, sizes, quantity=quantity, **options)
+        rules.append(rule_for(stopping.reference, benchmarks, sizes, quantity=quantity, **options))
+        if len(rules) == 1:
+            left = rules[0].total().reference
+            say(
+                f"--until_ci {stopping.until_ci:g} is of the items; the reference leaves ln density ± {left:.2g} at "
+                "its middle size, however many items are evaluated. Pairs are known better: densing compare"
+            )
+        return rules[-1]
 
     with bar(json) as progress:
         stopped = run_until(plan, out, make, quantity=quantity, progress=progress)
+    # A rule is made for each model, in order.
+    totals = [
+        rule.total(one.look) if isinstance(one.look, Decision) else None
+        for rule, one in zip(rules, stopped, strict=True)
+    ]
     if json:
         emit_json(
-            {"run": str(out), "models": [one.to_dict() for one in stopped]}, [n for one in stopped for n in one.notes]
+            {
+                "run": str(out),
+                "models": [{**one.to_dict(), "total": total} for one, total in zip(stopped, totals, strict=True)],
+            },
+            [n for one in stopped for n in one.notes],
         )
     else:
         say("\n".join(sentences(stopped, out)))
+        pairs = zip(stopped, totals, strict=True)
+        say("\n".join(f"{one.model}: {total.sentence}" for one, total in pairs if total is not None))
         show_notes(note for one in stopped for note in one.notes)
 
 

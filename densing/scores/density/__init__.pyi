@@ -38,7 +38,9 @@ from .sentences import HOW_TO_READ as HOW_TO_READ
 from .sentences import density_sentence as density_sentence
 from .sentences import density_sentences as density_sentences
 from .served import served_densities as served_densities
+from .stopping import Decision as Decision
 from .stopping import StoppingRule as StoppingRule
+from .stopping import Total as Total
 from .stopping import rule_for as rule_for
 from .targets import USER as USER
 from .targets import catalog_densities as catalog_densities
