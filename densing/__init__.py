@@ -34,9 +34,6 @@ RENAMED = {
 """Names of the last version that go with the next one, and what they are called now."""
 
 GUESSES = {
-    "compare": "rank(density, among=everyone) places models among others, compare_references(models=table) compares "
-    "references, explain_items(paths, model=..., against=...) two models item by item; two runs of training are "
-    "compared by `densing profile A --compare B`",
     "density": "table_densities(scores, reference) gives densities of a table, "
     "catalog_densities(catalog, reference) those of the catalog's models",
     "evaluate": "run_plan(plan, out) evaluates models, read_results(path) reads what was evaluated",

@@ -26,12 +26,14 @@ from .scores.catalog import mean_table as mean_table
 from .scores.catalog import score_table as score_table
 from .scores.catalog import strata as strata
 from .scores.catalog import validate_catalog as validate_catalog
+from .scores.density import Comparison as Comparison
 from .scores.density import DensityResult as DensityResult
 from .scores.density import Ranking as Ranking
 from .scores.density import ReferenceComparison as ReferenceComparison
 from .scores.density import RunDensities as RunDensities
 from .scores.density import catalog_densities as catalog_densities
 from .scores.density import combined_densities as combined_densities
+from .scores.density import compare as compare
 from .scores.density import compare_references as compare_references
 from .scores.density import estimate_density as estimate_density
 from .scores.density import model_scatter as model_scatter

@@ -28,6 +28,7 @@ COMMANDS = {
     "eval": "eval:eval_",
     "profile": "profile:profile",
     "forecast": "forecast:app",
+    "compare": "compare:compare_",
     "frontier": "frontier:frontier",
     "report": "report:report",
     "joint": "joint:app",

@@ -48,6 +48,15 @@ def density(
             "only their models are shown.",
         ),
     ] = None,
+    items: Annotated[
+        str | None,
+        typer.Option(
+            "--items",
+            help="Answers to some items of --bank (columns item and answer), or a run of them: densities from the "
+            "scores on all items, which the bank estimates.",
+        ),
+    ] = None,
+    bank: Annotated[str | None, typer.Option("--bank", help="The bank of --items; see densing items.")] = None,
     params: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,6 +146,8 @@ def density(
 
     Example: densing density --results lm_eval_out --params org/my-model=13e9
 
+    Example: densing density --items answers.csv --bank suite.json --params mine=1e9 --reference olmo-ladder
+
     Example: densing density --results results/run --reference olmo-ladder --by-step --html run.html
 
     Example: densing density --results results/mine --reference olmo-ladder --fail-if 'density<0.8'
@@ -150,38 +161,46 @@ def density(
     all benchmarks of its mean were, and else a condition names one: 'arc_challenge.density<0.8'. --json then says under
     `fail_if` what failed each model, and exit code 3 speaks of what the condition reads alone.
     """
-    if fail_if and scores is None and not results:
-        raise typer.BadParameter("needs --scores or --results", param_hint="--fail-if")
+    if fail_if and scores is None and not results and items is None:
+        raise typer.BadParameter("needs --scores, --results or --items", param_hint="--fail-if")
+    if (items is None) != (bank is None) or (items is not None and results):
+        raise typer.BadParameter("go together, without --results", param_hint="--items, --bank")
     if rulers is not None:
         say("--rulers is now --references; the next version removes the old name")
         references = references or rulers
     scores = scores and o.brought(scores, sheet, fetch)
     catalog = [o.brought(path, sheet, fetch) for path in catalog or []]
     pictures = Pictures(html, png, svg)
-    if by_step and (references is not None or skills or (scores is None and not results)):
+    measured = bool(results) or items is not None
+    if by_step and (references is not None or skills or (scores is None and not measured)):
         raise typer.BadParameter("checkpoints of --scores or --results, on one reference", param_hint="--by-step")
-    if pictures and ((results and not by_step) or references is not None or skills):
+    if pictures and ((measured and not by_step) or references is not None or skills):
         raise typer.BadParameter(
             "a figure shows one reference: use it with --scores or the catalog (with --results only together with "
             "--by-step), without --references and --skills",
             param_hint="--html, --png, --svg",
         )
     options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
-    if results:
-        results = [o.brought(path, None, fetch) for path in results]
+    if measured:
         if scores is not None or catalog or skills or references is not None:
             raise typer.BadParameter(
-                "cannot be combined with --scores, --catalog, --skills or --references", param_hint="--results"
+                "cannot be combined with --scores, --catalog, --skills or --references",
+                param_hint="--results" if results else "--items",
             )
         if guard is not None:
             options["guard"] = guard
+        sizes = o.parse_params(params or [])
+        if items is not None and bank is not None:
+            runs = _of_items(items, bank, sizes)
+        else:
+            runs = o.read_measured([o.brought(path, None, fetch) for path in results or []], sizes)
         _of_runs(
-            results, params or [], reference, {**options, "benchmark": benchmark}, fail_if or [], by_step, pictures,
+            *runs, reference, {**options, "benchmark": benchmark}, fail_if or [], by_step, pictures,
             out, json,
         )  # fmt: skip
         return
     if params:
-        raise typer.BadParameter("for --results only; score tables state their sizes", param_hint="--params")
+        raise typer.BadParameter("for --results and --items; score tables state their sizes", param_hint="--params")
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.density import (
         HOW_TO_READ,
@@ -356,9 +375,21 @@ def _with_hits(table: pd.DataFrame, hits: dict[str, tuple[Hit, ...]]) -> pd.Data
     return table.assign(fail_if=table["model"].astype(str).map(hits)) if hits else table
 
 
+def _of_items(items: str, bank: str, sizes: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Note, ...]]:
+    """Return measurements, models and notes of answers to some items of a bank."""
+    from densing.scores.catalog import with_sizes
+    from densing.scores.density import bank_measurements
+    from densing.scores.items import ItemBank
+
+    result = bank_measurements(ItemBank.load(bank), items, params=sizes)
+    models, notes = with_sizes(result.models, sizes)
+    return result.measurements, models, (*result.notes, *notes)
+
+
 def _of_runs(
-    paths: list[Path],
-    params: list[str],
+    measurements: pd.DataFrame,
+    models: pd.DataFrame,
+    notes: tuple[Note, ...],
     reference: str,
     options: dict[str, Any],
     fail_if: list[str],
@@ -376,7 +407,6 @@ def _of_runs(
         run_densities,
     )
 
-    measurements, models, notes = o.read_measured(paths, o.parse_params(params))
     # Before what may fail: they say what was left out, and why a size is missing.
     show_notes(notes)
     result = run_densities(measurements, models, reference, **options)

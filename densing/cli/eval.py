@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +14,13 @@ import typer
 from densing.cli import options as o
 from densing.cli.grouped import grouped
 from densing.cli.output import emit_json, emit_table, say, show_notes, timed_bar, visible
-from densing.core import InputError, StoppedError, listing_of, parse_json, parse_pairs, read_text
+from densing.core import InputError, Note, StoppedError, listing_of, parse_json, parse_pairs, read_text
 
 if TYPE_CHECKING:
-    from densing.scores.evals import ModelSpec, Plan, Progress, RunSummary, Stopped
+    import pandas as pd
+
+    from densing.scores.evals import ModelSpec, Plan, Progress, RunStore, RunSummary, Stopped
+    from densing.scores.items import ItemBank
 
 SHOWN = ["model", "task", "metric", "value", "stderr", "n_items", "unit"]
 STATES = ("evaluated", "resumed", "skipped", "failed")
@@ -32,8 +35,8 @@ def _flag(*names: str, **options: Any) -> Any:
 def _elsewhere(name: str, instead: str) -> Any:
     """Declare an option of lm-eval that is done otherwise here, so that it says how."""
 
-    def refuse(value: str | None) -> None:
-        if value is not None:
+    def refuse(value: str | bool | None) -> None:
+        if value:
             raise typer.BadParameter(f"{name} is lm-eval's; here {instead}")
 
     return _flag(name, hidden=True, callback=refuse)
@@ -231,6 +234,20 @@ class StoppingOptions:
 
 
 @dataclass(frozen=True)
+class BankOptions:
+    """A few items in place of all."""
+
+    bank: Annotated[
+        str | None,
+        _flag("--bank", help="A bank of items (densing items): evaluate a few of each benchmark, estimate all."),
+    ] = None
+    items: Annotated[int, _flag("--items", min=1, help="Items of --bank, as many of each benchmark.")] = 100
+    params: Annotated[
+        list[str] | None, _flag("--params", metavar="NAME=COUNT", help="Size of a model, for its density with --bank.")
+    ] = None
+
+
+@dataclass(frozen=True)
 class ElsewhereOptions:
     """What lm-eval has options for and is done otherwise here."""
 
@@ -242,6 +259,26 @@ class ElsewhereOptions:
         str | None,
         _elsewhere("--hf_hub_log_args", "no uploads: --out holds lm-eval's own files"),
     ] = None
+    wandb_config_args: Annotated[str | None, _elsewhere("--wandb_config_args", "no uploads: use --json")] = None
+    trackio_args: Annotated[str | None, _elsewhere("--trackio_args", "no uploads: use --json")] = None
+    config: Annotated[str | None, _elsewhere("--config", "models, tasks and settings are TOML: --plan FILE")] = None
+    use_cache: Annotated[
+        str | None, _elsewhere("--use_cache", "every answer is kept in --out, and asked no second time")
+    ] = None
+    cache_requests: Annotated[
+        str | None, _elsewhere("--cache_requests", "requests are built anew, and only answers kept, in --out")
+    ] = None
+    verbosity: Annotated[str | None, _elsewhere("--verbosity", "it is -v, -vv or -q")] = None
+    write_out: Annotated[bool, _elsewhere("--write_out", "prompts lie with the answers in --out (samples_*.jsonl)")] = (
+        False
+    )
+    show_config: Annotated[
+        bool, _elsewhere("--show_config", "each task's configuration lies in --out (results_*.json)")
+    ] = False
+    check_integrity: Annotated[
+        bool, _elsewhere("--check_integrity", "--dry_run loads every task and says what is to do")
+    ] = False
+    log_samples: Annotated[bool, _flag("--log_samples", "-s", hidden=True, help="Samples are always stored.")] = False
 
 
 @grouped()
@@ -259,7 +296,12 @@ def eval_(
     executor_arg: Annotated[
         list[str] | None, _flag("--executor_arg", help="key=value for the executor; may be repeated.")
     ] = None,
+    devices: Annotated[
+        int | None,
+        _flag("--devices", min=0, help="GPUs of each job of --executor; default: as model_args say, else one or none."),
+    ] = None,
     stopping: StoppingOptions,
+    few: BankOptions,
     elsewhere: ElsewhereOptions,
     dry_run: Annotated[bool, _flag("--dry_run", help="List finished and remaining units, then exit.")] = False,
     json: o.JsonFlag = False,
@@ -271,7 +313,14 @@ def eval_(
     A plan file says models = [{model_args = "pretrained=models/a"}] and tasks = ["piqa", {name = "sciq", limit = 50}].
 
     Example: densing eval --model hf --model_args pretrained=models/a --tasks piqa,sciq --limit 200 --out results/mine
+
+    Example: densing eval --model_args pretrained=models/a --bank suite.json --items 100 --out results/mine
     """
+    bank = None
+    if few.bank is not None:
+        if stopping.until_ci is not None or harness.limit is not None or harness.samples is not None:
+            raise InputError("--bank chooses the items; drop --until_ci, --limit and --samples")
+        request, harness, bank = _few_items(request, harness, few)
     plan = request.load(variants, harness)
     if dry_run:
         import pandas as pd
@@ -291,7 +340,7 @@ def eval_(
         if stopping.until_ci is not None:
             _evaluate_until(plan, out, stopping, json)
         else:
-            _evaluate(plan, out, executor, executor_arg or [], json)
+            _evaluate(plan, out, executor, executor_arg or [], devices, json, bank, few, stopping.reference)
     except KeyboardInterrupt:
         raise StoppedError(f"stopped; the same command resumes from {out}") from None
 
@@ -332,7 +381,83 @@ def _parts(entry: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return entry, parse_pairs([args], "model_args") if isinstance(args, str) else args
 
 
-def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str], json: bool) -> None:
+def _few_items(
+    request: PlanOptions, harness: HarnessOptions, few: BankOptions
+) -> tuple[PlanOptions, HarnessOptions, ItemBank]:
+    """Return a plan's tasks and settings with the items that a bank chooses."""
+    import json as json_
+
+    from densing.scores.density import choose_items
+    from densing.scores.items import ItemBank
+
+    bank = ItemBank.load(str(few.bank))
+    places = bank.items["item"].astype(str).str.rpartition("/")
+    named = places[0].eq(bank.items["task"].astype(str)) & places[2].str.isdecimal()
+    if not named.all():
+        raise InputError(
+            f"--bank {few.bank}: item {bank.items['item'][~named].iloc[0]} is no document of a task of lm-eval; banks "
+            "made from runs of densing eval or lm-eval's results can be evaluated (densing items calibrate)"
+        )
+    samples: dict[str, list[int]] = {}
+    for item in choose_items(bank, few.items, seed=0):
+        task, _, document = item.rpartition("/")
+        samples.setdefault(task, []).append(int(document))
+    tasks = request.tasks or list(samples)
+    return replace(request, tasks=tasks), replace(harness, samples=json_.dumps(samples)), bank
+
+
+def _of_bank(
+    bank: ItemBank, store: RunStore, table: pd.DataFrame, few: BankOptions, reference: str, json: bool
+) -> tuple[list[dict[str, Any]], list[Note]]:
+    """Return each model's scores and densities from its answers to a bank's items, and show them."""
+    import pandas as pd
+
+    from densing.scores.catalog import with_sizes
+    from densing.scores.density import bank_measurements, density_listing, run_densities
+    from densing.scores.items import answer_rows
+
+    found, notes = list[dict[str, Any]](), list[Note]()
+    sizes, known = o.parse_params(few.params or []), store.models()
+    # Of the units of this plan alone: others of the store may hold the same items.
+    names = dict(zip(table["digest"], table["model"], strict=True))
+    keys = [(unit, unit.key.digest) for unit in store.units() if unit.key is not None]
+    parts = [unit.measurements(names[digest]).items for unit, digest in keys if digest in names]
+    rows = answer_rows(pd.concat(parts, ignore_index=True))
+    rows = rows[rows["item"].isin(bank.items["item"])]
+    for model, answers in rows.groupby("model", sort=False):
+        score = bank.estimate(answers)
+        measured = bank_measurements(bank, answers)
+        content: dict[str, Any] = {"model": model, **score.to_dict(), "scores": measured.measurements}
+        notes += measured.notes
+        if not json:
+            table_of = score.listing(bank.name)
+            emit_table(table_of, f"{model}: {table_of.title}")
+        try:
+            mine = {name: size for name, size in sizes.items() if name == model or str(model).endswith(f"/{name}")}
+            models, told = with_sizes(known[known["model"].eq(model)], mine)
+            densities = run_densities(measured.measurements, models, reference)
+        except InputError as error:
+            notes.append(Note("no-density", "warning", f"{model}: no density: {error}", {"model": model}))
+        else:
+            notes += [*told, *densities.notes]
+            content["densities"] = densities.table
+            if not json:
+                emit_table(density_listing(densities.table, f"Density against {reference}, from the bank"))
+        found.append(content)
+    return found, notes
+
+
+def _evaluate(
+    plan: Plan,
+    out: Path,
+    executor: str | None,
+    arguments: list[str],
+    devices: int | None,
+    json: bool,
+    bank: ItemBank | None,
+    few: BankOptions,
+    reference: str,
+) -> None:
     from densing.jobs import get_executor
     from densing.scores.evals import RunStore, run_plan
 
@@ -340,18 +465,23 @@ def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str],
         raise InputError("--executor_arg without --executor; name one, e.g. --executor local")
     workers = None if executor is None else get_executor(executor, **parse_pairs(arguments, "--executor_arg"))
     with bar(json) as progress:
-        summary = run_plan(plan, out, executor=workers, progress=progress)
+        summary = run_plan(plan, out, executor=workers, devices=devices, progress=progress)
     digests = {unit.digest for unit in summary.units if unit.state != "failed"}
     measured = RunStore(summary.folder).measurements() if digests else None
     table = None if measured is None else measured[measured["digest"].isin(digests)]
+    by_bank: dict[str, Any] = {}
+    notes: list[Note] = []
+    if bank is not None and table is not None and len(table):
+        models, notes = _of_bank(bank, RunStore(summary.folder), table, few, reference, json)
+        by_bank = {"bank": bank.name, "models": models}
     if json:
-        emit_json({**summary.to_dict(), "measurements": [] if table is None else table})
+        emit_json({**summary.to_dict(), "measurements": [] if table is None else table, **by_bank}, notes)
     else:
         if table is not None and len(table):
             unfiltered = table["filter"].isin(["none", ""])
             metrics = table["metric"].where(unfiltered, table["metric"] + " (" + table["filter"] + ")")
             emit_table(listing_of(f"{summary.folder}", table.assign(metric=metrics)[SHOWN]))
-        show_notes(summary.notes)
+        show_notes((*summary.notes, *notes))
         say("\n".join(_sentences(summary)))
     if summary.failed:
         raise typer.Exit(1)
@@ -359,25 +489,45 @@ def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str],
 
 def _evaluate_until(plan: Plan, out: Path, stopping: StoppingOptions, json: bool) -> None:
     """Evaluate until the interval of ln density is narrow enough, and say what that took."""
-    from densing.scores.density import StoppingRule, rule_for
+    from densing.scores.density import Decision, StoppingRule, rule_for
     from densing.scores.evals import run_until
 
     quantity = stopping.ci_from
     if quantity not in ("loss", "score"):
         raise InputError(f"--ci_from {quantity}: choose loss or score")
 
+    rules: list[StoppingRule] = []
+
     def make(benchmarks: Any, sizes: Any) -> StoppingRule:
         options: dict[str, Any] = {"target": stopping.until_ci, "covers": stopping.ci_of}
-        return rule_for(stopping.reference, benchmarks, sizes, quantity=quantity, **options)
+        rules.append(rule_for(stopping.reference, benchmarks, sizes, quantity=quantity, **options))
+        if len(rules) == 1:
+            left = rules[0].total().reference
+            say(
+                f"--until_ci {stopping.until_ci:g} is of the items; the reference leaves ln density ± {left:.2g} at "
+                "its middle size, however many items are evaluated. Pairs are known better: densing compare"
+            )
+        return rules[-1]
 
     with bar(json) as progress:
         stopped = run_until(plan, out, make, quantity=quantity, progress=progress)
+    # A rule is made for each model, in order.
+    totals = [
+        rule.total(one.look) if isinstance(one.look, Decision) else None
+        for rule, one in zip(rules, stopped, strict=True)
+    ]
     if json:
         emit_json(
-            {"run": str(out), "models": [one.to_dict() for one in stopped]}, [n for one in stopped for n in one.notes]
+            {
+                "run": str(out),
+                "models": [{**one.to_dict(), "total": total} for one, total in zip(stopped, totals, strict=True)],
+            },
+            [n for one in stopped for n in one.notes],
         )
     else:
         say("\n".join(sentences(stopped, out)))
+        pairs = zip(stopped, totals, strict=True)
+        say("\n".join(f"{one.model}: {total.sentence}" for one, total in pairs if total is not None))
         show_notes(note for one in stopped for note in one.notes)
 
 

@@ -1,6 +1,7 @@
 from .density import YOURS as YOURS
 from .density import density_points as density_points
 from .density import plot_checkpoints as plot_checkpoints
+from .density import plot_comparison as plot_comparison
 from .density import plot_density as plot_density
 from .density import plot_reference as plot_reference
 from .density import plot_skills as plot_skills

@@ -15,7 +15,7 @@ from densing.scores.density import USER
 from densing.scores.fit import GUARD
 
 if TYPE_CHECKING:
-    from densing.scores.density import DensityResult
+    from densing.scores.density import Comparison, DensityResult
     from densing.scores.references import Reference
     from densing.scores.trend import TrendResult
 
@@ -153,13 +153,20 @@ def plot_density(
     return style.axes(fig, dated, {"title": "density ρ (log scale)", **style.log_axis(low, high)})
 
 
-def plot_checkpoints(steps: pd.DataFrame) -> go.Figure:
+_AXES = {"step": "training step", "tokens": "training tokens", "model": "model"}
+
+
+def plot_checkpoints(steps: pd.DataFrame, axis: str = "step", height: str = "density ρ") -> go.Figure:
     """Draw density against training step, a line per run and benchmark, with the intervals of the measurement.
 
     Parameters
     ----------
     steps : pandas.DataFrame
         Of :func:`densing.scores.density.densities_by_step`. A limit stands at its end, with a triangle.
+    axis : {"step", "tokens", "model"}
+        The column along which they stand.
+    height : str
+        What the column ``density`` holds.
     """
     fig = style.figure(460)
     rows = _placed(steps, "density").dropna(subset=["at"])
@@ -173,12 +180,13 @@ def plot_checkpoints(steps: pd.DataFrame) -> go.Figure:
         up, down = part["density_hi"] - part["at"], part["at"] - part["density_lo"]
         spread = [side.where(np.isfinite(side) & (side > 0), 0.0).tolist() for side in (up, down)]
         hovers = [
-            style.hover(style.figure_text(row["model"], 60), f"step {row['step']:,}",
-                        f"density: {_ranged(row, 'density', formatting.number, 'measured ')}")
+            style.hover(style.figure_text(row["model"], 60), "" if axis == "model" else f"{axis} {row[axis]:,.0f}",
+                        f"{height}: {_ranged(row, 'density', formatting.number, 'measured ')}")
             for row in part.to_dict("records")
         ]  # fmt: skip
         fig.add_scatter(
-            x=part["step"].tolist(), y=part["at"].tolist(), mode="lines+markers", hoverinfo="text", hovertext=hovers,
+            x=part[axis].tolist(), y=part["at"].tolist(), hoverinfo="text", hovertext=hovers,
+            mode="markers" if axis == "model" else "lines+markers",
             name=style.figure_text(f"{run}, {benchmark}" if several else run, 60), line={"color": colour, "width": 1.5},
             marker={"symbol": symbols, "size": 9, "color": colour}, showlegend=True,
             error_y={"type": "data", "array": spread[0], "arrayminus": spread[1], "thickness": 1, "color": colour},
@@ -186,7 +194,24 @@ def plot_checkpoints(steps: pd.DataFrame) -> go.Figure:
     ends = np.concatenate([rows[name].where(np.isfinite(rows[name]) & (rows[name] > 0)).dropna().to_numpy(float)
                            for name in ("at", "density_lo", "density_hi")])  # fmt: skip
     low, high = style.log_range(ends)
-    return style.axes(fig, {"title": "training step"}, {"title": "density ρ (log scale)", **style.log_axis(low, high)})
+    return style.axes(fig, {"title": _AXES[axis]}, {"title": f"{height} (log scale)", **style.log_axis(low, high)})
+
+
+def plot_comparison(comparison: Comparison) -> go.Figure:
+    """Draw the densities of models over that of their baseline, against tokens, else steps, where these are known.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        Of :func:`densing.compare`.
+    """
+    rows = comparison.quoted.assign(run=lambda table: table["run"].fillna(""))
+    axis = next((name for name in ("tokens", "step") if rows[name].notna().all()), "model")
+    # The columns of a ratio stand where those of a density would.
+    rows = rows.rename(columns={f"density_ratio{end}": f"density{end}" for end in ("", "_lo", "_hi")})
+    baseline = style.figure_text(rows["baseline"].iloc[0], 60)
+    fig = plot_checkpoints(rows.sort_values(axis, kind="stable"), axis, f"density over that of {baseline}")
+    return fig.add_hline(y=1.0, line={"color": style.MUTED, "dash": "dot", "width": 1})
 
 
 def users_own(density: DensityResult, apart: DensityResult | None = None) -> pd.DataFrame:

@@ -1,4 +1,5 @@
 from .density import build_checkpoints as build_checkpoints
+from .density import build_comparison as build_comparison
 from .density import build_density as build_density
 from .density import build_trend as build_trend
 from .density import density_figure as density_figure

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from densing.core import Note, formatting
-from densing.plots import YOURS, plot_checkpoints, plot_density, plot_estimates, plot_pace
+from densing.plots import YOURS, plot_checkpoints, plot_comparison, plot_density, plot_estimates, plot_pace
 from densing.report.document import (
     Block,
     Headline,
@@ -28,7 +28,7 @@ from densing.scores.density import HOW_TO_READ, density_listing
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from densing.scores.density import DensityResult
+    from densing.scores.density import Comparison, DensityResult
     from densing.scores.trend import TrendResult
 
 MOST_QUOTED = 24
@@ -158,7 +158,8 @@ def build_checkpoints(steps: pd.DataFrame, path: Path | str, *, notes: Iterable[
     runs = formatting.listed(formatting.clean(run, 60) for run in dict.fromkeys(steps["run"]))
     caption = (
         "Density ρ against training step with the intervals of the measurement. Neighbours are measured with the same "
-        "questions and the same reference, so that their difference is known better than their intervals look."
+        "questions and the same reference, so that their difference is known better than their intervals look: "
+        "densing compare gives it."
     )
     listing = density_listing(steps, "Every checkpoint, by run and step.")
     table = page_table("steps-table", listing, sortable=True)
@@ -167,6 +168,33 @@ def build_checkpoints(steps: pd.DataFrame, path: Path | str, *, notes: Iterable[
     head = Headline(f"Density of checkpoints: {runs}", caption, facts, doubtful(told),
                     shown_figure("density", plot_checkpoints(steps), caption))  # fmt: skip
     return write(_page("densing density --by-step", head, [], [("steps", "By step", (table,))], told), path)
+
+
+def build_comparison(comparison: Comparison, path: Path | str) -> Path:
+    """Write a page of models compared with one of them: figure, sentences, every row.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        Of :func:`densing.compare`.
+    path : path
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+    """
+    quoted, notes = comparison.quoted, comparison.notes
+    caption = (
+        "Density over that of the baseline, on common items and through the same draws of the reference; intervals of "
+        "the measurement."
+    )
+    facts = (("Reference", comparison.reference), ("Models", f"{quoted['model'].nunique() + 1:,}"))
+    head = Headline(f"Density over that of {formatting.clean(quoted['baseline'].iloc[0], 60)}",
+                    " ".join(quoted["sentence"].head(3)), facts, doubtful(notes),
+                    shown_figure("density", plot_comparison(comparison), caption))  # fmt: skip
+    table = page_table("comparison-table", comparison.listing(), sortable=True)
+    return write(_page("densing compare", head, [], [("comparison", "Every comparison", (table,))], notes), path)
 
 
 def _apart(densities: DensityResult) -> DensityResult:

@@ -758,20 +758,15 @@ def _measured_again(measurements: pd.DataFrame, items: pd.DataFrame) -> pd.DataF
     """Return the measurements of models and tasks, taken from some of their items."""
     import pandas as pd
 
+    from densing.scores.evals import metric_values
+
     rows = []
     for row in measurements.to_dict("records"):
         own = items[items["model"].eq(row["model"]) & items["task"].eq(row["task"])]
         if own.empty:
             continue
-        metric = str(row["metric"])
-        column = {"acc": "correct", "acc_norm": "correct_norm"}.get(metric, "")
-        if f"metric_{metric}" in own and own[f"metric_{metric}"].notna().any():
-            column = f"metric_{metric}"
-        if column:
-            values = own[column].astype(float)
-        elif metric == "gold_bits_per_byte":
-            values = own["nll"] / own["n_bytes"] / math.log(2)
-        else:
+        values = metric_values(own, str(row["metric"]), str(row.get("filter") or ""))
+        if values is None:
             continue
         values = values[np.isfinite(values)]
         if len(values) > 1:

@@ -73,3 +73,16 @@ def test_out_writes_the_table(run: Path, tmp_path: Path) -> None:
         str(tmp_path / "d.json"),
     )
     assert {row["quantity"] for row in printed((tmp_path / "d.json").read_text())} == {"loss", "score"}
+
+
+def test_two_results_are_compared_and_drawn(run: Path, tmp_path: Path) -> None:
+    done = densing(
+        "compare", str(run), str(run), "--denominator", "total", "--html", str(tmp_path / "c.html"), "--json"
+    )
+    assert done.returncode == 0
+    rows = {row["quantity"]: row for row in printed(done.stdout)["comparisons"]}
+    assert rows["loss"]["density_ratio"] == 1.0 and rows["loss"]["n_items"] == 40
+    assert rows["score"]["status"] == "ok" and rows["score"]["p"] > 0.9
+    assert "Density over that of" in (tmp_path / "c.html").read_text(encoding="utf-8")
+    shown = densing("compare", run, run, "--denominator", "total")
+    assert "times the density of" in shown.stdout + shown.stderr

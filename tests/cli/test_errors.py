@@ -25,6 +25,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "joint links": ("--catalog", "nope.csv"),
     "joint validate": ("--splits", "pears"),
     "joint recover": ("--catalog", "nope.csv"),
+    "compare": ("nope",),
     "frontier": ("--catalog", "nope.csv"),
     "report": ("--catalog", "nope.csv"),
     "catalog list": ("modles",),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -19,10 +22,12 @@ pytest.importorskip("torch")
 from typer.testing import Result
 
 from densing.jobs import get_executor
+from densing.scores.density import choose_items
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
 from densing.scores.evals.runner import progress_of, run_plan
 from densing.scores.evals.store import RunStore
-from tests.support.command import printed
+from densing.scores.items import ItemBank, answer_rows
+from tests.support.command import commands, printed
 from tests.support.evals_toys import write_models, write_tasks
 
 SECRET = "sk-Tq8nC2vR5xY1mZ7pL4wD9sK6"
@@ -142,8 +147,95 @@ def test_workers_give_the_same_results(place: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "instead"),
-    [("--output_path", "--out FOLDER"), ("--wandb_args", "--json"), ("--hf_hub_log_args", "--out")],
+    [
+        ("--output_path", "--out FOLDER"),
+        ("--wandb_args", "--json"),
+        ("--hf_hub_log_args", "--out"),
+        ("--config", "--plan FILE"),
+        ("--use_cache", "asked no second time"),
+        ("--cache_requests", "in --out"),
+    ],
 )
 def test_options_of_lm_eval_that_are_done_otherwise_say_how(option: str, instead: str) -> None:
     done = CliRunner().invoke(app, ["eval", option, "x", "--tasks", "toy_choice"])
     assert done.exit_code == 2 and instead in " ".join(done.output.replace("│", " ").split())
+
+
+def test_every_option_of_lm_eval_is_taken_or_says_what_there_is_instead() -> None:
+    """lm-eval's own parser beside ours: each of its options is one of ours, refused or not."""
+    from lm_eval._cli.run import Run
+
+    theirs = argparse.ArgumentParser()
+    Run(theirs.add_subparsers())
+    (parser,) = theirs._subparsers._group_actions[0].choices.values()  # type: ignore[union-attr]
+    options = {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
+    ours = {name for parameter in commands()[("eval",)].params for name in parameter.opts}
+    assert len(options) > 25 and options - {"--help"} <= ours
+    done = CliRunner().invoke(app, ["eval", "--write_out", "--tasks", "toy_choice"])
+    assert done.exit_code == 2 and "samples_*.jsonl" in " ".join(done.output.replace("│", " ").split())
+
+
+def bank_of_toys(folder: Path, documents: int) -> Path:
+    """A bank of toy_choice, of models that were never run."""
+    from densing.scores.items import AnswerTable, calibrate_items
+
+    rng = np.random.default_rng(0)
+    names = [f"toy_choice/{at}" for at in range(documents)]
+    easy = 1 / (1 + np.exp(-rng.normal(0, 1, (40, 1)) - rng.normal(0, 1, documents)))
+    answers = pd.DataFrame((rng.random(easy.shape) < easy) * 1.0, [f"m{at}" for at in range(40)], names)
+    items = pd.DataFrame({"task": "toy_choice", "text_hash": ""}, names)
+    return calibrate_items(AnswerTable(answers, pd.Series(pd.NaT, answers.index), items)).save(folder / "bank.json")
+
+
+@pytest.mark.slow
+def test_a_few_items_of_a_bank_are_asked_once_also_after_a_kill(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lm_eval.models.huggingface import HFLM
+
+    write_tasks(tmp_path / "tasks", documents=60)
+    bank, out = bank_of_toys(tmp_path, 60), tmp_path / "run"
+    call = ["eval", "--include_path", str(tmp_path / "tasks"), "--device", "cpu", *toy(place), "--out", str(out)]
+    call += ["--bank", str(bank), "--items", "20", "--json"]
+    asked, own = [], HFLM._loglikelihood_tokens
+
+    def dying(self: Any, requests: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.extend(requests)
+        if 0 < dying.left <= len(asked):
+            raise KeyboardInterrupt
+        return own(self, requests, *args, **kwargs)
+
+    dying.left = 10
+    monkeypatch.setattr(HFLM, "_loglikelihood_tokens", dying)
+    assert "same command resumes" in str(CliRunner().invoke(app, call).exception)
+    dying.left = 0
+    done = CliRunner().invoke(app, call)
+    assert done.exit_code == 0, done.output
+    data = printed(done.stdout)
+    (found,) = data["models"]
+    items = RunStore(out).items()
+    assert len(items) == items["doc_id"].nunique() == found["items"] == 20
+    loaded = ItemBank.load(bank)
+    assert set("toy_choice/" + items["doc_id"].astype(str)) == set(choose_items(loaded, 20))
+    score = loaded.estimate(answer_rows(items))
+    assert (found["score"], found["lo"], found["hi"]) == pytest.approx((score.score, score.lo, score.hi))
+    assert found["scores"][0]["value"] == pytest.approx(score.score, abs=0.05)
+    # The benchmark of a toy is on no reference: the score stands, and a note says so.
+    assert "densities" not in found
+    (note,) = [note for note in json.loads(done.stdout)["notes"] if note["code"] == "no-density"]
+    assert "the run has toy_choice" in note["message"]
+    count = len(asked)
+    again = CliRunner().invoke(app, call[:-1])
+    assert again.exit_code == 0 and "nothing to do" in again.stderr and len(asked) == count
+    assert "Score on the 60 items" in again.stdout
+
+
+def test_a_bank_chooses_its_items_alone(tmp_path: Path, place: Path) -> None:
+    bank = bank_of_toys(tmp_path, 60)
+    for options, problem in (
+        (("--limit", "3"), "drop --until_ci"),
+        (("--items", "1000"), "takes 3"),
+        (("--bank", "ikp"), "is no document of a task"),
+    ):
+        done = densing_eval(place, *toy(place), "--bank", str(bank), *options, "--out", str(tmp_path / "run"))
+        assert done.exit_code == 1 and problem in str(done.exception), done.exception

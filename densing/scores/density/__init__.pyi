@@ -1,9 +1,13 @@
 from .abilities import reference_by_families as reference_by_families
+from .banks import bank_measurements as bank_measurements
+from .banks import choose_items as choose_items
 from .callback import DensityCallback as DensityCallback
 from .checkpoints import by_step as by_step
 from .checkpoints import checkpoint as checkpoint
 from .checkpoints import densities_by_step as densities_by_step
 from .combination import combined_densities as combined_densities
+from .comparison import Comparison as Comparison
+from .comparison import compare as compare
 from .gate import check_densities as check_densities
 from .gate import notes_on as notes_on
 from .inversion import DEFAULT_GUARD as DEFAULT_GUARD
@@ -34,7 +38,9 @@ from .sentences import HOW_TO_READ as HOW_TO_READ
 from .sentences import density_sentence as density_sentence
 from .sentences import density_sentences as density_sentences
 from .served import served_densities as served_densities
+from .stopping import Decision as Decision
 from .stopping import StoppingRule as StoppingRule
+from .stopping import Total as Total
 from .stopping import rule_for as rule_for
 from .targets import USER as USER
 from .targets import catalog_densities as catalog_densities

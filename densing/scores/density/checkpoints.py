@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Any
 
 import pandas as pd
 
-from densing.core import InputError
+from densing.core import InputError, formatting
 from densing.scores.density.sentences import quoted_rows
 
 _STEP = re.compile(
@@ -14,7 +16,8 @@ _STEP = re.compile(
     r"(?=$|[/_\-. ])",
     re.IGNORECASE,
 )
-_UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
+_TOKENS = re.compile(r"[_\-]?tokens?[_\-=]?(?P<count>\d+(?:\.\d+)?)(?P<unit>[kmbt]?)(?![a-z0-9])", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 COLUMNS = ["run", "step", "model", "benchmark", "density", "density_lo", "density_hi", "status", "bound"]
 """Of densities by step."""
 
@@ -28,7 +31,10 @@ def checkpoint(name: str) -> tuple[str, int] | None:
     (('EleutherAI/pythia-6.9b', 143000), ('runs/mine', 500))
     >>> checkpoint("mine_step20k"), checkpoint("mine-iter_0012000-hf"), checkpoint("Stepfun-1")
     (('mine', 20000), ('mine-hf', 12000), None)
+    >>> checkpoint("allenai/OLMo-2@stage1-step1000-tokens5B")
+    ('allenai/OLMo-2@stage1', 1000)
     """
+    name = _TOKENS.sub("", name)
     found = None
     for found in _STEP.finditer(name):  # noqa: B007
         pass
@@ -36,6 +42,20 @@ def checkpoint(name: str) -> tuple[str, int] | None:
         return None
     rest = name[: found.start()] + name[found.end() :]
     return rest.strip("@/_-. ") or "run", int(found["count"]) * _UNITS[found["unit"].lower()]
+
+
+def tokens_of(name: str, known: Any = None) -> float:
+    """Return how many tokens a checkpoint has seen: as its results say, else as its name does; NaN where neither.
+
+    Examples
+    --------
+    >>> tokens_of("allenai/OLMo-2-1124-7B@stage1-step1000-tokens5B"), tokens_of("mine@step5")
+    (5000000000.0, nan)
+    """
+    if known is not None and not formatting.is_missing(known) and float(known) > 0:
+        return float(known)
+    found = _TOKENS.search(name)
+    return float(found["count"]) * _UNITS[found["unit"].lower()] if found else math.nan
 
 
 def by_step(table: pd.DataFrame) -> pd.DataFrame:

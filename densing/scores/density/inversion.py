@@ -365,24 +365,15 @@ def read_scores(reference: Reference, rows: pd.DataFrame, guard: float, seed: in
         Of models around the reference.
     """
     law, given, names = reference.fit.law, reference.given, tuple(sorted(reference.benchmarks))
-    low, high = reference.fit.domain["params"]
-    limits = np.log([low / guard, high * guard] if np.isfinite(guard) else UNGUARDED)
-
-    def clipped(values: Array) -> Array:
-        with np.errstate(divide="ignore"):
-            return np.clip(np.log(values), *limits)
-
+    limits = guard_limits(reference, guard)
     score, models = rows["score"].to_numpy(dtype=float), rows["model"].astype(str).tolist()
     n_eff, status = (np.asarray(part) for part in law.invert(reference.fit.theta, score, **given))
     outside = (status == "ok") & ((n_eff < np.exp(limits[0])) | (n_eff > np.exp(limits[1])))
     # One axis of draws of the law, one of models: every draw reads all the scores.
     count = len(reference.fit.draws)
-    blocks = np.array_split(np.arange(count), max(1, count * len(score) // CELLS_AT_ONCE))
 
     def drawn(values: Array) -> Array:
-        values = np.broadcast_to(values, (count, len(score)))
-        inverted = (law.invert(reference.fit.draws[block, None], values[block], **given)[0] for block in blocks)
-        return np.concatenate([clipped(part) for part in inverted])
+        return log_sizes(reference, reference.fit.draws, np.broadcast_to(values, (count, len(score))), limits)
 
     noisy = score + rows["score_se"].to_numpy(dtype=float) * normals(count, seed, (law.output, *names), models)
     law_draws = drawn(score)
@@ -391,7 +382,37 @@ def read_scores(reference: Reference, rows: pd.DataFrame, guard: float, seed: in
         shift = scatter.draws(count, seed, names, models)
         model_draws = drawn(noisy * np.exp(shift) if scatter.relative else noisy + shift)
     status = np.where(outside, "extrapolated", status)
-    return Readings(clipped(n_eff), status, draws, law_draws, model_draws, limits, scatter is not None)
+    point = log_sizes(reference, reference.fit.theta[None], score[None], limits)[0]
+    return Readings(point, status, draws, law_draws, model_draws, limits, scatter is not None)
+
+
+def guard_limits(reference: Reference, guard: float) -> Array:
+    """Return ln of the least and the largest effective size that are reported, shape (2,)."""
+    low, high = reference.fit.domain["params"]
+    return np.log([low / guard, high * guard] if np.isfinite(guard) else UNGUARDED)
+
+
+def log_sizes(reference: Reference, theta: Array, values: Array, limits: Array) -> Array:
+    """Return ln effective parameters, clipped, where each draw of the law reads its own scores.
+
+    Parameters
+    ----------
+    reference : Reference
+    theta : array, shape (R, p)
+        Parameters of its law.
+    values : array, shape (R, n)
+        Scores, or losses.
+    limits : array, shape (2,)
+        As :func:`guard_limits` returns them.
+
+    Returns
+    -------
+    array, shape (R, n)
+    """
+    blocks = np.array_split(np.arange(len(theta)), max(1, values.size // CELLS_AT_ONCE))
+    with np.errstate(divide="ignore"):
+        parts = (reference.fit.law.invert(theta[b, None], values[b], **reference.given)[0] for b in blocks)
+        return np.concatenate([np.clip(np.log(part), *limits) for part in parts])
 
 
 def _reading_notes(reference: Reference, denominator: str, guard: float, scatter: Scatter | None) -> list[Note]:

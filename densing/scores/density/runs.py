@@ -165,7 +165,7 @@ def run_densities(
             "run_densities: no models; give their sizes as a table (model, params_total), or the path of results, "
             "which hold them"
         )
-    rows, notes = _readable(measurements, reference, benchmark, tokens)
+    rows, notes = readable_rows(measurements, reference, benchmark, tokens)
     divisor = denominator or default_denominator(reference)
     estimate = partial(estimate_density, denominator=divisor, guard=guard, level=level, seed=seed)
     sizes = models.drop_duplicates("model")
@@ -178,11 +178,11 @@ def run_densities(
     for quantity in METRICS if benchmark is None else ():
         chosen = rows[rows["quantity"].eq(quantity)]
         for benchmarks, group in _same_tasks(chosen).items():
-            mean_reference = _mean_reference(reference, benchmarks, tokens)
-            if mean_reference is None:
+            mean = mean_reference(reference, benchmarks, tokens)
+            if mean is None:
                 continue
-            inside = chosen["model"].isin(group) & chosen["benchmark"].isin(mean_reference.benchmarks)
-            if (result := _read(_means(chosen[inside]), sizes, mean_reference, quantity, estimate)) is not None:
+            inside = chosen["model"].isin(group) & chosen["benchmark"].isin(mean.benchmarks)
+            if (result := _read(_means(chosen[inside]), sizes, mean, quantity, estimate)) is not None:
                 parts.append(dataclasses.replace(result, table=result.table.assign(benchmark=COMBINED)))
     if not parts:
         names = ", ".join(sorted(set(rows["model"].astype(str)))[:5])
@@ -249,10 +249,23 @@ def read_on(
     return _read(means, models.drop_duplicates("model"), reference, "score", estimate)
 
 
-def _readable(
+def readable_rows(
     measurements: pd.DataFrame, reference: str, only: str | None, tokens: float | None
 ) -> tuple[pd.DataFrame, list[Note]]:
-    """Return one loss and one score per model and benchmark, named after the reference's benchmarks."""
+    """Return one loss and one score per model and benchmark, named after the reference's benchmarks.
+
+    Parameters
+    ----------
+    measurements, reference, tokens
+        As for :func:`run_densities`.
+    only : str or None
+        One benchmark.
+
+    Raises
+    ------
+    InputError
+        When the reference has none of them.
+    """
     known = reference_benchmarks(reference, only)
     names = measurements["benchmark"].fillna("").astype(str)
     values = measurements.assign(benchmark=names.where(names.ne(""), measurements["task"].astype(str)))
@@ -400,7 +413,14 @@ def _same_tasks(rows: pd.DataFrame) -> dict[tuple[str, ...], list[str]]:
     return groups
 
 
-def _mean_reference(reference: str, names: tuple[str, ...], tokens: float | None) -> Reference | None:
+def mean_reference(reference: str, names: tuple[str, ...], tokens: float | None) -> Reference | None:
+    """Return the reference on the mean of several benchmarks; None where there is none on these.
+
+    Examples
+    --------
+    >>> mean_reference("olmo-ladder", ("piqa",), None) is None
+    True
+    """
     if reference.endswith(".json") or len(names) < 2:
         return None
     if get_family(reference).kind == "two-step":

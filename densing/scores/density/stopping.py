@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, stdtrit
 
 from densing.core import InputError
-from densing.scores.density.inversion import DEFAULT_GUARD
+from densing.scores.density.inversion import DEFAULT_GUARD, guard_limits, log_sizes, model_scatter
 from densing.scores.density.runs import RUN_GUARD, reference_benchmarks
 from densing.scores.references import Reference, ladder_reference, load_reference, loss_reference
 
@@ -239,6 +239,39 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class Total:
+    """What the interval of ln density holds beside the items.
+
+    Parameters
+    ----------
+    items, reference : float
+        Half-widths of ln density from the items, and from the reference, which no number of items narrows.
+    measured : float
+        Of both together: the interval that a density is reported with.
+    shares : mapping of float
+        Parts of the variance of a recipe's ln density: items, reference, scatter (of models around the reference; NaN
+        where it is not known).
+    """
+
+    items: float
+    reference: float
+    measured: float
+    shares: Mapping[str, float]
+
+    @property
+    def sentence(self) -> str:
+        """What more items could still do, in words."""
+        if not math.isfinite(self.measured):
+            return "where this model lies the reference gives a bound alone, which more items would not narrow"
+        known = {name: share for name, share in self.shares.items() if math.isfinite(share)}
+        parts = ", ".join(f"{share:.0%} {name}" for name, share in known.items())
+        return (
+            f"in all ln density ± {self.measured:.2g}; without any item noise still ± {self.reference:.2g} (parts of "
+            f"the variance of a recipe: {parts})"
+        )
+
+
+@dataclass(frozen=True)
 class _Interval:
     """Middle, low and high end: of the mean, and of ln effective parameters."""
 
@@ -396,6 +429,41 @@ class StoppingRule:
             full.half_width, float(sum(planned)), dict(zip(self.sizes, ahead, strict=True)), (*looks, look),
             self._message(reason, items, now, full.half_width),
         )  # fmt: skip
+
+    def total(self, decision: Decision | None = None) -> Total:
+        """Return how far ln density is known in all: items, reference, and the scatter of models around it.
+
+        Parameters
+        ----------
+        decision : Decision, optional
+            After which items; without one, what the reference leaves a model of its middle size with no item noise.
+
+        Examples
+        --------
+        >>> rule = rule_for("olmo-ladder", {"piqa": "piqa"}, {"piqa": 1838})
+        >>> rule.total().measured == rule.total().reference > 0
+        True
+        """
+        fit, tail = self.reference.fit, (1 - self.level) / 2
+        if decision is None:
+            middle = math.exp(sum(map(math.log, fit.domain["params"])) / 2)
+            at = {name: np.array([value]) for name, value in {"params": middle, **self.reference.given}.items()}
+            mean, items = float(fit.law.predict(fit.theta, at)[0]), 0.0
+        else:
+            mean, items = decision.mean, decision.half_width
+        limits = guard_limits(self.reference, self.guard)
+        drawn = log_sizes(self.reference, fit.draws, np.full((len(fit.draws), 1), mean), limits)
+        low, high = np.quantile(drawn, [tail, 1 - tail])
+        reference = float(high - low) / 2
+        scatter = model_scatter(self.reference)
+        off = math.nan
+        if scatter is not None:
+            normal = -stdtrit(scatter.freedom, tail)
+            off = self._through(mean, normal * scatter.sd * (mean if scatter.relative else 1.0)).half_width
+        squares = {"items": items**2, "reference": reference**2, "scatter": off**2}
+        whole = sum(value for value in squares.values() if math.isfinite(value))
+        shares = {name: value / whole if math.isfinite(value) else math.nan for name, value in squares.items()}
+        return Total(items, reference, math.hypot(items, reference), shares)
 
     def describe(self) -> dict[str, Any]:
         """Return the rule as plain data, for the settings of an evaluation."""

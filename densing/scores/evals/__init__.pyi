@@ -5,7 +5,10 @@ from .adapters import read_adapter as read_adapter
 from .adaptive import Stopped as Stopped
 from .adaptive import run_until as run_until
 from .identity import identify_model as identify_model
+from .items import metric_values as metric_values
+from .measurements import Measurements as Measurements
 from .measurements import left_out as left_out
+from .measurements import measurement_frame as measurement_frame
 from .measurements import to_catalog_rows as to_catalog_rows
 from .models import count_parameters as count_parameters
 from .models import gguf_read_once as gguf_read_once

@@ -113,6 +113,31 @@ def item_table(
     return frame.astype(kinds).sort_values("doc_id", kind="stable", ignore_index=True)
 
 
+def metric_values(items: pd.DataFrame, metric: str, filter_name: str = "") -> pd.Series | None:
+    """Return what each document adds to a metric that is a mean over documents; None where that is not stored.
+
+    Parameters
+    ----------
+    items : pandas.DataFrame
+        Of :func:`item_table`.
+    metric, filter_name : str
+        As in a table of measurements.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> metric_values(pd.DataFrame({"metric_acc": [1.0, 0.0]}), "acc").tolist()
+    [1.0, 0.0]
+    """
+    if metric == "gold_bits_per_byte" and "nll" in items:
+        return items["nll"] / items["n_bytes"] / math.log(2)
+    own = {"acc": ("correct",), "acc_norm": ("correct_norm",)}.get(metric, ())
+    for column in (f"metric_{metric},{filter_name or 'none'}", f"metric_{metric}", *own):
+        if column in items and items[column].notna().any():
+            return items[column].astype(float)
+    return None
+
+
 def items_of_files(
     results: Path | Mapping[str, Any],
     samples: Sequence[Path],

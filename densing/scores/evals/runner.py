@@ -13,6 +13,7 @@ import functools
 import gc
 import hashlib
 import json
+import math
 import os
 import sys
 import threading
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from densing.core import DensingError, Note, strip_secrets
+from densing.core import DensingError, InputError, Note, strip_secrets
 from densing.scores.evals.evaluation import environment, evaluate_unit
 from densing.scores.evals.identity import canonical_json, stored_dtype
 from densing.scores.evals.journal import answered
@@ -80,7 +81,12 @@ class _Meter:
 
 
 def run_plan(
-    plan: Plan, folder: Path, *, executor: Executor | None = None, progress: OnProgress = ignore
+    plan: Plan,
+    folder: Path,
+    *,
+    executor: Executor | None = None,
+    devices: int | None = None,
+    progress: OnProgress = ignore,
 ) -> RunSummary:
     """Evaluate every model of a plan on every task, and store each unit as soon as it is done.
 
@@ -92,6 +98,8 @@ def run_plan(
         The store; made when missing. Units it holds are not evaluated again.
     executor : Executor, optional
         Runs one worker process per model; in this process when left out.
+    devices : int, optional
+        GPUs of each worker's job; by default as :func:`devices_of` reads them from the model.
     progress : callable
         Told how far the run is.
 
@@ -135,7 +143,7 @@ def run_plan(
         surveyed = [session.survey(index) for index in range(len(plan.models))]
         session.store.record_plan(strip_secrets(plan.to_dict()))
         if executor is not None:
-            outcomes = run_elsewhere(session, surveyed, executor, progress)
+            outcomes = run_elsewhere(session, surveyed, executor, progress, devices)
         else:
             meter = _Meter(surveyed, progress)
             outcomes = [outcome for model in surveyed for outcome in _run(session, model, meter)]
@@ -236,14 +244,18 @@ def _run(session: Session, model: ModelWork, meter: _Meter) -> list[UnitOutcome]
 
 
 def run_elsewhere(
-    session: Session, surveyed: Sequence[ModelWork], executor: Executor, progress: OnProgress
+    session: Session,
+    surveyed: Sequence[ModelWork],
+    executor: Executor,
+    progress: OnProgress,
+    devices: int | None = None,
 ) -> list[UnitOutcome]:
     """Start a worker for every model that has something to do, and return what became of every unit."""
     indices = [index for index, model in enumerate(surveyed) if model.pending()]
     plan = write_plan(session) if indices else Path()
     for index in indices:
         outcome_file(plan, index).unlink(missing_ok=True)
-    jobs = [job_of(session, surveyed[index], index, plan) for index in indices]
+    jobs = [job_of(session, surveyed[index], index, plan, devices) for index in indices]
     with watched(surveyed, progress):
         results = dict(zip(indices, executor.run(jobs), strict=True)) if jobs else {}
     outcomes: list[UnitOutcome] = []
@@ -266,24 +278,61 @@ def outcome_file(plan: Path, index: int) -> Path:
     return plan.with_name(f"{plan.stem}-{index}.outcome.json")
 
 
-def job_of(session: Session, model: ModelWork, index: int, plan: Path) -> Job:
+GPU_ONLY = ("vllm", "vllm-vlm", "sglang")
+"""Types of models that need a GPU, wherever the plan is made."""
+
+
+def devices_of(spec: ModelSpec, device: str | None = None, devices: int | None = None) -> int:
+    """Return the GPUs that the job of one model needs: as given, else as its arguments say.
+
+    Parameters
+    ----------
+    spec : ModelSpec
+    device : str, optional
+        Where it is loaded; where a model does not say how many GPUs it takes, this machine's own.
+    devices : int, optional
+        A number for all models.
+
+    Raises
+    ------
+    InputError
+        When the arguments spread a model over GPUs without saying how many.
+
+    Examples
+    --------
+    >>> devices_of(ModelSpec.of("vllm", {"pretrained": "m", "tensor_parallel_size": 8, "data_parallel_size": 2}))
+    16
+    """
+    if devices is not None:
+        return devices
+    # vLLM's names, and SGLang's.
+    sizes = ((f"{name}_parallel_size", f"{name[0]}p_size") for name in ("tensor", "data", "pipeline"))
+    parts = math.prod(int(spec.args.get(long) or spec.args.get(short) or 1) for long, short in sizes)
+    if spec.type in GPU_ONLY or parts > 1:
+        return parts
+    if str(spec.args.get("parallelize", "")).lower() == "true":
+        raise InputError(f"{spec.name}: parallelize spreads it over all GPUs of its job; say how many: --devices 8")
+    return 0 if (device or default_device()).startswith("cpu") else 1
+
+
+def job_of(session: Session, model: ModelWork, index: int, plan: Path, devices: int | None = None) -> Job:
     """Return the job that evaluates one model of the plan."""
     from densing.jobs import Job
 
     argv = [sys.executable, "-m", WORKER, str(session.store.folder.absolute())]
     argv += ["--plan", str(plan), "--model", str(index)]
     argv += [f"--{flag}" for flag in CODE_FLAGS if getattr(session.plan, flag)]
-    device = model.loading.device or default_device()
-    if device.startswith("cuda"):
-        # An executor shows a job its own GPU only, which is the first one there.
-        argv += ["--device", "cuda:0"]
+    gpus = devices_of(model.spec, model.loading.device, devices)
+    if gpus:
+        # An executor shows a job its own GPUs only, the first of which is the first one there.
+        argv += ["--device", "cuda:0" if gpus == 1 else "cuda"]
     public = strip_secrets(dict(model.spec.args))
     secret = {name: value for name, value in model.spec.args.items() if public[name] != value}
     return Job(
         tuple(argv),
         model.spec.name,
         memory_gb=memory_gb(model.spec),
-        devices=0 if device.startswith("cpu") else 1,
+        devices=gpus,
         workdir=Path.cwd(),
         logs=session.store.folder.absolute() / "logs",
         env={SECRETS: json.dumps(secret)} if secret else {},

@@ -1,4 +1,7 @@
+from .answers import Answers as Answers
 from .answers import AnswerTable as AnswerTable
+from .answers import answer_rows as answer_rows
+from .answers import one_model as one_model
 from .answers import read_answers as read_answers
 from .bank import LEVELS as LEVELS
 from .bank import BankScore as BankScore

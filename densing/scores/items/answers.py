@@ -187,7 +187,20 @@ def _of_results(folder: Path) -> pd.DataFrame:
     items = read_results(folder).items
     if not len(items):
         raise InputError(f"{folder}: these results have no samples; evaluate with --log_samples")
-    rows = items[items["correct"].notna()]
+    return answer_rows(items)
+
+
+def answer_rows(items: pd.DataFrame) -> pd.DataFrame:
+    """Return items of results as answers, those that are right or wrong; by a suite's own accuracy where it is stored.
+
+    Parameters
+    ----------
+    items : pandas.DataFrame
+        Of :func:`densing.read_results`, or of a store.
+    """
+    columns = [name for name in ("metric_accuracy", "correct", "metric_exact_match") if name in items]
+    right = items[columns].astype(float).bfill(axis=1).iloc[:, 0]
+    rows = items.assign(correct=right)[right.notna()]
     return pd.DataFrame(
         {
             "model": rows["model"],

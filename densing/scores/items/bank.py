@@ -84,6 +84,8 @@ class BankScore(Record, frozen=True):
     ----------
     score, lo, hi : float
         In [0, 1].
+    error : float
+        Standard error of the score: how far it may be from the one on all items of the bank.
     level : float
         Of the interval.
     ability, ability_error : float
@@ -105,6 +107,7 @@ class BankScore(Record, frozen=True):
     score: float
     lo: float
     hi: float
+    error: float
     level: float
     ability: float
     ability_error: float
@@ -427,16 +430,20 @@ class ItemBank(Readable):
         status, sentence = self._status(len(at), ability)
         if status == "few_items":
             score, lo, hi = _few(value, level)
+            sd = math.sqrt(score * (1 - score) / len(at))
         elif chosen == "adaptive":
-            score, lo, hi = self._adaptive(at, value, weights, level)
+            score, half = self._adaptive(at, value, weights, level)
+            sd = half / float(stats.norm.ppf(0.5 + level / 2))
+            lo, hi = _interval(score, half)
             if status == "above_range":
                 hi = 1.0
             elif status == "below_range":
                 lo = 0.0
         else:
-            score, lo, hi = self._sampled(at, value, weights, chosen, control, level)
+            score, sd, degrees = self._sampled(at, value, weights, chosen, control)
+            lo, hi = _interval(score, sd * float(stats.t.ppf(0.5 + level / 2, degrees)))
         return BankScore(
-            score, lo, hi, level, ability, error, len(at), len(self), chosen, control, status, sentence, notes
+            score, lo, hi, sd, level, ability, error, len(at), len(self), chosen, control, status, sentence, notes
         )
 
     def _status(self, count: int, ability: float) -> tuple[str, str]:
@@ -460,10 +467,48 @@ class ItemBank(Readable):
             )
         return "ok", ""
 
+    def estimate_parts(self, answers: Answers, parts: Iterable[str], *, model: str | None = None) -> pd.DataFrame:
+        """Return the score on each part of the bank, such as its tasks, from stratified items of each.
+
+        The ability that the curves are read at comes from all answers; a part's residuals correct its own score.
+
+        Parameters
+        ----------
+        answers, model
+            As for :meth:`estimate`.
+        parts : iterable of str
+            The part that each item of the bank belongs to.
+
+        Returns
+        -------
+        pandas.DataFrame
+            By part: score, error (standard error), answered, items. Parts with fewer than three answers have NaN.
+
+        Examples
+        --------
+        >>> bank = ItemBank.load("ikp")
+        >>> answers = {item: float(at % 2) for at, item in enumerate(bank.choose(200))}
+        >>> bank.estimate_parts(answers, bank.items["task"])["items"].sum() == len(bank)
+        np.True_
+        """
+        label = pd.Series(list(parts), self.items["item"].astype(str))
+        at, value, _ = self._answered(answers, model)
+        weights = self._posterior(at, value)[1][0]
+        rows = []
+        for part, members in label.groupby(label, sort=False):
+            own = self.of_items(members.index)
+            mine = label.iloc[at].eq(part).to_numpy()
+            where = np.array([own._places[name] for name in label.index[at[mine]]], dtype=int)
+            score, error = math.nan, math.nan
+            if len(where) >= PER_STRATUM + 1:
+                score, error, _ = own._sampled(where, value[mine], weights, "stratified", True)
+            rows.append({"part": part, "score": score, "error": error, "answered": len(where), "items": len(own)})
+        return pd.DataFrame(rows).set_index("part")
+
     def _sampled(
-        self, at: Array, value: Array, weights: Array, chosen: str, control: bool, level: float
+        self, at: Array, value: Array, weights: Array, chosen: str, control: bool
     ) -> tuple[float, float, float]:
-        """Return the estimate by strata, corrected by the residuals of the curves."""
+        """Return the estimate by strata, corrected by the residuals of the curves; its error; degrees of freedom."""
         total, count = len(self), len(at)
         strata = self._strata(at) if chosen == "stratified" else np.zeros(total, dtype=int)
         predicted = self._curves @ weights if control else np.zeros(total)
@@ -485,7 +530,7 @@ class ItemBank(Readable):
             variance = np.bincount(mine, (residual - means[mine]) ** 2) / np.maximum(answered - 1, 1)
             degrees = max(count - len(sizes), 1)
         error = math.sqrt(float((share**2 * (1 - answered / sizes) * variance / answered).sum()))
-        return (score, *_interval(score, error * float(stats.t.ppf(0.5 + level / 2, degrees))))
+        return score, error, degrees
 
     def _strata(self, at: Array) -> Array:
         """Return the stratum of each item: as :meth:`choose` makes them, joined until each has two answers."""
@@ -502,7 +547,8 @@ class ItemBank(Readable):
                 number, held = number + 1, 0
         return strata
 
-    def _adaptive(self, at: Array, value: Array, weights: Array, level: float) -> tuple[float, float, float]:
+    def _adaptive(self, at: Array, value: Array, weights: Array, level: float) -> tuple[float, float]:
+        """Return the predicted score, and the half-width of its interval."""
         if not self.corrections:
             raise InputError("this bank has no intervals for adaptive items: it was calibrated on too few models")
         if len(at) > MOST_ADAPTIVE:
@@ -518,7 +564,7 @@ class ItemBank(Readable):
         (score,), (error,) = predict_rest(self._curves, weights[None], known, np.ones((1, len(self)), dtype=bool))
         widths = [float(np.interp(level, LEVELS, each.quantiles)) for each in self.corrections]
         width = float(np.interp(len(at), [each.items for each in self.corrections], widths))
-        return (float(score), *_interval(float(score), error * width))
+        return float(score), float(error) * width
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

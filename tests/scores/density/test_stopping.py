@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from scipy.stats import binomtest, norm
 
 from densing.core.errors import InputError
 from densing.scores.density import stopping_coverage
-from densing.scores.density.runs import RUN_GUARD
+from densing.scores.density.runs import RUN_GUARD, run_densities
 from densing.scores.density.stopping import (
     NEVER,
     POPULATION,
@@ -27,6 +28,7 @@ from densing.scores.density.stopping import (
     StoppingRule,
     alpha_spent,
     critical_value,
+    rule_for,
 )
 from densing.scores.density.stopping_coverage import SIZES, WORLDS, Outcome, World, follow, simulate, table
 from densing.scores.fit import fit_law
@@ -440,3 +442,27 @@ def test_coverage_at_the_stop_and_items_beside_a_rule_that_knows_the_variances(n
     assert binomtest(found.held, SIMULATIONS, 0.97, alternative="greater").pvalue > 0.001, found
     assert np.mean(found.items) <= 1.15 * world.oracle(neyman=False)
     assert set(found.reasons) == {"narrow"} and np.mean(found.looks) <= 8
+
+
+def test_the_total_interval_is_the_one_a_density_is_reported_with() -> None:
+    """Against ``run_densities`` of the same losses: its interval, and its parts of the variance."""
+    rule = rule_for("olmo-ladder", {"piqa": "piqa"}, {"piqa": 1838}, target=0.01)
+    losses = np.random.default_rng(0).gamma(16, 1.05 / 16, 1838)
+    counts, decision = rule.first, None
+    while decision is None or not decision.stop:
+        decision = rule.update({"piqa": losses[: counts["piqa"]]}, decision)
+        counts = decision.ahead
+    total = rule.total(decision)
+    row = {"model": "m", "task": "olmo_ladder_piqa", "benchmark": "piqa", "metric": "bits_per_byte", "n_items": 1838,
+           "value": losses.mean(), "stderr": losses.std(ddof=1) / math.sqrt(1838)}  # fmt: skip
+    found = run_densities(pd.DataFrame([row]), pd.DataFrame([{"model": "m", "params_non_embedding": 1e9}])).table.iloc[
+        0
+    ]
+    assert total.measured == pytest.approx(math.log(found["density_hi"] / found["density_lo"]) / 2, rel=0.15)
+    parts = {"items": "ability", "reference": "ruler", "scatter": "scatter"}
+    for name, column in parts.items():
+        assert total.shares[name] == pytest.approx(found[f"share_{column}"], abs=0.1)
+    assert sum(total.shares.values()) == pytest.approx(1) and total.items == decision.half_width
+    assert f"without any item noise still ± {total.reference:.2g}" in total.sentence
+    start = rule.total()
+    assert start.items == 0 and start.measured == start.reference > 0

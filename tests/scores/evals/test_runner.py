@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 from densing.core.errors import InputError, UnknownNameError
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec, seeds
-from densing.scores.evals.runner import BASE_GB, memory_gb, run_model, run_plan, survey_plan
+from densing.scores.evals.runner import BASE_GB, devices_of, memory_gb, run_model, run_plan, survey_plan
 from densing.scores.evals.store import RunStore
 from tests.support.evals_toys import TASKS, write_models, write_tasks
 
@@ -322,3 +322,42 @@ def test_a_workers_memory_is_that_of_the_weights_as_loaded(tmp_path: Path, dtype
     estimate = memory_gb(ModelSpec.of("hf", {"pretrained": str(tmp_path), "dtype": dtype}))
     assert estimate == pytest.approx(BASE_GB + 1.2 * growth * 0.0005)
     assert memory_gb(ModelSpec.of("hf", {"pretrained": "EleutherAI/pythia-70m"})) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "device", "devices", "gpus"),
+    [
+        ("vllm", {"tensor_parallel_size": 8}, "cpu", None, 8),
+        ("vllm", {"tensor_parallel_size": "4", "data_parallel_size": "2"}, None, None, 8),
+        ("sglang", {"tp_size": 2}, None, None, 2),
+        ("vllm", {}, "cpu", None, 1),
+        ("hf", {"parallelize": "True"}, "cuda", 8, 8),
+        ("hf", {}, "cuda:3", None, 1),
+        ("hf", {}, "cpu", None, 0),
+        ("hf", {}, "cpu", 1, 1),
+    ],
+)
+def test_the_gpus_of_a_job_follow_from_the_model(
+    kind: str, args: dict[str, Any], device: str | None, devices: int | None, gpus: int
+) -> None:
+    assert devices_of(ModelSpec.of(kind, {"pretrained": "m", **args}), device, devices) == gpus
+
+
+def test_a_model_spread_over_unknown_gpus_is_refused() -> None:
+    with pytest.raises(InputError, match="--devices 8"):
+        devices_of(ModelSpec.of("hf", {"pretrained": "m", "parallelize": True}), "cuda")
+
+
+def test_a_scheduler_is_given_the_gpus_of_each_job(place: Path, tmp_path: Path) -> None:
+    class Scheduler:
+        """Checks the request, and runs nothing."""
+
+        def run(self, jobs: list[Any]) -> list[Any]:
+            (job,) = jobs
+            assert job.devices == 2 and job.argv[job.argv.index("--device") + 1] == "cuda"
+            raise InputError("no such partition")
+
+    model = ModelSpec.of("hf", {"pretrained": str(place / "toy-llama")})
+    plan = Plan((model,), (TaskSpec("toy_choice"),), Settings(), Loading(), include_path=(str(place / "tasks"),))
+    with pytest.raises(InputError, match="no such partition"):
+        run_plan(plan, tmp_path / "run", executor=Scheduler(), devices=2)

@@ -1,0 +1,77 @@
+"""``densing compare``: the ratio of two models' densities, on common items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from densing.cli import options as o
+from densing.cli.figures import Pictures
+from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
+
+
+def compare_(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Runs of densing eval, or results of other harnesses with their samples (files or folders).",
+            show_default=False,
+        ),
+    ],
+    baseline: Annotated[
+        str | None,
+        typer.Option("--baseline", help="The model that the others are compared with; default: the first."),
+    ] = None,
+    reference: Annotated[
+        str, typer.Option("--reference", "-r", help="The reference, or a JSON fit; see densing refs list.")
+    ] = "olmo-ladder",
+    benchmark: Annotated[str | None, typer.Option("--benchmark", "-b", help="Only this benchmark.")] = None,
+    params: Annotated[
+        list[str] | None,
+        typer.Option("--params", metavar="NAME=COUNT", help="Size of a model (13e9: 13 billion); may be repeated."),
+    ] = None,
+    denominator: Annotated[
+        str | None,
+        typer.Option("--denominator", help="total, active or non_embedding; default: what the reference counts."),
+    ] = None,
+    tokens: o.Tokens = None,
+    guard: o.Guard = 10.0,
+    level: o.Level = 0.95,
+    seed: o.Seed = 0,
+    out: o.Out = None,
+    html: o.Html = None,
+    png: o.Png = None,
+    svg: o.Svg = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Compare measured models, or checkpoints, with one of them: the ratio of densities, an interval and a test.
+
+    Both are measured on the same items and read through the same draws of the reference, so most of either error
+    cancels: the ratio is known better than the two densities. With several models, p is adjusted by Holm's method.
+
+    Example: densing compare results/a results/b --reference olmo-ladder
+
+    Example: densing compare results/run --baseline mine@step1000 --html run.html
+    """
+    from densing.scores.density import compare
+
+    result = compare(
+        *sources, baseline=baseline, reference=reference, benchmark=benchmark, params=o.parse_params(params or []),
+        tokens=tokens, denominator=denominator, guard=guard, level=level, seed=seed,
+    )  # fmt: skip
+    pictures = Pictures(html, png, svg)
+    if pictures:
+        from densing.plots import plot_comparison
+        from densing.report import build_comparison
+
+        pictures.write(lambda path: build_comparison(result, path), lambda: plot_comparison(result), result.table)
+    save(result.table, result.to_dict(), out, result.notes)
+    show_notes(result.notes)
+    if json:
+        emit_json(result.to_dict())
+    else:
+        emit_table(result.listing())
+        say("\n".join(result.sentences()))
+    finish(result.notes)

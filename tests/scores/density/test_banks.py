@@ -1,0 +1,120 @@
+"""From answers to a hundred items of a bank to a density: against the score on all items, and what is left out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import expit
+
+import densing
+from densing.core.errors import InputError
+from densing.scores.density import bank_measurements, choose_items
+from densing.scores.items import AnswerTable, ItemBank, calibrate_items
+from tests.support.command import answer
+from tests.support.command import densing as command
+
+TASKS = {"olmo_ladder_piqa": 300, "olmo_ladder_csqa": 150}
+MODELS, LATER = 60, 40
+
+
+def planted(seed: int = 0) -> tuple[ItemBank, pd.DataFrame]:
+    """A bank of two tasks of the suite, and later models' answers: guessing, and easier items of the second skill."""
+    rng = np.random.default_rng(seed)
+    names = [f"{task}/{at}" for task, count in TASKS.items() for at in range(count)]
+    task = np.repeat(list(TASKS), list(TASKS.values()))
+    ability, second = rng.normal(0.3, 1, (2, MODELS + LATER))
+    difficulty, slope = rng.normal(0, 1, len(names)), rng.lognormal(0.2, 0.3, len(names))
+    skill = np.where(task == "olmo_ladder_csqa", 0.6 * ability[:, None] + 0.6 * second[:, None], ability[:, None])
+    share = 0.25 + 0.75 * expit(slope * (skill - difficulty))
+    table = pd.DataFrame((rng.random(share.shape) < share) * 1.0, [f"m{i}" for i in range(len(share))], names)
+    items = pd.DataFrame({"task": task, "text_hash": ""}, names)
+    early = table.iloc[:MODELS]
+    answers = AnswerTable(early, pd.Series(pd.NaT, early.index), items)
+    return calibrate_items(answers, name="suite", slopes="common"), table.iloc[MODELS:]
+
+
+@pytest.fixture(scope="module")
+def suite() -> tuple[ItemBank, pd.DataFrame]:
+    return planted()
+
+
+def test_scores_by_benchmark_hold_the_score_on_all_items(suite: tuple[ItemBank, pd.DataFrame]) -> None:
+    bank, later = suite
+    labels = bank.items["task"]
+    held, errors = [], []
+    for at, (_, row) in enumerate(later.iterrows()):
+        for repeat in range(2):
+            items = choose_items(bank, 100, seed=2 * at + repeat)
+            parts = bank.estimate_parts(row[items], labels)
+            assert parts["answered"].tolist() == [50, 50]
+            truth = row.groupby(labels.to_numpy()).mean()[parts.index]
+            miss = (parts["score"] - truth).to_numpy()
+            held.append(np.abs(miss) <= 1.99 * parts["error"].to_numpy())
+            errors.append(miss)
+    assert 0.92 <= np.mean(held) <= 0.985
+    assert np.abs(np.mean(errors, axis=0)).max() < 0.01
+
+
+def test_all_items_give_what_a_full_evaluation_gives(suite: tuple[ItemBank, pd.DataFrame]) -> None:
+    bank, later = suite
+    row = later.iloc[0]
+    measured = bank_measurements(bank, row, params={"mine": 1e9})
+    table = measured.measurements.set_index("benchmark")
+    for task, count in TASKS.items():
+        share = row[[name for name in row.index if name.startswith(task)]].mean()
+        found = table.loc[task.removeprefix("olmo_ladder_")]
+        assert found["value"] == pytest.approx(share)
+        assert found["stderr"] == pytest.approx(math.sqrt(share * (1 - share) / count))
+        assert (found["model"], found["metric"], found["n_items"]) == ("mine", "accuracy", count)
+
+
+def test_a_density_from_a_hundred_items_is_near_that_of_all(
+    suite: tuple[ItemBank, pd.DataFrame], tmp_path: Path
+) -> None:
+    suite[0].save(f"{tmp_path}/suite.json")
+    bank, later = ItemBank.load(f"{tmp_path}/suite.json"), suite[1]
+    row = later.loc[later.mean(axis=1).sort_values().index[LATER // 2]]
+    sizes = pd.DataFrame([{"model": "model", "params_total": 1e9, "params_non_embedding": 1e9}])
+    some, every = (
+        densing.run_densities(bank_measurements(bank, row[items]).measurements, sizes).table
+        for items in (choose_items(bank, 100), bank.items["item"])
+    )
+    assert some["benchmark"].tolist() == ["piqa", "csqa", "combined"]
+    few, full = some.iloc[-1], every.iloc[-1]
+    assert few["density_lo"] <= full["density"] <= few["density_hi"]
+    assert math.log(few["density_hi"] / few["density_lo"]) > math.log(full["density_hi"] / full["density_lo"])
+    # And through the command.
+    answers = row[choose_items(bank, 100)].rename_axis("item").rename("answer")
+    answers.to_csv(f"{tmp_path}/a.csv")
+    call = ("density", "--items", f"{tmp_path}/a.csv", "--bank", f"{tmp_path}/suite.json", "-r", "olmo-ladder")
+    rows = answer(*call, "--params", "mine=1e9", "--denominator", "total")
+    assert [each["model"] for each in rows] == ["mine"] * 3
+    assert rows[-1]["n_eff"] == pytest.approx(few["n_eff"])
+    assert command(*call[:3]).returncode == 2
+
+
+def test_benchmarks_with_too_few_answers_are_left_out_and_named(suite: tuple[ItemBank, pd.DataFrame]) -> None:
+    bank, later = suite
+    names = [*bank.items["item"][:40], *bank.items["item"][-2:]]
+    measured = bank_measurements(bank, later.iloc[0][names])
+    assert measured.measurements["benchmark"].tolist() == ["piqa"]
+    assert "fewer than 3 answers to csqa" in measured.notes[0].message
+    with pytest.raises(InputError, match="no benchmark of bank suite has 3 answers"):
+        bank_measurements(bank, later.iloc[0][names[-2:]])
+    with pytest.raises(InputError, match="5 items: bank suite takes 6"):
+        choose_items(bank, 5)
+    # A small benchmark gives what it has, the other the rest.
+    chosen = pd.Series(choose_items(bank, 400)).str.partition("/")[0].value_counts()
+    assert chosen.to_dict() == {"olmo_ladder_piqa": 250, "olmo_ladder_csqa": 150}
+
+
+def test_a_bank_that_no_reference_reads_says_what_it_has() -> None:
+    bank = ItemBank.load("ikp")
+    answers = {item: float(at % 2) for at, item in enumerate(choose_items(bank, 100))}
+    measured = bank_measurements(bank, answers)
+    with pytest.raises(InputError, match="ikp_T1"):
+        densing.run_densities(measured.measurements, measured.models, "qwen1.5")
