@@ -71,6 +71,8 @@ LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 FOLDS = 5
 PRIOR_ITEMS = 10
 """Answers that the variance expected from the curves counts for beside the one observed."""
+DIGITS = 4
+"""To which figures of items and models are kept, in memory as in a file."""
 PER_STRATUM = 2
 ADAPTIVE_SLOPE = 0.2
 """Items that tell models apart less are not chosen adaptively."""
@@ -806,7 +808,12 @@ def calibrate_items(
         }
     )
     items = items.assign(slope=curves.slope, intercept=curves.intercept)
-    return ItemBank(name, items[list(_Items.__struct_fields__)], models, tried[kind], kind, source, licence)
+    # As a file holds them, so that a bank that is saved draws the same strata.
+    items, models = (
+        frame.round(dict.fromkeys(frame.select_dtypes("float"), DIGITS))
+        for frame in (items[list(_Items.__struct_fields__)], models)
+    )
+    return ItemBank(name, items, models, tried[kind], kind, source, licence)
 
 
 def _corrections(items: pd.DataFrame, answers: Array, released: Array, slopes: str) -> tuple[Correction, ...]:
@@ -905,7 +912,7 @@ def _interval(score: float, half: float) -> tuple[float, float]:
 
 def _rounded(values: pd.Series) -> list[Any]:
     if values.dtype.kind == "f":
-        return [None if math.isnan(value) else round(float(value), 4) for value in values]
+        return [None if math.isnan(value) else round(float(value), DIGITS) for value in values]
     return list(values.tolist())
 
 
