@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import distributions
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from densing.core import Card, Field, Listing, Note, Readable, Record, cached, column, formatting, numeric
+from densing.efficiency.systems import experiments
 from densing.efficiency.systems.claims import GRADES, MUTATIONS, PHYSICS, Answer, Claim, Grade
 from densing.efficiency.systems.registry import Technique, get_technique, techniques
 
@@ -28,7 +30,7 @@ SIMULATED: tuple[Grade, ...] = ("predicted", "calibrated on other rows")
 """Grades whose answers must come from the simulator, so their checks are repeated under every mutation."""
 
 SHARED = "agrees, as does the null"
-VERDICTS = ("reproduced", "not reproduced", "agrees", SHARED, "differs", "not answerable", "not run")
+VERDICTS = ("reproduced", "not reproduced", "agrees", SHARED, "differs", "not answerable")
 NEARER = 0.001
 """Margin by which an error must be smaller than the null model's to count as closer."""
 HELD, MISSED = ("reproduced", "agrees", SHARED), ("not reproduced", "differs")
@@ -392,7 +394,12 @@ class _Checked(Record, frozen=True):
 
 
 def validate(
-    names: Sequence[str] = (), *, fast: bool = False, keep: bool = False, progress: Progress | None = None
+    names: Sequence[str] = (),
+    *,
+    fast: bool = False,
+    keep: bool = False,
+    again: bool = False,
+    progress: Progress | None = None,
 ) -> Validation:
     """Check the claims of techniques.
 
@@ -404,12 +411,13 @@ def validate(
     names : sequence of str
         Techniques; all when empty.
     fast : bool
-        Leave out claims that take more than ten seconds, which are reported as not run, and run mutations and other
-        assumptions for predictions only.
+        Run mutations and other assumptions for predictions only.
     keep : bool
         Whether a technique's findings are cached, and read from the cache as long as the code and tables of this wing
         and the installed packages are the same. Those of other packages' techniques, and those with a check that broke,
         never are.
+    again : bool
+        Whether experiments are done again instead of reading their shipped outcomes; nothing is then cached.
     progress : callable, optional
         Called with the claim's id, the number of claims done and the number in all.
 
@@ -442,18 +450,19 @@ def validate(
 
     packages = sorted(f"{each.name} {each.version}" for each in distributions()) if keep else []
     findings: list[Finding] = []
-    for technique in chosen:
-        name, own = technique.name, type(technique).__module__.split(".")[0] == __name__.split(".")[0]
-        if keep and own and claims[name]:
-            checked = cached(
-                partial(check, name), _Checked, f"claims-{name}", name, fast, packages, by=validate, most=2,
-                whole=lambda made: not any(note.severity == "error" for note in made.notes),
-            )  # fmt: skip
-        else:
-            checked = check(name)
-        findings += checked.findings
-        remarks += checked.notes
-        done += len(claims[name])
+    with experiments.rerun() if again else nullcontext():
+        for technique in chosen:
+            name, own = technique.name, type(technique).__module__.split(".")[0] == __name__.split(".")[0]
+            if keep and own and claims[name] and not again:
+                checked = cached(
+                    partial(check, name), _Checked, f"claims-{name}", name, fast, packages, by=validate, most=2,
+                    whole=lambda made: not any(note.severity == "error" for note in made.notes),
+                )  # fmt: skip
+            else:
+                checked = check(name)
+            findings += checked.findings
+            remarks += checked.notes
+            done += len(claims[name])
     return Validation(tuple(findings), tuple(remarks))
 
 
@@ -473,8 +482,6 @@ def _broken(subject: str, name: str, error: Exception) -> Note:
 
 
 def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Finding:
-    if fast and claim.slow:
-        return _record(name, claim, Answer(None, "slow: left out by --fast"), "not run")
     try:
         answer = claim.check(PHYSICS)
     except Exception as error:
