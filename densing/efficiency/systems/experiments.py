@@ -42,7 +42,7 @@ class Experiment(Generic[T]):
     ... def half(value: float) -> float:
     ...     return value / 2
     >>> half(3.0), half.inputs(3.0)
-    (1.5, '["half", 3.0]')
+    (1.5, '["experiments half", 3.0]')
     """
 
     def __init__(self, run: Callable[..., T], kind: Any) -> None:
