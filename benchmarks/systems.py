@@ -235,7 +235,14 @@ SYSTEMS = (
         "densing deploy STORE --model smollm2-135m",
         "deploy.md",
         ("sac-d",),
-        (Cell("deploy.md", "fixed", "sac-d beyond it", "reward beyond the best fixed choice {}"),),
+        (
+            Cell(
+                "deploy.md",
+                "fixed",
+                "sac-d beyond it: the tokens stay on the device",
+                "reward beyond the best fixed choice {}",
+            ),
+        ),
         "AlexNet on a Raspberry Pi",
     ),
     System(
