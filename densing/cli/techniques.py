@@ -607,10 +607,6 @@ def validate(
     technique: Annotated[
         list[str] | None, typer.Option("--technique", "-t", help="Only this one; may be repeated.")
     ] = None,
-    fast: Annotated[
-        bool,
-        typer.Option("--fast", help="Test broken laws and other assumptions on predictions only."),
-    ] = False,
     rerun: Annotated[
         bool,
         typer.Option("--rerun", help="Do experiments again whose outcomes are shipped (minutes; needs PyTorch)."),
@@ -659,8 +655,8 @@ def validate(
     Example: densing techniques validate --throughput --html speeds.html
     """
     if throughput:
-        if technique or measure or fast or rerun:
-            raise InputError("--throughput cannot be combined with --technique, --measure, --fast or --rerun")
+        if technique or measure or rerun:
+            raise InputError("--throughput cannot be combined with --technique, --measure or --rerun")
         _validate_throughput(table, html, json)
         return
     if table is not None:
@@ -674,7 +670,6 @@ def validate(
         if technique or not measure:
             validation = validate_claims(
                 tuple(technique or ()),
-                fast=fast,
                 keep=True,
                 again=rerun,
                 progress=lambda claim, done, total: show(claim, float(done), float(total)),

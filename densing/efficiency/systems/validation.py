@@ -368,18 +368,13 @@ def series_listings(rows: Sequence[Mapping[str, Any]]) -> dict[str, Listing]:
 def untested(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the laws that no row which holds would miss: agreement says nothing about them.
 
-    Nothing where a calibrated row that holds was not tried (``--fast``): it might have missed them.
-
     Examples
     --------
     >>> untested([{"verdict": "agrees", "mutations": {"a": 1.0, "b": 9.0}, "turned_by": ["b"]}])
     ['a']
     """
-    holding = [row for row in rows if row["verdict"] in HELD]
-    if any(row.get("grade") in SIMULATED and not row.get("mutations") for row in holding):
-        return []
     broken = dict.fromkeys(key for row in rows for key in row.get("mutations") or ())
-    missed = {key for row in holding for key in row.get("turned_by") or ()}
+    missed = {key for row in rows if row["verdict"] in HELD for key in row.get("turned_by") or ()}
     return [key for key in broken if key not in missed]
 
 
@@ -394,12 +389,7 @@ class _Checked(Record, frozen=True):
 
 
 def validate(
-    names: Sequence[str] = (),
-    *,
-    fast: bool = False,
-    keep: bool = False,
-    again: bool = False,
-    progress: Progress | None = None,
+    names: Sequence[str] = (), *, keep: bool = False, again: bool = False, progress: Progress | None = None
 ) -> Validation:
     """Check the claims of techniques.
 
@@ -410,8 +400,6 @@ def validate(
     ----------
     names : sequence of str
         Techniques; all when empty.
-    fast : bool
-        Run mutations and other assumptions for predictions only.
     keep : bool
         Whether a technique's findings are cached, and read from the cache as long as the code and tables of this wing
         and the installed packages are the same. Those of other packages' techniques, and those with a check that broke,
@@ -445,7 +433,7 @@ def validate(
         for number, claim in enumerate(claims[name], done):
             if progress is not None:
                 progress(claim.id, number, total)
-            findings.append(_finding(name, claim, fast, broken))
+            findings.append(_finding(name, claim, broken))
         return _Checked(tuple(findings), tuple(broken))
 
     packages = sorted(f"{each.name} {each.version}" for each in distributions()) if keep else []
@@ -455,7 +443,7 @@ def validate(
             name, own = technique.name, type(technique).__module__.split(".")[0] == __name__.split(".")[0]
             if keep and own and claims[name] and not again:
                 checked = cached(
-                    partial(check, name), _Checked, f"claims-{name}", name, fast, packages, by=validate, most=2,
+                    partial(check, name), _Checked, f"claims-{name}", name, packages, by=validate, most=2,
                     whole=lambda made: not any(note.severity == "error" for note in made.notes),
                 )  # fmt: skip
             else:
@@ -481,7 +469,7 @@ def _broken(subject: str, name: str, error: Exception) -> Note:
     return Note("broken-claim", "error", message, {"technique": name})
 
 
-def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Finding:
+def _finding(name: str, claim: Claim, remarks: list[Note]) -> Finding:
     try:
         answer = claim.check(PHYSICS)
     except Exception as error:
@@ -492,15 +480,13 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
         return _record(name, claim, answer, outcome)
     null = _other(lambda: claim.null() if claim.null else Answer(None), f"the null model of {claim.id}", name, remarks)
     mutated: dict[str, Answer] = {}
-    assumed: dict[str, Answer] = {}
-    if claim.grade == "predicted" or (claim.grade in SIMULATED and not fast):
+    if claim.grade in SIMULATED:
         # The whole check runs again, calibrations too: only what the simulator contributes can come out otherwise.
         mutated = {key: _mutated(claim, key) for key in MUTATIONS}
-    if claim.grade == "predicted" or not fast:
-        assumed = {
-            key: _other(check, f"the check of {claim.id} with {key}", name, remarks)
-            for key, check in claim.assumptions.items()
-        }
+    assumed = {
+        key: _other(check, f"the check of {claim.id} with {key}", name, remarks)
+        for key, check in claim.assumptions.items()
+    }
     noticed = tuple(key for key, other in mutated.items() if notices(claim, answer, other))
     if claim.grade == "predicted" and not noticed:
         message = (

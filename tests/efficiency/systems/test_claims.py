@@ -60,7 +60,6 @@ from densing.efficiency.systems.validation import (
     notices,
     relative_error,
     series_listings,
-    untested,
     validate,
     verdict,
     why,
@@ -234,7 +233,7 @@ def test_verdicts_of_words_and_nothing(published: float | str, value: float | st
 
 
 def test_negative_results_stay() -> None:
-    found = {finding.claim: finding for finding in validate(["co2"], fast=True).findings}
+    found = {finding.claim: finding for finding in validate(["co2"]).findings}
     assert found["CO2-4"].verdict == "differs"
     assert found["CO2-5a"].verdict == "not answerable"
     assert found["CO2-5a"].ours is None
@@ -247,7 +246,7 @@ def test_whole_steps_are_answered_too() -> None:
 
 
 def test_a_technique_without_claims_says_so_when_asked_for() -> None:
-    found = validate(["ddp", "taccl"], fast=True)
+    found = validate(["ddp", "taccl"])
     assert [(note.severity, note.details) for note in found.notes] == [("info", {"technique": "ddp"})]
     assert {finding.technique for finding in found.findings} == {"taccl"}
 
@@ -322,21 +321,20 @@ class Sham:
         self.claims = claims
 
 
-def judged(monkeypatch: pytest.MonkeyPatch, claim: Claim, fast: bool = False) -> tuple[Finding, list[str]]:
+def judged(monkeypatch: pytest.MonkeyPatch, claim: Claim) -> tuple[Finding, list[str]]:
     monkeypatch.setattr("densing.efficiency.systems.validation.get_technique", lambda _: Sham(claim))
-    found = validate(["sham"], fast=fast)
+    found = validate(["sham"])
     return found.findings[0], [note.code for note in found.notes]
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_a_prediction_that_no_broken_law_turns_is_no_prediction(monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
+def test_a_prediction_that_no_broken_law_turns_is_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     constant = Claim("X", "", "", 1.0, "", "derived", "", lambda _: Answer(1.0), 0.1)
-    row, codes = judged(monkeypatch, constant, fast)
+    row, codes = judged(monkeypatch, constant)
     assert (row.grade, row.verdict, codes) == ("algebraic", "agrees", ["insensitive-claim"])
     wide = Claim("X", "", "", 1.0, "", "derived", "", lambda physics: Answer(0.9 + 0.02 * physics.latency), 0.3)
-    assert judged(monkeypatch, wide, fast)[0].grade == "algebraic"
+    assert judged(monkeypatch, wide)[0].grade == "algebraic"
     tells = Claim("X", "", "", 1.0, "", "derived", "", lambda physics: Answer(0.9 + 0.1 * physics.latency), 0.3)
-    row, codes = judged(monkeypatch, tells, fast)
+    row, codes = judged(monkeypatch, tells)
     assert (row.grade, row.verdict, row.turned_by, codes) == ("predicted", "reproduced", ("latency x 10",), [])
     assert row.mutations["latency x 10"] == pytest.approx(1.9)
 
@@ -698,9 +696,3 @@ def test_every_calibrated_row_stands_beside_its_null_model(whole: list[Finding])
     for row in rows:
         assert row.null is not None and row.null_model
         assert (row.null_error is None) == isinstance(row.null, str)
-
-
-def test_what_was_not_tried_is_not_said_to_be_untested() -> None:
-    held = {"grade": "calibrated on other rows", "verdict": "agrees"}
-    tried = {**held, "mutations": {"a": 1.0, "b": 9.0}, "turned_by": ["b"]}
-    assert untested([tried]) == ["a"] and untested([tried, {**held, "mutations": {}}]) == []
