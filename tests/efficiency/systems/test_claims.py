@@ -52,6 +52,7 @@ from densing.efficiency.systems.stragglers import claims as stragglers
 from densing.efficiency.systems.t3 import technique as t3
 from densing.efficiency.systems.taccl import technique as taccl
 from densing.efficiency.systems.validation import (
+    MISSED,
     SHARED,
     Finding,
     Validation,
@@ -649,6 +650,11 @@ def whole() -> list[Finding]:
         found = validate([technique.name for technique in techniques()[0]])
     assert not [note for note in found.notes if note.code != "no-claims"]
     return list(found.findings)
+
+
+@pytest.mark.slow
+def test_every_miss_says_what_was_varied(whole: list[Finding]) -> None:
+    assert not [row.claim for row in whole if row.verdict in MISSED and not row.series and not row.assumptions]
 
 
 @pytest.mark.slow

@@ -428,7 +428,7 @@ class Told(NamedTuple):
 
     Attributes
     ----------
-    most, count : int
+    most, kept : int
         Weights at most, and those that the updates' solution has.
     of_mean, of_ours : float
         Accuracy of the partitions' mean, and after the updates.
@@ -437,7 +437,7 @@ class Told(NamedTuple):
     """
 
     most: int
-    count: int
+    kept: int
     of_mean: float
     of_ours: float
     error: float
@@ -454,10 +454,10 @@ def accuracies(data: str, partitions: int, updates: int) -> tuple[Told, ...]:
     ]
     rows = []
     for most in FEW:
-        (of_mean, _), (of_ours, count) = told(data, means, most), told(data, [arm.weights for arm in ours], most)
+        (of_mean, _), (of_ours, kept) = told(data, means, most), told(data, [arm.weights for arm in ours], most)
         gain = of_ours.astype(float) - of_mean
         error = float(gain.std(ddof=1)) / math.sqrt(len(gain))
-        rows.append(Told(most, count, float(of_mean.mean()), float(of_ours.mean()), error))
+        rows.append(Told(most, kept, float(of_mean.mean()), float(of_ours.mean()), error))
     return tuple(rows)
 
 
@@ -468,7 +468,7 @@ def _gain(sets: Sequence[tuple[str, int]] = (QUESTIONS[:2], FILMS[:2]), updates:
     lines = [
         f"{data}: "
         + ", ".join(
-            f"{row.most:,}{f' ({row.count})' if row.count < row.most else ''} {row.of_mean:.3f} {row.of_ours:.3f} "
+            f"{row.most:,}{f' ({row.kept})' if row.kept < row.most else ''} {row.of_mean:.3f} {row.of_ours:.3f} "
             f"(± {2 * row.error:.3f})"
             for row in rows
         )
