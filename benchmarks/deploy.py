@@ -214,8 +214,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "The oracle knows the bandwidth that a request will find and looks at that request alone, as enumeration does: "
         "where requests wait for one another it is not an upper bound.",
         "## Ways to serve",
-        f"Milliseconds: {next(iter(found)).lower()} (of what is sent to the server: {list(found)[1].lower()}). Bold: "
-        "nothing else is better in quality and latency. Densities: N is read from the loss on the reference "
+        "Milliseconds are those of the first setting, on the server of the second. Bold: nothing else is better in "
+        "quality and latency. Densities: N is read from the loss on the reference "
         "olmo-ladder over the parameters kept; ≤: the loss lies beyond the reference, no more than that can be said.",
         ways_table(found, known),
         measured,
