@@ -70,8 +70,7 @@ def test_nothing_is_shipped_twice_and_every_hash_is_that_of_its_inputs() -> None
     for row in rows:
         name, *settings = row["inputs"]
         assert experiments.hashed(names[name].inputs(*settings)) == row["sha256"]
-    # Stages and classifiers are not shipped yet: `densing techniques validate` does these once.
-    assert {spafl.tried.name, federated.tried.name, served.rewards.name} <= {row["inputs"][0] for row in rows}
+    assert {row["inputs"][0] for row in rows} == set(names)
 
 
 @pytest.mark.slow
@@ -80,6 +79,13 @@ def test_a_client_trained_today_ends_as_shipped() -> None:
     pytest.importorskip("sklearn")
     for done, settings in ((spafl.tried, ("spafl", 10, 0.1, 0.01)), (federated.tried, ("prefix", 0.5, 10))):
         assert done.run(*settings) == pytest.approx(done(*settings), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_stages_trained_today_end_as_shipped() -> None:
+    pytest.importorskip("torch")
+    settings = (10, (1.0, 1 / fusion.RATIO), fusion.STEPS)
+    assert fusion.trained.run(*settings) == pytest.approx(fusion.trained(*settings), rel=1e-3)
 
 
 def test_policies_that_learn_without_torch_are_worth_today_what_is_shipped() -> None:
