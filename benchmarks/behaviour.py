@@ -22,6 +22,7 @@ from densing.core import InputError, formatting, write_text
 from densing.report import markdown
 from densing.scores.evals import RunStore, read_films, split_films
 from densing.scores.ladder import behaviour_table, fit_folder, read_exports
+from densing.scores.ladder.fits import LEAST_R2
 from densing.tradeoff import behaviour_claims, film_floors, ladder_gain
 
 TASKS = {
@@ -211,8 +212,8 @@ def main() -> None:
             ((row["task"], row["unit"], str(row["n"]), f"{row['r2']:.3f}", f"{row['rollout_mean']:+.1%}",
               row["status"]) for row in laws),
         ),
-        "Effective parameters and density by these laws; beyond what a law has seen there is a bound and a status. "
-        "Where R2 is near 0 the law says nothing, and no density is to be read.",
+        "Effective parameters and density by these laws; beyond what a law has seen there is a bound and a status. A "
+        f"law whose R2 is below {LEAST_R2:g} says nothing, and gives no density.",
         markdown.table(
             ("task", "arm", "size", "bits", "effective parameters", "density", "from", "to", "status"),
             ((row["task"], row["arm"], row["size"], f"{row['loss']:.3f}", cell(row["n_eff"]), cell(row["density"]),

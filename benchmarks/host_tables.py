@@ -155,7 +155,9 @@ def measured_table() -> str:
             )  # fmt: skip
 
             assert all(run["extra"]["equal"] == 1 for run in found["runs"])
-            figures = [{**run["extra"], "step_s": run["step_s"]} for run in found["runs"]]
+            figures = [
+                {**run["extra"], "step_s": run["step_s"], "others": run["others"] or 0.0} for run in found["runs"]
+            ]
             for each in figures:
                 each["difference"] = each["step_s"] / each["predicted_step_s"] - 1
                 each["times"] = each["sequential_step_s"] / each["step_s"]
@@ -165,12 +167,13 @@ def measured_table() -> str:
             rows.append((
                 str(width), str(seeds), f"{middle['rows']:,.0f}", f"{middle['rows'] * middle['row_bytes'] / 1e6:.1f}",
                 *(f"{1e3 * each:.1f}" for each in times), f"{100 * middle['difference']:+.1f} %",
-                f"{middle['times']:.2f}", f"{100 * middle['accuracy']:.1f} %", f"{100 * middle['majority']:.1f} %",
+                f"{middle['times']:.2f}", f"{middle['others']:.1f}",
+                f"{100 * middle['accuracy']:.1f} %", f"{100 * middle['majority']:.1f} %",
             ))  # fmt: skip
     return markdown.table(
         ("columns", "films a step", "rows a step", "MB", "sampling ms", "gathering ms", "training ms", "in turn ms",
-         "predicted ms", "ahead ms", "difference", "times as fast", "right on held-out films",
-         "with the majority label"),
+         "predicted ms", "ahead ms", "difference", "times as fast", "cores others kept busy",
+         "right on held-out films", "with the majority label"),
         rows,
     )  # fmt: skip
 
@@ -195,8 +198,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if chosen.page is None:
         parser.error("--page is needed")
-    # A mean over the minute before anything of ours runs.
-    load = os.getloadavg()[0]
     figures = "; ".join(f"`{name}`: {load_gather(name).source}" for name in MODELS)
     parts = [
         "# Tables that stay in the host's memory",
@@ -235,8 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "assumption decides it. `without a simulator` is the rival: of GCN-3 the longer of transfer and training.",
         claims_table(),
         "## Measured: rows gathered ahead, on processors",
-        f"Real, on a machine of {os.cpu_count()} cores (before the runs others kept {load:.1f} of them busy): "
-        f"`densing train -t host-gather --set data=films-graph --nproc 1 "
+        f"Real, on a machine of {os.cpu_count()} cores; the table says how many of them others kept busy meanwhile, "
+        f"and how far a step was from its prediction: `densing train -t host-gather --set data=films-graph --nproc 1 "
         f"--steps {STEPS} --seeds {SEEDS} --lr 0.003`. **No PCIe here**: another process samples and gathers one step "
         f"ahead into the second of two buffers that both share. {graph_words()} GraphSAGE of two layers, 25 neighbours "
         "of a film and 10 of each of these; is a film fresh or rotten? Predicted: the plan with the stages' times of "

@@ -86,7 +86,7 @@ def deploy(
     reference: o.Reference = "olmo-ladder",
     updates: Annotated[int, typer.Option("--updates", min=1, help="Training updates of sac-d.")] = 3000,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Training runs of sac-d.")] = 5,
-    traces: Annotated[int, typer.Option("--traces", min=2, help="Test traces of 200 requests each.")] = 10,
+    traces: Annotated[int, typer.Option("--traces", min=2, help="Test traces of 200 requests each.")] = 40,
     seed: o.Seed = 0,
     attempt: Annotated[
         str | None,

@@ -111,6 +111,8 @@ def distil(
     else:
         emit_table(result.listing(), f"Distilled from {teacher}, compared with training from scratch")
         emit_table(result.claims_listing())
+        if len(result.weights):
+            emit_table(result.weights_listing())
         say(f"the law of losses: {reference or out}; phi: FLOPs of a run over those of scratch")
         show_notes(result.notes)
     finish(result.notes)

@@ -34,7 +34,7 @@ app = typer.Typer(
 
 MARKS = {"wins": "+", "ties": "=", "loses": "-", "does not fit": "x", "does not apply": "–"}
 CLAIM_KEYS = (
-    "id", "what", "setup", "published", "unit", "evidence", "source", "tolerance", "inputs", "slow", "grade",
+    "id", "what", "setup", "published", "unit", "evidence", "source", "tolerance", "inputs", "grade",
 )  # fmt: skip
 
 ClusterName = Annotated[str, typer.Option("--cluster", help="Cluster preset, or a TOML file.")]
@@ -607,11 +607,9 @@ def validate(
     technique: Annotated[
         list[str] | None, typer.Option("--technique", "-t", help="Only this one; may be repeated.")
     ] = None,
-    fast: Annotated[
+    rerun: Annotated[
         bool,
-        typer.Option(
-            "--fast", help="Skip claims that take more than ten seconds; test broken laws on predictions only."
-        ),
+        typer.Option("--rerun", help="Do experiments again whose outcomes are shipped (minutes; needs PyTorch)."),
     ] = False,
     measure: Annotated[
         list[Path] | None,
@@ -647,7 +645,8 @@ def validate(
     Every row has a grade: predicted, calibrated on other rows, fitted, algebraic, counted, measured, own measurement.
     Only predictions can be reproduced. The simulator's laws are broken one at a time (ring costs x 3, latency x 10, no
     contention, no overlap), and the rows that notice say so. Every miss names the assumption of ours that would turn
-    it, or those that were varied in vain. Findings are cached until code, tables or packages change.
+    it, or those that were varied in vain. Findings are cached until code, tables or packages change; small experiments
+    are shipped with their outcomes, and --rerun does them again.
 
     Example: densing techniques validate --technique ladder --json
 
@@ -656,8 +655,8 @@ def validate(
     Example: densing techniques validate --throughput --html speeds.html
     """
     if throughput:
-        if technique or measure or fast:
-            raise InputError("--throughput cannot be combined with --technique, --measure or --fast")
+        if technique or measure or rerun:
+            raise InputError("--throughput cannot be combined with --technique, --measure or --rerun")
         _validate_throughput(table, html, json)
         return
     if table is not None:
@@ -671,8 +670,8 @@ def validate(
         if technique or not measure:
             validation = validate_claims(
                 tuple(technique or ()),
-                fast=fast,
                 keep=True,
+                again=rerun,
                 progress=lambda claim, done, total: show(claim, float(done), float(total)),
             )
         again = [row for path in measure or [] for row in check_record(path)]

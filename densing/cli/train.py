@@ -296,6 +296,11 @@ def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
         "",
         *_solutions(runs),
         "measured; waiting: time the training thread was blocked on communication or rows",
+        *(
+            f"{row.technique}: measured step over predicted, less 1: {formatting.deviation(row.off)}"
+            for row in rows
+            if row.off is not None
+        ),
         *(line for run in runs for line in _stages(run)),
     ]
 

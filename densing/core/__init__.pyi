@@ -21,6 +21,7 @@ from .display import SHOWN_ROWS as SHOWN_ROWS
 from .display import Card as Card
 from .display import Readable as Readable
 from .energy import Meter as Meter
+from .energy import OtherWork as OtherWork
 from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import SLIP as SLIP
 from .errors import ArtefactError as ArtefactError

@@ -1,7 +1,8 @@
-"""Energy in joules from the processor's counters (RAPL), and this process's share of it."""
+"""Energy in joules from the processor's counters (RAPL), this process's share of it, and what others compute."""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -66,3 +67,26 @@ class Meter:
         except (OSError, ValueError):
             return 0.0
         return (user + nice + system) / cls.ticks
+
+
+class OtherWork:
+    """Processor time that other processes of the machine have used since this was made.
+
+    Source: proc(5) (``/proc/stat``), and times(2) for this process and its children that have ended.
+
+    Examples
+    --------
+    >>> OtherWork().cores() != -1.0
+    True
+    """
+
+    def __init__(self) -> None:
+        self._began = self._read()
+
+    def cores(self) -> float | None:
+        """Return how many cores others kept busy on average; None where the kernel does not say."""
+        busy, own, clock = (now - then for now, then in zip(self._read(), self._began, strict=True))
+        return max(0.0, busy - own) / clock if busy > 0 else None
+
+    def _read(self) -> tuple[float, float, float]:
+        return Meter._busy(), sum(os.times()[:4]), time.monotonic()

@@ -62,6 +62,11 @@ def distil_page(result: Distilled) -> Page:
             "bought", "What each way of learning bought", (page_table("arms-table", result.listing()),), short="Bought"
         ),
         Section("claims", "Talking Models", (page_table("claims-table", result.claims_listing()),)),
+        *(
+            [Section("weights", "Weights of talking", (page_table("weights-table", result.weights_listing()),))]
+            if len(result.weights)
+            else []
+        ),
         Section("parts", "By budget and size", (page_table("parts-table", result.gains.parts_listing()),)),
         Section("resolution", "Resolution", (page_table("resolution-table", result.gains.resolution_listing()),)),
         notes_section(result.notes),

@@ -231,7 +231,7 @@ def deploy(
     policies: Sequence[str] = tuple(offload.POLICIES),
     latency_weight: float = 0.1,
     penalty: float = 1.0,
-    traces: int = 10,
+    traces: int = offload.TRACES,
     seeds: int = 5,
     updates: int = 3000,
     level: float = 0.95,
@@ -325,12 +325,13 @@ def deploy(
         actions, service, link, policies=policies, traces=traces, seeds=seeds, updates=updates, level=level, seed=seed,
         progress=progress,
     )  # fmt: skip
+    ranking = contest.ranking
     flat = seconds.reshape(-1, len(actions.labels))
     p95 = np.quantile(flat, 0.95, axis=0)
     choices = chosen.assign(
         choice=list(actions.labels), cut=chosen["place"].astype("Int64"), device_ms=1e3 * actions.device_s,
         edge_ms=1e3 * actions.edge_s, bytes=actions.bytes.astype(int), median_ms=1e3 * np.median(flat, axis=0),
-        p95_ms=1e3 * p95, front=non_dominated(actions.quality, p95), share=contest.shares[contest.recommended],
+        p95_ms=1e3 * p95, front=non_dominated(actions.quality, p95), share=contest.shares[ranking.recommended],
     )  # fmt: skip
     if "density" in choices:
         choices["density_per_ms"] = choices["density"] / choices["p95_ms"]
@@ -341,9 +342,9 @@ def deploy(
         model=model,
         choices=choices[shown].sort_values("p95_ms", ignore_index=True),
         policies=_policy_table(contest),
-        recommended=contest.recommended,
-        tied=contest.tied,
-        reason=contest.reason,
+        recommended=ranking.recommended,
+        tied=ranking.tied,
+        reason=ranking.reason,
         table=_decisions(contest, actions, service, found.bandwidth, found.load),
         service=service,
         times=times,
@@ -390,7 +391,7 @@ def _rows(
 def _policy_table(contest: offload.Contest) -> pd.DataFrame:
     import pandas as pd
 
-    gain = {each.rival: each for each in contest.differences}
+    gain = {each.rival: each for each in contest.ranking.differences}
     rows = []
     for name, own in contest.rewards.items():
         beside = gain.get(name)
@@ -410,7 +411,7 @@ def _decisions(
     import pandas as pd
 
     grid = np.geomspace(bandwidth.min(), bandwidth.max(), GRID)
-    policy = contest.policies[contest.recommended]
+    policy = contest.policies[contest.ranking.recommended]
     rows = []
     for busy in sorted({float(each) for each in np.unique(np.round(load, 2))})[:5]:
         requests = offload.Requests(actions, service, offload.Conditions(grid[:, None], np.full((GRID, 1), busy)))

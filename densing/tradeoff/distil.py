@@ -42,6 +42,8 @@ MOST_TOKENS = 100.0
 TALK = "talking"
 SHARE_WITHOUT_TALK = 1.99 / 2.52
 """Of the gain over scratch, as arXiv 2310.03188 has it second-hand: 1.99 % without interaction, 2.52 % with several."""
+DEFAULTS = "default"
+"""Weights of talking where an arm names none."""
 RECONSTRUCTED = (
     "the formulas of talking are reconstructed from descriptions of arXiv 2310.03188 (second-hand); the paper's own, "
     "its weights and widths are not published"
@@ -64,6 +66,8 @@ class Distilled(Readable):
         ``claim, says, evidence, found, verdict``: what the paper is reported to say, and what was found here.
     teacher : str
     notes : tuple of Note
+    weights : pandas.DataFrame
+        See :func:`talking_weights`.
 
     See Also
     --------
@@ -75,6 +79,7 @@ class Distilled(Readable):
     claims: pd.DataFrame
     teacher: str
     notes: tuple[Note, ...]
+    weights: pd.DataFrame
 
     def frame(self) -> pd.DataFrame:
         """Return a row per way of learning: the columns of :meth:`Gains.frame`, then FLOPs and verdict."""
@@ -104,6 +109,22 @@ class Distilled(Readable):
         ]
         return Listing("Talking Models: published, and found here.", self.claims, fields)
 
+    def weights_listing(self) -> Listing:
+        """Return what weights of talking bought on the seeds that chose among them, and on the others."""
+
+        def held(row: Mapping[str, Any]) -> str:
+            low, high = formatting.number(row["held_out_lo"]), formatting.number(row["held_out_hi"])
+            return f"{formatting.number(row['held_out'])} ({low} to {high})"
+
+        fields = (
+            Field("Weights", column("weights")),
+            numeric("Rounds", "rounds", formatting.count),
+            numeric("Lower ln loss, choosing seeds", "chosen_on"),
+            Field("Held-out seeds", held, "held_out"),
+            Field("Picked", lambda row: "yes" if row["picked"] else ""),
+        )
+        return Listing("Weights of talking, tried on half of the seeds and judged on the others.", self.weights, fields)
+
     def card(self) -> Card:
         """Return what is shown."""
         facts = {arm.arm: sentence(arm) for arm in self.gains.arms}
@@ -115,6 +136,7 @@ class Distilled(Readable):
             **self.gains.to_dict(),
             "arms": self.frame(),
             "claims": self.claims,
+            "weights": self.weights,
             "teacher": self.teacher,
             "notes": [note.to_dict() for note in self.notes],
         }
@@ -190,8 +212,10 @@ def distil_gain(
             "times the tokens; verdicts compare with what the law says of them"
         )
         notes.append(Note("no-rival", "warning", text))
-    claims = talking_claims(_paired(exports, folder), level=level, draws=draws, seed=seed)
-    return Distilled(gains, table, claims, ", ".join(teachers), tuple(notes))
+    paired = _paired(exports, folder)
+    claims = talking_claims(paired, level=level, draws=draws, seed=seed)
+    weights = talking_weights(paired, level=level, draws=draws, seed=seed)
+    return Distilled(gains, table, claims, ", ".join(teachers), tuple(notes), weights)
 
 
 def _flops(exports: Sequence[Mapping[str, Any]], arm: str) -> float:
@@ -227,7 +251,8 @@ def talking_claims(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 10
     Parameters
     ----------
     paired : pandas.DataFrame
-        ln loss below scratch, a row per size and seed, a column per arm (``talking:rounds=0`` and so on).
+        ln loss below scratch, a row per size and seed, a column per arm (``talking:rounds=0`` and so on). Where
+        several weights were tried, one half of the seeds chose among them, and the claims stand on the other.
     level, draws, seed
         Of the intervals, which resample rows.
 
@@ -250,9 +275,15 @@ def talking_claims(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 10
     import numpy as np
     import pandas as pd
 
-    names = sorted((name for name in paired if str(name).startswith(f"{TALK}:rounds=")), key=_rounds)
+    sweep = talking_weights(paired, level=level, draws=draws, seed=seed)
+    own, held = _settings(paired), paired
+    picked = next(iter(own), "")
+    if len(own) > 1 and not sweep.empty:
+        picked = str(sweep["weights"][sweep["picked"]].iloc[0])
+        held = paired[~paired.index.get_level_values("seed").isin(_choosing(paired))]
+    names = own.get(picked, [])
     rng = named_stream(seed, "distil-claims")
-    table = paired.dropna(subset=[BASELINE, *names]) if BASELINE in paired else paired.head(0)
+    table = held.dropna(subset=[BASELINE, *names]) if BASELINE in paired else paired.head(0)
     picks = rng.integers(max(len(table), 1), size=(draws, max(len(table), 1)))
     tails = [(1 - level) / 2, (1 + level) / 2]
 
@@ -271,6 +302,8 @@ def talking_claims(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 10
             verdicts.append("reproduced" if low > 0 else "contradicted" if high < 0 else "not reproduced")
         worst = next((v for v in ("contradicted", "not reproduced") if v in verdicts), "reproduced")
         found = "; ".join(steps)
+        if len(held) < len(paired):
+            found = f"weights {picked}, the best of {len(own)} on other seeds; {found}"
     else:
         found, worst = "needs talking with two or more numbers of rounds, on three runs", "not answerable"
     rows.append(("TM-1", "scratch < no talk <= one round <= more", "second-hand", found, worst))
@@ -291,6 +324,70 @@ def talking_claims(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 10
     says = "gain of 2.54 % on average against 1.50 % of the best baseline"
     rows.append(("TM-3", says, "second-hand", "other tasks than the paper's", "not answerable"))
     return pd.DataFrame(rows, columns=["claim", "says", "evidence", "found", "verdict"])
+
+
+def talking_weights(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 1000, seed: int = 0) -> pd.DataFrame:
+    """Return what weights of talking bought on the seeds that choose among them, and on the others.
+
+    Parameters
+    ----------
+    paired : pandas.DataFrame
+        As for :func:`talking_claims`, its index with a level ``seed``: the first half of the seeds choose.
+    level, draws, seed
+        Of the intervals, which resample rows.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``weights, rounds, chosen_on, held_out, held_out_lo, held_out_hi, picked``: a row per arm; ln loss below
+        scratch. Picked are the weights whose arms are best in the mean of the choosing seeds. Empty unless several
+        weights were tried on two or more seeds.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> index = pd.MultiIndex.from_product([["d8"], range(4)], names=["size", "seed"])
+    >>> arms = {"scratch": 0.0, "talking:rounds=1,w1=0.1": [0.02, 0.02, 0.0, 0.01], "talking:rounds=1": 0.01}
+    >>> talking_weights(pd.DataFrame(arms, index=index))[["weights", "chosen_on", "held_out", "picked"]].round(3)
+       weights  chosen_on  held_out  picked
+    0   w1=0.1       0.02     0.005    True
+    1  default       0.01     0.010   False
+    """
+    import numpy as np
+    import pandas as pd
+
+    columns = ["weights", "rounds", "chosen_on", "held_out", "held_out_lo", "held_out_hi", "picked"]
+    own = _settings(paired)
+    if len(own) < 2 or "seed" not in paired.index.names or not len(choosing := _choosing(paired)):
+        return pd.DataFrame(columns=columns)
+    chooses = paired.index.get_level_values("seed").isin(choosing)
+    picks = named_stream(seed, "distil-weights").integers((~chooses).sum(), size=(draws, (~chooses).sum()))
+    rows = []
+    for weights, names in own.items():
+        for name in names:
+            held = paired[name][~chooses].to_numpy(dtype=float)
+            low, high = np.nanquantile(held[picks].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
+            rows.append((weights, _rounds(name), paired[name][chooses].mean(), held.mean(), low, high))
+    table = pd.DataFrame(rows, columns=columns[:-1])
+    best = table.groupby("weights", sort=False)["chosen_on"].mean().idxmax()
+    return table.assign(picked=table["weights"].eq(best))
+
+
+def _settings(paired: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the arms that talk by their options but the rounds, each list by its rounds."""
+    own: dict[str, list[str]] = {}
+    for name in map(str, paired):
+        method, _, options = name.partition(":")
+        if method == TALK and "rounds=" in options:
+            others = ",".join(part for part in options.split(",") if not part.startswith("rounds="))
+            own.setdefault(others or DEFAULTS, []).append(name)
+    return {others: sorted(names, key=_rounds) for others, names in own.items()}
+
+
+def _choosing(paired: pd.DataFrame) -> list[object]:
+    """Return the seeds that choose weights: the first half."""
+    seeds = sorted(set(paired.index.get_level_values("seed"))) if "seed" in paired.index.names else []
+    return seeds[: len(seeds) // 2]
 
 
 def _rounds(name: object) -> int:

@@ -298,7 +298,7 @@ def test_list_and_show() -> None:
 
 def test_the_contract_of_validate(tmp_path: Path) -> None:
     out = tmp_path / "claims.html"
-    rows = printed(densing("validate", "--technique", "co2", "--fast", "--json", "--html", out).stdout)
+    rows = printed(densing("validate", "--technique", "co2", "--json", "--html", out).stdout)
     needed = {"technique", "claim", "published", "evidence", "ours", "error", "grade", "verdict", "null", "null_error"}
     assert needed | {"mutations", "turned_by", "assumptions", "decided_by"} <= set(rows[0])
     for row in rows:
@@ -311,7 +311,7 @@ def test_the_contract_of_validate(tmp_path: Path) -> None:
         assert (row["null"] is not None) == (row["grade"] == "calibrated on other rows")
     page = out.read_text()
     assert "second-hand" in page and "published figures reproduced" not in page
-    text = densing("validate", "-t", "co2", "--fast").stdout
+    text = densing("validate", "-t", "co2").stdout
     assert text.count("second-hand") >= 5
     assert "not first-hand" in text
     held = sum(row["verdict"] == "reproduced" for row in rows)
@@ -431,7 +431,7 @@ def test_throughput_refuses_what_does_not_go_together(tmp_path: Path) -> None:
     table.write_text("row_id,layers\na,24\n")
     assert "needs row_id, layers, hidden" in densing("validate", "--throughput", table, code=1).stderr
     assert "needs --throughput" in densing("validate", table, code=1).stderr
-    assert "cannot be combined with --technique" in densing("validate", "--throughput", "--fast", code=1).stderr
+    assert "cannot be combined with --technique" in densing("validate", "--throughput", "--rerun", code=1).stderr
     assert "is the table itself" in densing("validate", "--throughput", table, "--html", table, code=1).stderr
 
 

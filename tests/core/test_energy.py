@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 
-from densing.core import Meter
+from densing.core import Meter, OtherWork
 
 
 @pytest.fixture
@@ -45,3 +46,20 @@ def test_where_nothing_can_be_read_nothing_is_said(tmp_path: Path, monkeypatch: 
     (tmp_path / "intel-rapl:0").mkdir()
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("forbidden")
     assert not Meter.readable()
+
+
+def test_others_are_what_is_busy_without_this_process_and_its_children(
+    counters: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([(1.0, 1.0, 5.0, 1.0, 0.0), (2.0, 1.0, 5.5, 1.5, 9.0)])
+    monkeypatch.setattr(os, "times", times.__next__)
+    monkeypatch.setattr(time, "monotonic", iter([100.0, 104.0]).__next__)
+    work = OtherWork()
+    # Busy for 8 s in 4 s, of which 2 s are ours.
+    (counters / "stat").write_text("cpu  500 200 200 900 0\n")
+    assert work.cores() == pytest.approx((8 - 2) / 4)
+
+
+def test_where_the_kernel_does_not_say_others_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Meter, "stat", tmp_path / "stat")
+    assert OtherWork().cores() is None

@@ -132,7 +132,7 @@ def test_headlines_follow_from_the_rows() -> None:
 
 def test_facts_count_every_verdict() -> None:
     shown = dict(facts(Contents(**WHOLE)))
-    assert shown["Predicted: reproduced"] == shown["Predicted: not run"] == "1"
+    assert (shown["Predicted: reproduced"], shown["Predicted: not answerable"]) == ("1", "2")
     assert shown["Algebraic"] == "1 of 1 agree" and shown["Calibrated on other rows"] == "0 of 1 agree"
     assert shown["Shortest step"] == "250 ms" and shown["Longest step"] == "500 ms"
     assert (shown["Cells: wins"], shown["Cells: ties"], shown["Cells: loses"]) == ("1", "1", "1")

@@ -62,7 +62,7 @@ CLAIMS = [
     claim(2, "first-hand", "not reproduced", ours=20.0, error=1.08),
     claim(3, "recalled", "not answerable", ours=None, error=None),
     claim(4, "derived", "agrees", published="4090 > A800", ours="4090 > A800", error=None, unit="", grade="algebraic"),
-    claim(5, "second-hand", "not run", ours=None, error=None),
+    claim(5, "second-hand", "not answerable", ours=None, error=None),
     claim(
         6,
         "first-hand",

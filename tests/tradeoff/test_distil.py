@@ -14,7 +14,7 @@ from densing.core import InputError, UnknownNameError
 from densing.report import build_distil
 from densing.scores.ladder import simulated_ladder
 from densing.tradeoff import distil_gain, distil_runs, ladder_of, lesson_arms
-from densing.tradeoff.distil import RIVAL, talking_claims
+from densing.tradeoff.distil import RIVAL, talking_claims, talking_weights
 from tests.support.ladder_files import write_ladder
 
 
@@ -57,6 +57,42 @@ def test_claims_are_held_against_intervals(gains: tuple[float, float, float], or
 def test_too_little_is_not_answerable() -> None:
     for table in (pd.DataFrame(), paired(1, 1, 1).head(2), paired(1, 1, 1)[["scratch", "talking:rounds=0"]]):
         assert set(talking_claims(table)["verdict"]) == {"not answerable"}
+
+
+WEIGHTS = ("", ",w1=0.1", ",w1=0.01", ",w1=1")
+
+
+def swept(gains: list[tuple[float, float]], noise: float, seed: int) -> pd.DataFrame:
+    """Return paired losses of two sizes and six seeds: each weights' gains without talk and with a round."""
+    rng = np.random.default_rng(seed)
+    index = pd.MultiIndex.from_product([["d8", "d12"], range(6)], names=["size", "seed"])
+    arms = {f"talking:rounds={n}{weights}": gain + noise * rng.standard_normal(len(index))
+            for weights, both in zip(WEIGHTS, gains, strict=True) for n, gain in enumerate(both)}  # fmt: skip
+    return pd.DataFrame({"scratch": 0.0, **arms}, index=index)
+
+
+def test_weights_are_chosen_on_half_of_the_seeds_and_judged_on_the_others() -> None:
+    truth = [(0.001, 0.002), (0.01, 0.02), (0.0, 0.0), (-0.05, -0.05)]
+    table = talking_weights(swept(truth, 0.001, 0))
+    assert set(table["weights"][table["picked"]]) == {"w1=0.1"}
+    for row, gain in zip(table.itertuples(), (gain for both in truth for gain in both), strict=True):
+        assert abs(row.chosen_on - gain) < 0.002 and abs(row.held_out - gain) < 0.002
+    claims = talking_claims(swept(truth, 0.001, 0)).set_index("claim")
+    assert claims["verdict"]["TM-1"] == "reproduced" and "weights w1=0.1, the best of 4" in claims["found"]["TM-1"]
+    # One choice needs no other seeds.
+    single = swept(truth, 0.001, 0)[["scratch", "talking:rounds=0,w1=0.1", "talking:rounds=1,w1=0.1"]]
+    assert talking_weights(single).empty
+    assert talking_claims(single)["found"][0].startswith("scratch to talking:rounds=0,w1=0.1: ln loss")
+
+
+def test_the_best_of_several_weights_is_no_gain_where_none_of_them_gains() -> None:
+    """On the seeds that chose it the best of four is better than nothing in most worlds; on the others it is not."""
+    null = [(0.0, 0.0)] * 4
+    worlds = [talking_weights(swept(null, 0.01, seed), draws=100) for seed in range(60)]
+    picked = pd.concat([table[table["picked"]] for table in worlds])
+    assert picked["chosen_on"].mean() > 0.001
+    assert abs(picked["held_out"].mean()) < 3 * 0.01 / np.sqrt(6 * len(picked))
+    assert picked["held_out_lo"].gt(0).mean() < 0.15
 
 
 def test_a_teacher_elsewhere_has_no_ladder(tmp_path: Path) -> None:

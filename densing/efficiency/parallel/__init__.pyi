@@ -14,7 +14,6 @@ from .codecs.low_rank import LowRank as LowRank
 from .codecs.sparse import Threshold as Threshold
 from .codecs.sparse import TopK as TopK
 from .data_parallel.coded import CodedMean as CodedMean
-from .data_parallel.digits import Outcome as Outcome
 from .data_parallel.digits import digits_experiment as digits_experiment
 from .data_parallel.flat import FINE as FINE
 from .data_parallel.flat import Flat as Flat
@@ -24,6 +23,7 @@ from .data_parallel.hooks import ddp_hook as ddp_hook
 from .data_parallel.link import Link as Link
 from .data_parallel.link import Waiting as Waiting
 from .data_parallel.link import start_alike as start_alike
+from .data_parallel.options import Outcome as Outcome
 from .data_parallel.options import number as number
 from .data_parallel.options import steps_of_a_turn as steps_of_a_turn
 from .data_parallel.options import whole as whole

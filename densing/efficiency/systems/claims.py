@@ -163,8 +163,6 @@ class Claim:
         the answer is looked at.
     inputs : str
         Published figures that ours was fitted to.
-    slow : bool
-        Takes more than ten seconds.
     grade : Grade
         What agreement is worth. ``predicted``: nothing that the same source measured went in.
         ``calibrated on other rows``: parameters were fitted to other figures, of this source or another. ``fitted``:
@@ -197,7 +195,6 @@ class Claim:
     check: Callable[[Physics], Answer]
     tolerance: float | None = None
     inputs: str = ""
-    slow: bool = False
     grade: Grade = "predicted"
     null: Callable[[], Answer] | None = None
     assumptions: Mapping[str, Callable[[], Answer]] = field(default_factory=dict)

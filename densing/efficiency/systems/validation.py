@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import distributions
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from densing.core import Card, Field, Listing, Note, Readable, Record, cached, column, formatting, numeric
+from densing.efficiency.systems import experiments
 from densing.efficiency.systems.claims import GRADES, MUTATIONS, PHYSICS, Answer, Claim, Grade
 from densing.efficiency.systems.registry import Technique, get_technique, techniques
 
@@ -28,7 +30,7 @@ SIMULATED: tuple[Grade, ...] = ("predicted", "calibrated on other rows")
 """Grades whose answers must come from the simulator, so their checks are repeated under every mutation."""
 
 SHARED = "agrees, as does the null"
-VERDICTS = ("reproduced", "not reproduced", "agrees", SHARED, "differs", "not answerable", "not run")
+VERDICTS = ("reproduced", "not reproduced", "agrees", SHARED, "differs", "not answerable")
 NEARER = 0.001
 """Margin by which an error must be smaller than the null model's to count as closer."""
 HELD, MISSED = ("reproduced", "agrees", SHARED), ("not reproduced", "differs")
@@ -366,18 +368,13 @@ def series_listings(rows: Sequence[Mapping[str, Any]]) -> dict[str, Listing]:
 def untested(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the laws that no row which holds would miss: agreement says nothing about them.
 
-    Nothing where a calibrated row that holds was not tried (``--fast``): it might have missed them.
-
     Examples
     --------
     >>> untested([{"verdict": "agrees", "mutations": {"a": 1.0, "b": 9.0}, "turned_by": ["b"]}])
     ['a']
     """
-    holding = [row for row in rows if row["verdict"] in HELD]
-    if any(row.get("grade") in SIMULATED and not row.get("mutations") for row in holding):
-        return []
     broken = dict.fromkeys(key for row in rows for key in row.get("mutations") or ())
-    missed = {key for row in holding for key in row.get("turned_by") or ()}
+    missed = {key for row in rows if row["verdict"] in HELD for key in row.get("turned_by") or ()}
     return [key for key in broken if key not in missed]
 
 
@@ -392,7 +389,7 @@ class _Checked(Record, frozen=True):
 
 
 def validate(
-    names: Sequence[str] = (), *, fast: bool = False, keep: bool = False, progress: Progress | None = None
+    names: Sequence[str] = (), *, keep: bool = False, again: bool = False, progress: Progress | None = None
 ) -> Validation:
     """Check the claims of techniques.
 
@@ -403,13 +400,12 @@ def validate(
     ----------
     names : sequence of str
         Techniques; all when empty.
-    fast : bool
-        Leave out claims that take more than ten seconds, which are reported as not run, and run mutations and other
-        assumptions for predictions only.
     keep : bool
         Whether a technique's findings are cached, and read from the cache as long as the code and tables of this wing
         and the installed packages are the same. Those of other packages' techniques, and those with a check that broke,
         never are.
+    again : bool
+        Whether experiments are done again instead of reading their shipped outcomes; nothing is then cached.
     progress : callable, optional
         Called with the claim's id, the number of claims done and the number in all.
 
@@ -437,23 +433,24 @@ def validate(
         for number, claim in enumerate(claims[name], done):
             if progress is not None:
                 progress(claim.id, number, total)
-            findings.append(_finding(name, claim, fast, broken))
+            findings.append(_finding(name, claim, broken))
         return _Checked(tuple(findings), tuple(broken))
 
     packages = sorted(f"{each.name} {each.version}" for each in distributions()) if keep else []
     findings: list[Finding] = []
-    for technique in chosen:
-        name, own = technique.name, type(technique).__module__.split(".")[0] == __name__.split(".")[0]
-        if keep and own and claims[name]:
-            checked = cached(
-                partial(check, name), _Checked, f"claims-{name}", name, fast, packages, by=validate, most=2,
-                whole=lambda made: not any(note.severity == "error" for note in made.notes),
-            )  # fmt: skip
-        else:
-            checked = check(name)
-        findings += checked.findings
-        remarks += checked.notes
-        done += len(claims[name])
+    with experiments.rerun() if again else nullcontext():
+        for technique in chosen:
+            name, own = technique.name, type(technique).__module__.split(".")[0] == __name__.split(".")[0]
+            if keep and own and claims[name] and not again:
+                checked = cached(
+                    partial(check, name), _Checked, f"claims-{name}", name, packages, by=validate, most=2,
+                    whole=lambda made: not any(note.severity == "error" for note in made.notes),
+                )  # fmt: skip
+            else:
+                checked = check(name)
+            findings += checked.findings
+            remarks += checked.notes
+            done += len(claims[name])
     return Validation(tuple(findings), tuple(remarks))
 
 
@@ -472,9 +469,7 @@ def _broken(subject: str, name: str, error: Exception) -> Note:
     return Note("broken-claim", "error", message, {"technique": name})
 
 
-def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Finding:
-    if fast and claim.slow:
-        return _record(name, claim, Answer(None, "slow: left out by --fast"), "not run")
+def _finding(name: str, claim: Claim, remarks: list[Note]) -> Finding:
     try:
         answer = claim.check(PHYSICS)
     except Exception as error:
@@ -485,15 +480,13 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
         return _record(name, claim, answer, outcome)
     null = _other(lambda: claim.null() if claim.null else Answer(None), f"the null model of {claim.id}", name, remarks)
     mutated: dict[str, Answer] = {}
-    assumed: dict[str, Answer] = {}
-    if claim.grade == "predicted" or (claim.grade in SIMULATED and not fast):
+    if claim.grade in SIMULATED:
         # The whole check runs again, calibrations too: only what the simulator contributes can come out otherwise.
         mutated = {key: _mutated(claim, key) for key in MUTATIONS}
-    if claim.grade == "predicted" or not fast:
-        assumed = {
-            key: _other(check, f"the check of {claim.id} with {key}", name, remarks)
-            for key, check in claim.assumptions.items()
-        }
+    assumed = {
+        key: _other(check, f"the check of {claim.id} with {key}", name, remarks)
+        for key, check in claim.assumptions.items()
+    }
     noticed = tuple(key for key, other in mutated.items() if notices(claim, answer, other))
     if claim.grade == "predicted" and not noticed:
         message = (

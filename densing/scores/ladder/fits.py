@@ -49,6 +49,8 @@ VALIDATION = "validation"
 # Learnt all at once or not at all: a mean over sets should not jump with it.
 EMERGENT = ("table",)
 POOR_R2, POOR_ROLLOUT = 0.9, 0.1
+LEAST_R2 = 0.05
+"""A law of behaviour that explains less of its losses gives no density."""
 # The kind of target that should have learnt nothing.
 FLOOR = "shuffled"
 
@@ -296,6 +298,15 @@ def fit_behaviour(behaviour: pd.DataFrame, *, draws: int = 1000, seed: int = 0) 
     ]
 
 
+def density_laws(skills: Sequence[TaskFit]) -> dict[str, LawFit]:
+    """Return the laws of behaviour that give densities, by task: those that explain some of their losses."""
+    return {
+        task.task: task.losses["chinchilla"]
+        for task in skills
+        if task.quality.set_index("law")["r2"]["chinchilla"] >= LEAST_R2
+    }
+
+
 def _fit_losses(
     name: str,
     tasks: tuple[str, ...],
@@ -497,8 +508,7 @@ def fit_folder(folder: Path, *, draws: int = 1000, seed: int = 0, level: float =
     if stored is not None and about.get("corpus") == FILMS:
         known = behaviour_table(exports, stored)
         skills = fit_behaviour(known, draws=draws, seed=seed)
-        laws = {task.task: task.losses["chinchilla"] for task in skills}
-        behaviour = density_table(known, laws, float(known["tokens"].max()), level)
+        behaviour = density_table(known, density_laws(skills), float(known["tokens"].max()), level)
         tasks += skills
     elif stored is not None:
         measured = measured_table(exports, stored)

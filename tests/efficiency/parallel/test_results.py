@@ -43,12 +43,15 @@ def test_means_over_seeds_are_those_of_each_technique_in_the_order_of_the_runs()
     assert co2.final_loss == pytest.approx(sum(losses) / 3)
     assert co2.final_loss_sd == pytest.approx(statistics.stdev(losses))
     assert co2.step_s == pytest.approx(0.2)
+    assert co2.off == pytest.approx(0.2 / 0.3 - 1) and ddp.off is None
     assert (co2.predicted_step_s, co2.predicted_wait_s, co2.predicted_tau_min) == (0.3, 0.0, 2.5)
     assert (ddp.final_loss_sd, ddp.predicted_step_s, ddp.wait_s, ddp.exposed) == (None, None, 0.05, 0.25)
 
 
 def test_what_a_figure_hides_is_a_note() -> None:
-    assert run_of("ddp").notes() == []
+    assert run_of("ddp").notes() == run_of("ddp", others=0.1).notes() == []
+    (busy,) = run_of("ddp", others=1.5).notes()
+    assert busy.code == "busy-machine" and "seed 0: other processes kept 1.5 of" in busy.message
     emulated = RunLink("200mbit", "emulated", reason="the tool tc is missing")
     notes = run_of("t3", link=emulated, stand_in="tiles").notes()
     assert [(note.code, note.severity) for note in notes] == [("emulated-link", "warning"), ("stand-in", "warning")]

@@ -9,7 +9,7 @@ The figures' arithmetic is repeated here without plans.
 from __future__ import annotations
 
 import math
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from densing.efficiency.systems.claims import (
 )
 from densing.efficiency.systems.co2 import technique as co2
 from densing.efficiency.systems.dct import technique as dct
+from densing.efficiency.systems.experiments import Experiment
 from densing.efficiency.systems.fedft import technique as federated
 from densing.efficiency.systems.fusion import technique as fusion
 from densing.efficiency.systems.host_tables import claims as host_tables
@@ -51,8 +52,8 @@ from densing.efficiency.systems.stragglers import claims as stragglers
 from densing.efficiency.systems.t3 import technique as t3
 from densing.efficiency.systems.taccl import technique as taccl
 from densing.efficiency.systems.validation import (
+    MISSED,
     SHARED,
-    SIMULATED,
     Finding,
     Validation,
     counts_of,
@@ -60,7 +61,6 @@ from densing.efficiency.systems.validation import (
     notices,
     relative_error,
     series_listings,
-    untested,
     validate,
     verdict,
     why,
@@ -234,7 +234,7 @@ def test_verdicts_of_words_and_nothing(published: float | str, value: float | st
 
 
 def test_negative_results_stay() -> None:
-    found = {finding.claim: finding for finding in validate(["co2"], fast=True).findings}
+    found = {finding.claim: finding for finding in validate(["co2"]).findings}
     assert found["CO2-4"].verdict == "differs"
     assert found["CO2-5a"].verdict == "not answerable"
     assert found["CO2-5a"].ours is None
@@ -247,7 +247,7 @@ def test_whole_steps_are_answered_too() -> None:
 
 
 def test_a_technique_without_claims_says_so_when_asked_for() -> None:
-    found = validate(["ddp", "taccl"], fast=True)
+    found = validate(["ddp", "taccl"])
     assert [(note.severity, note.details) for note in found.notes] == [("info", {"technique": "ddp"})]
     assert {finding.technique for finding in found.findings} == {"taccl"}
 
@@ -322,21 +322,20 @@ class Sham:
         self.claims = claims
 
 
-def judged(monkeypatch: pytest.MonkeyPatch, claim: Claim, fast: bool = False) -> tuple[Finding, list[str]]:
+def judged(monkeypatch: pytest.MonkeyPatch, claim: Claim) -> tuple[Finding, list[str]]:
     monkeypatch.setattr("densing.efficiency.systems.validation.get_technique", lambda _: Sham(claim))
-    found = validate(["sham"], fast=fast)
+    found = validate(["sham"])
     return found.findings[0], [note.code for note in found.notes]
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_a_prediction_that_no_broken_law_turns_is_no_prediction(monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
+def test_a_prediction_that_no_broken_law_turns_is_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     constant = Claim("X", "", "", 1.0, "", "derived", "", lambda _: Answer(1.0), 0.1)
-    row, codes = judged(monkeypatch, constant, fast)
+    row, codes = judged(monkeypatch, constant)
     assert (row.grade, row.verdict, codes) == ("algebraic", "agrees", ["insensitive-claim"])
     wide = Claim("X", "", "", 1.0, "", "derived", "", lambda physics: Answer(0.9 + 0.02 * physics.latency), 0.3)
-    assert judged(monkeypatch, wide, fast)[0].grade == "algebraic"
+    assert judged(monkeypatch, wide)[0].grade == "algebraic"
     tells = Claim("X", "", "", 1.0, "", "derived", "", lambda physics: Answer(0.9 + 0.1 * physics.latency), 0.3)
-    row, codes = judged(monkeypatch, tells, fast)
+    row, codes = judged(monkeypatch, tells)
     assert (row.grade, row.verdict, row.turned_by, codes) == ("predicted", "reproduced", ("latency x 10",), [])
     assert row.mutations["latency x 10"] == pytest.approx(1.9)
 
@@ -641,8 +640,26 @@ def test_t3s_paper_has_one_machine() -> None:
     assert null is not None and null().value == pytest.approx((43 + 46) / 2)
 
 
-def test_llamas_speeds_hang_on_stages_that_nobody_published() -> None:
-    rows = {row.claim: row for row in validate(["pipeline"]).findings}
+@pytest.fixture(scope="module")
+def whole() -> list[Finding]:
+    """Every claim; nothing that is shipped is done again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Experiment, "run", property(lambda done: pytest.fail(f"{done.name} is not shipped")), raising=False
+        )
+        found = validate([technique.name for technique in techniques()[0]])
+    assert not [note for note in found.notes if note.code != "no-claims"]
+    return list(found.findings)
+
+
+@pytest.mark.slow
+def test_every_miss_says_what_was_varied(whole: list[Finding]) -> None:
+    assert not [row.claim for row in whole if row.verdict in MISSED and not row.series and not row.assumptions]
+
+
+@pytest.mark.slow
+def test_llamas_speeds_hang_on_stages_that_nobody_published(whole: list[Finding]) -> None:
+    rows = {row.claim: row for row in whole}
     assert rows["MEG-1"].verdict == "reproduced"
     for number in (1, 2, 3):
         row = rows[f"L3-{number}"]
@@ -651,35 +668,10 @@ def test_llamas_speeds_hang_on_stages_that_nobody_published() -> None:
         assert low < float(row.published) < high
 
 
-CLIENTS = ("fedft", "spafl", "prox-csl")
-"""Their claims are counted or measured by experiments of seconds, and none is simulated."""
-
-
-@pytest.fixture(scope="module")
-def whole() -> list[Finding]:
-    """Every other claim, its experiments in miniature.
-
-    The check of what was trained goes through with a few steps, so that one that breaks is noticed; none of the tests
-    below reads its verdict, which means something at full size alone. Simulated and counted claims are as they are.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fusion, "STEPS", 20)
-        patch.setattr(fusion, "TRIED_SEEDS", range(2))
-        patch.setattr(offload, "hold_contest", partial(offload.hold_contest, traces=2, seeds=2, updates=20))
-        patch.setattr(offload, "contest", cache(offload.contest.__wrapped__))
-        found = validate([technique.name for technique in techniques()[0] if technique.name not in CLIENTS])
-    assert not [note for note in found.notes if note.code != "no-claims"]
-    return list(found.findings)
-
-
 @pytest.mark.slow
 def test_every_prediction_notices_a_broken_law(whole: list[Finding]) -> None:
     rows = {row.claim: row for row in whole}
-    clients = {claim.id: claim for module in (federated, spafl, prox_csl) for claim in module.CLAIMS}
-    assert not [claim.id for claim in clients.values() if claim.grade in SIMULATED]
     for name, claim in ALL.items():
-        if name in clients:
-            continue
         assert rows[name].grade == claim.grade
         if claim.grade == "predicted" and rows[name].verdict != "not answerable":
             assert rows[name].turned_by, name
@@ -710,9 +702,3 @@ def test_every_calibrated_row_stands_beside_its_null_model(whole: list[Finding])
     for row in rows:
         assert row.null is not None and row.null_model
         assert (row.null_error is None) == isinstance(row.null, str)
-
-
-def test_what_was_not_tried_is_not_said_to_be_untested() -> None:
-    held = {"grade": "calibrated on other rows", "verdict": "agrees"}
-    tried = {**held, "mutations": {"a": 1.0, "b": 9.0}, "turned_by": ["b"]}
-    assert untested([tried]) == ["a"] and untested([tried, {**held, "mutations": {}}]) == []

@@ -15,6 +15,7 @@ from densing.scores.ladder import films as told_films
 from densing.scores.ladder.arms import arm_corpus
 from densing.scores.ladder.behaviour import density_table
 from densing.scores.ladder.corpus import FilmCorpus, Generated, prepare_texts
+from densing.scores.ladder.fits import density_laws
 
 FILMS = [
     Film(n, f"Title {n}", 1990 + n % 20, f"D{n}", f"Title {n} ({1990 + n % 20}). Drama. 90 minutes.", meter=n % 101)
@@ -99,6 +100,15 @@ def test_models_find_their_exports_and_a_law_its_sizes() -> None:
     assert good["status"] == "above_ceiling" and good["density_lo"] == largest / 1e4
     with pytest.raises(InputError, match="no finite loss"):
         behaviour_density(law, np.array([np.nan]), 1e4, tokens=tokens)
+
+
+def test_a_law_that_explains_nothing_gives_no_density() -> None:
+    """Of two tasks one falls with size and tokens as planted; the other's losses are dealt out anew."""
+    plain = simulated_ladder().query("arm == 'plain'").assign(arm="behaviour")
+    dealt = plain.assign(loss=np.random.default_rng(0).permutation(plain["loss"].to_numpy()))
+    both = [rows.rename(columns={"loss": "bits"}).assign(task=task) for task, rows in (("law", plain), ("none", dealt))]
+    skills = fit_behaviour(pd.concat(both), draws=2)
+    assert [task.task for task in skills] == ["law", "none"] and list(density_laws(skills)) == ["law"]
 
 
 @pytest.mark.slow

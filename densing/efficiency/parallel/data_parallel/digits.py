@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from densing.core import UnavailableError
+from densing.efficiency.parallel.data_parallel.options import Outcome
 from densing.efficiency.parallel.data_parallel.train import Method, Replica
 from densing.efficiency.parallel.data_parallel.virtual import VirtualMethods
 from densing.efficiency.parallel.distributed import one_thread
@@ -29,25 +30,6 @@ class Digits(NamedTuple):
 
     images: torch.Tensor
     labels: torch.Tensor
-
-
-class Outcome(NamedTuple):
-    """Result of an experiment.
-
-    Attributes
-    ----------
-    accuracy, loss : float
-        Mean over the clients, each with its own weights (where it has) on its own test images.
-    sent : float
-        Bytes of one client's packets, a round.
-    kept : float
-        Share of the rows' weights that are left, of methods with masks.
-    """
-
-    accuracy: float
-    loss: float
-    sent: float
-    kept: float
 
 
 @cache

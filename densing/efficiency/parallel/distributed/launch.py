@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from densing.core import DensingError, InputError, UnavailableError, install_command, processes
+from densing.core import DensingError, InputError, OtherWork, UnavailableError, install_command, processes
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.network import INTERFACE, Net, Rate, parse_rates, slowest
 from densing.efficiency.parallel.distributed.rank import LAUNCHER, SERVER, SPARE_BYTES
@@ -86,11 +86,12 @@ def launch(
             if _same(before) == _same(spec):
                 return Run.from_dict(folder.read_json(out / folder.RUN))
         _prepare(spec, resume)
+        others = OtherWork()
         with _link(spec.link, rates) as (net, link):
             used = replace(spec, link=f"emulated:{link.rate}" if link.reason else spec.link)
             folder.write_json(out / folder.SPEC, used.to_dict())
             _run_ranks(used, net, module, server, on_step)
-        run = gather(spec, link, server=server)
+        run = replace(gather(spec, link, server=server), others=others.cores())
         folder.write_json(out / folder.RUN, run.to_dict())
         return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,13 @@ from typing import Any
 
 import msgspec
 
-from densing.core import ArtefactError, Note, Record
+from densing.core import ArtefactError, Note, Record, formatting
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.spec import LmShape, RunRecord, RunSpec
 from densing.efficiency.simulation import Computation, Device, Observation
 
+BUSY = 0.2
+"""Cores that others may keep busy during a run before its times are doubted."""
 DIED = "died_rank"
 """Prefix of the figure that says in which step a rank died, if the run went on without it."""
 
@@ -67,6 +70,8 @@ class Run(Record, frozen=True):
         Folder of the recorded timelines below the run's, None if nothing was recorded.
     resumed_from : int
         Step of the checkpoint it went on from; -1 none.
+    others : float, optional
+        Cores that other processes kept busy meanwhile, mean; None where the machine does not say.
     """
 
     technique: str
@@ -96,6 +101,7 @@ class Run(Record, frozen=True):
     extra: Mapping[str, float]
     versions: Mapping[str, str]
     delay: str = ""
+    others: float | None = None
 
     @property
     def foretold(self) -> dict[str, float] | None:
@@ -117,6 +123,12 @@ class Run(Record, frozen=True):
                 f"{self.delay}; there were no other delays"
             )
             notes.append(Note("injected-delays", "warning", message))
+        if self.others is not None and self.others >= BUSY:
+            message = (
+                f"{self.technique}, seed {self.seed}: other processes kept {formatting.number(self.others)} of "
+                f"{os.cpu_count()} cores busy during the run, and its times are theirs, too"
+            )
+            notes.append(Note("busy-machine", "warning", message, {"cores": self.others}))
         died = [name.removeprefix(DIED) for name in self.extra if name.startswith(DIED)]
         if died:
             message = f"{self.technique}, seed {self.seed}: ranks that died and were left out: {', '.join(died)}"
@@ -145,6 +157,11 @@ class SeedMean(Record, frozen=True):
     predicted_step_s: float | None = None
     predicted_wait_s: float | None = None
     predicted_tau_min: float | None = None
+
+    @property
+    def off(self) -> float | None:
+        """How much longer a step took than predicted, as a share of the prediction; None without one."""
+        return self.step_s / self.predicted_step_s - 1 if self.predicted_step_s else None
 
 
 def seed_means(runs: Sequence[Run], predictions: Sequence[Mapping[str, Any] | None]) -> list[SeedMean]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from densing.core import UnavailableError, install_command
-from densing.efficiency.parallel import sizes
+from densing.efficiency.parallel import Outcome, sizes
 from densing.efficiency.simulation import Workload
 from densing.efficiency.systems.claims import Answer, Claim, Evidence, Grade, unless_unavailable
+from densing.efficiency.systems.experiments import experiment
 from densing.efficiency.systems.planner import (
     FULL_BYTES,
     SHARE,
@@ -24,7 +25,7 @@ from densing.efficiency.systems.planner import (
 from densing.efficiency.systems.registry import Knob, choice, flag, number, optional, whole
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import Method, Outcome, Replica
+    from densing.efficiency.parallel import Method, Replica
 
 
 CLIENTS: tuple[Knob, ...] = (
@@ -185,22 +186,21 @@ COMPARABLE = 0.01
 """Largest mean loss of accuracy over the seeds (of 1) that counts as comparable."""
 
 
-@cache
-def tried(kind: str, keep: float) -> tuple[Outcome, ...]:
-    """Return how every seed's experiment ends: with what is sent dense, or a share of it of some kind.
+@experiment(Outcome)
+def tried(kind: str, keep: float, seed: int) -> Outcome:
+    """Return how one seed's experiment ends: with what is sent dense, or a share of it of some kind.
 
     Raises
     ------
     UnavailableError
         Without PyTorch or scikit-learn.
     """
-    from densing.efficiency.parallel import Frequencies, digits_experiment
-    from densing.efficiency.systems.fedft.run import Federated, FedFT, Leading, TopKDelta, WholeModel
-
     try:
-        frequencies, leading = partial(Frequencies, keep, "magnitude"), partial(Leading, keep)
+        from densing.efficiency.parallel import Frequencies, digits_experiment
+        from densing.efficiency.systems.fedft.run import Federated, FedFT, Leading, TopKDelta, WholeModel
     except ModuleNotFoundError as error:
         raise UnavailableError(f"the experiment needs PyTorch; {install_command('train')}") from error
+    frequencies, leading = partial(Frequencies, keep, "magnitude"), partial(Leading, keep)
     methods: dict[str, tuple[Callable[..., Method], dict[str, Any]]] = {
         "dense": (Federated, {}),
         "prefix": (FedFT, {"keep": keep}),
@@ -210,21 +210,17 @@ def tried(kind: str, keep: float) -> tuple[Outcome, ...]:
         "whole": (WholeModel, {"codec": frequencies}),
     }
     method, knobs = methods[kind]
-    return tuple(
-        digits_experiment(lambda replica: replica.wrap(method, tau=10, **knobs), seed=seed, common=True)[0]
-        for seed in SEEDS
-    )
+    return digits_experiment(lambda replica: replica.wrap(method, tau=10, **knobs), seed=seed, common=True)[0]
 
 
 def mean_of(kind: str, keep: float, figure: str = "accuracy") -> float:
     """Return a figure's mean over the seeds."""
-    return sum(getattr(outcome, figure) for outcome in tried(kind, keep)) / len(SEEDS)
+    return sum(getattr(tried(kind, keep, seed), figure) for seed in SEEDS) / len(SEEDS)
 
 
 def _ordered(better: str, worse: str, keep: float, words: str) -> Answer:
     """Say ``words`` where one kind's loss is lower in every seed."""
-    first, second = tried(better, keep), tried(worse, keep)
-    wins = sum(one.loss < other.loss for one, other in zip(first, second, strict=True))
+    wins = sum(tried(better, keep, seed).loss < tried(worse, keep, seed).loss for seed in SEEDS)
     figures = ", ".join(
         f"{kind}: loss {mean_of(kind, keep, 'loss'):.3f}, accuracy {mean_of(kind, keep):.3f}"
         for kind in (better, worse)
@@ -246,7 +242,7 @@ def _least_keep() -> Answer:
 
 def _row(name: str, what: str, published: str, evidence: Evidence, source: str, check: Callable[[], Answer]) -> Claim:
     grade: Grade = "own measurement" if evidence == "measured" else "measured"
-    return Claim(name, what, SETUP, published, "", evidence, source, unless_unavailable(check), grade=grade, slow=True)
+    return Claim(name, what, SETUP, published, "", evidence, source, unless_unavailable(check), grade=grade)
 
 
 OUTLINE = "abstract and outline of arXiv 2409.05242"

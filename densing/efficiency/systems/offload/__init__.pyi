@@ -7,6 +7,7 @@ from .channel import Conditions as Conditions
 from .channel import Markov as Markov
 from .channel import Recorded as Recorded
 from .channel import read_channel as read_channel
+from .contest import TRACES as TRACES
 from .contest import Contest as Contest
 from .contest import hold_contest as hold_contest
 from .halves import Halves as Halves

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ from densing.efficiency.systems.offload.requests import Requests, Service
 
 TRAIN_EPISODES, STEPS = 64, 200
 """Training episodes; each is this many requests long."""
+TRACES = 40
+"""Episodes that are tried: what they cost is little beside the actor's training."""
 SIMPLEST_FIRST = ("device-only", "edge-only", "fixed", "last", "greedy", "expected", "sac-d", "random")
 CANNOT = ("oracle",)
 """Policies that cannot be deployed, because they know the future bandwidth."""
@@ -42,6 +45,26 @@ class Difference(NamedTuple):
     mean: float
     lo: float
     hi: float
+
+
+class Ranking(NamedTuple):
+    """What the rewards of policies on the same requests amount to.
+
+    Attributes
+    ----------
+    differences : tuple of Difference
+        Of the actor to every other policy; () where it did not take part.
+    recommended : str
+        The simplest of the tie.
+    tied : tuple of str
+        The others that the best does not beat by more than chance, the best first.
+    reason : str
+    """
+
+    differences: tuple[Difference, ...]
+    recommended: str
+    tied: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -58,13 +81,7 @@ class Contest:
         Share of requests that missed the deadline.
     shares : mapping of str to float (n,)
         How often each choice was taken.
-    differences : tuple of Difference
-        Of the actor to every other policy; () where it did not take part.
-    recommended : str
-        The simplest of the tie.
-    tied : tuple of str
-        The others that the best does not beat by more than chance, the best first.
-    reason : str
+    ranking : Ranking
     policies : mapping of str to Policy
         Each as it decided; of several seeds the first's.
     level : float
@@ -74,17 +91,14 @@ class Contest:
     latencies: dict[str, float]
     late: dict[str, float]
     shares: dict[str, Array]
-    differences: tuple[Difference, ...]
-    recommended: str
-    tied: tuple[str, ...]
-    reason: str
+    ranking: Ranking
     policies: dict[str, Policy]
     level: float
 
 
 def hold_contest(
     actions: Actions, service: Service, channel: Channel, *, policies: Sequence[str] = tuple(POLICIES),
-    traces: int = 10, seeds: int = 5, updates: int = 3000, level: float = 0.95, seed: int = 0,
+    traces: int = TRACES, seeds: int = 5, updates: int = 3000, level: float = 0.95, seed: int = 0,
     progress: Callable[[str, float], None] = lambda _label, _share: None,
 ) -> Contest:  # fmt: skip
     """Compare policies on the same requests.
@@ -129,12 +143,6 @@ def hold_contest(
         name: np.array([each.reward.mean(1) for each in (every * seeds if len(every) == 1 else every)])
         for name, every in played.items()
     }
-    differences: tuple[Difference, ...] = ()
-    if "sac-d" in rewards:
-        differences = tuple(
-            _difference(name, rewards["sac-d"] - own, level) for name, own in rewards.items() if name != "sac-d"
-        )
-    recommended, tied, reason = _recommended(rewards, level)
     number = len(actions.labels)
     return Contest(
         rewards=rewards,
@@ -142,7 +150,7 @@ def hold_contest(
         late={n: float(np.mean([each.latency > service.deadline_s for each in every])) for n, every in played.items()},
         shares={n: np.bincount(np.ravel([each.chosen for each in every]), minlength=number)
                 / sum(each.chosen.size for each in every) for n, every in played.items()},
-        differences=differences, recommended=recommended, tied=tied, reason=reason,
+        ranking=rank(rewards, level),
         policies={name: own[0] for name, own in entered.items()}, level=level,
     )  # fmt: skip
 
@@ -179,19 +187,26 @@ def _entered(
     return entered
 
 
-def _difference(rival: str, cells: Array, level: float) -> Difference:
-    """Return the mean over seeds and traces; its variance is that of the seeds' means and of the traces' means."""
-    seeds, traces = cells.shape
-    variance = cells.mean(0).var(ddof=1) / traces
-    variance += cells.mean(1).var(ddof=1) / seeds if seeds > 1 else 0.0
-    factor = float(t.ppf(0.5 + level / 2, min(traces, seeds if seeds > 1 else traces) - 1))
-    half = factor * float(np.sqrt(variance))
-    mean = float(cells.mean())
-    return Difference(rival, mean, mean - half, mean + half)
+def rank(rewards: Mapping[str, Array], level: float) -> Ranking:
+    """Return the actor beside the others, what to take, what is as good, and why.
 
+    To take is the simplest that the best does not beat by more than chance.
 
-def _recommended(rewards: dict[str, Array], level: float) -> tuple[str, tuple[str, ...], str]:
-    """Return what to take, what is as good, and why: the simplest that the best does not beat by more than chance."""
+    Parameters
+    ----------
+    rewards : mapping of str to float (seeds, traces)
+        Mean reward of each policy on the same requests.
+    level : float
+
+    Raises
+    ------
+    InputError
+        Where nothing can be deployed.
+    """
+    differences = tuple(
+        _difference(name, rewards["sac-d"] - own, level)
+        for name, own in rewards.items() if name != "sac-d" and "sac-d" in rewards
+    )  # fmt: skip
     usable = {name: float(own.mean()) for name, own in rewards.items() if name not in CANNOT}
     if not usable:
         raise InputError("policies: the oracle cannot be deployed; name at least one other policy")
@@ -202,9 +217,23 @@ def _recommended(rewards: dict[str, Array], level: float) -> tuple[str, tuple[st
         if name == best or _difference(name, rewards[best] - rewards[name], level).lo <= 0
     ]
     if len(level_with) == 1:
-        return best, (), "it is significantly better than all others"
+        return Ranking(differences, best, (), "it is significantly better than all others")
     # A name that the order does not know is as simple as the last in it.
     simplest = min(level_with, key=lambda name: (*SIMPLEST_FIRST, name).index(name))
     tied = tuple(name for name in level_with if name != simplest)
     reason = f"a tie with {', '.join(tied)}, none of them significantly better, and {simplest} is the simplest"
-    return simplest, tied, reason
+    return Ranking(differences, simplest, tied, reason)
+
+
+def _difference(rival: str, cells: Array, level: float) -> Difference:
+    """Return the mean over seeds and traces; its variance is that of the seeds' means and of the traces' means.
+
+    Degrees of freedom are Satterthwaite's: where no seed makes a difference, those of the traces alone.
+    """
+    counts = np.array(cells.shape)
+    parts = np.array([cells.mean(1 - axis).var(ddof=1) / n if n > 1 else 0.0 for axis, n in enumerate(counts)])
+    variance = float(parts.sum())
+    freedom = variance**2 / float((parts**2 / np.maximum(counts - 1, 1)).sum()) if variance else float(counts[1] - 1)
+    half = float(t.ppf(0.5 + level / 2, freedom)) * math.sqrt(variance)
+    mean = float(cells.mean())
+    return Difference(rival, mean, mean - half, mean + half)

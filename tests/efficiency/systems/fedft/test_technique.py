@@ -11,6 +11,7 @@ import pytest
 from densing.core import InputError
 from densing.efficiency.simulation import modules, tensor_shapes
 from densing.efficiency.systems.claims import PHYSICS
+from densing.efficiency.systems.experiments import rerun
 from densing.efficiency.systems.fedft import technique as federated
 from densing.efficiency.systems.registry import get_technique
 from densing.efficiency.systems.spafl import technique as spafl
@@ -94,25 +95,17 @@ def test_recalled_figures_are_nowhere() -> None:
 def test_without_digits_a_direction_is_not_answerable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    for module in (federated, spafl):
-        module.tried.cache_clear()
     from densing.efficiency.parallel.data_parallel import digits
 
     digits.shared_out.cache_clear()
     claim = ALL[name]
-    answer = claim.check(PHYSICS)
+    with rerun():
+        answer = claim.check(PHYSICS)
     assert verdict(claim, answer) == "not answerable"
     assert "pip install scikit-learn" in answer.note
-    assert claim.slow
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["FFT-1", "FFT-3", "FFT-4"])
-def test_directions_are_those_of_the_documentation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a single seed; Top-K of weights is as good as of coefficients, which the publication does not say."""
-    pytest.importorskip("torch")
-    pytest.importorskip("sklearn")
-    monkeypatch.setattr(federated, "SEEDS", (0,))
-    federated.tried.cache_clear()
+def test_directions_are_those_of_the_documentation(name: str) -> None:
+    """Top-K of weights is as good as of coefficients, which the publication does not say."""
     assert verdict(ALL[name], ALL[name].check(PHYSICS)) == "agrees"
-    federated.tried.cache_clear()

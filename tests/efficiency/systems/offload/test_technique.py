@@ -14,10 +14,9 @@ from scipy.optimize import LinearConstraint, milp
 from densing.core import InputError, UnknownNameError
 from densing.efficiency.simulation import EDGE, Served, simulate
 from densing.efficiency.simulation.cluster import Cluster, Device, Link
-from densing.efficiency.systems.offload import contest
 from densing.efficiency.systems.offload.actions import Actions, list_actions
 from densing.efficiency.systems.offload.channel import MEGABIT, Conditions, Markov, Recorded, read_channel
-from densing.efficiency.systems.offload.contest import hold_contest
+from densing.efficiency.systems.offload.contest import hold_contest, rank
 from densing.efficiency.systems.offload.policies import Expected, last, oracle, play
 from densing.efficiency.systems.offload.requests import Requests, Service
 from densing.efficiency.systems.offload.technique import request_graph
@@ -164,7 +163,7 @@ def test_plans_serve_as_fast_as_the_slowest_part() -> None:
 def test_a_contest_recommends_the_simplest_that_is_as_good() -> None:
     quick = {"policies": ("oracle", "last", "expected", "fixed", "device-only", "edge-only", "random"), "traces": 4}
     found = hold_contest(actions(), service(), Markov(), **quick)
-    assert found.recommended in ("last", "expected", "fixed", "edge-only") and found.differences == ()
+    assert found.ranking.recommended in ("last", "expected", "fixed", "edge-only") and found.ranking.differences == ()
     assert all(share.sum() == pytest.approx(1) for share in found.shares.values())
     again = hold_contest(actions(), service(), Markov(), **quick)
     assert all((again.rewards[name] == found.rewards[name]).all() for name in found.rewards)
@@ -180,14 +179,14 @@ def test_policies_that_requests_cannot_tell_apart_are_a_tie() -> None:
         found = hold_contest(
             actions(), service(), Markov(), policies=("last", "expected", "random", "oracle"), traces=6, seed=seed
         )
-        assert {found.recommended, *found.tied} <= {"last", "expected"}
-        assert bool(found.tied) == found.reason.startswith("a tie with")
+        assert {found.ranking.recommended, *found.ranking.tied} <= {"last", "expected"}
+        assert bool(found.ranking.tied) == found.ranking.reason.startswith("a tie with")
     rewards = {"last": np.array([[0.5, 0.7, 0.6]]), "sac-d": np.array([[0.5, 0.7, 0.6]])}
-    assert contest._recommended(rewards, 0.95)[:2] == ("last", ("sac-d",))
+    assert rank(rewards, 0.95)[1:3] == ("last", ("sac-d",))
     rewards["sac-d"] = rewards["last"] + np.array([[0.2, 0.21, 0.19]])
-    assert contest._recommended(rewards, 0.95)[:2] == ("sac-d", ())
+    assert rank(rewards, 0.95)[1:3] == ("sac-d", ())
     rewards["expected"] = rewards["sac-d"] + np.array([[0.01, -0.01, 0.01]])
-    assert contest._recommended(rewards, 0.95)[:2] == ("expected", ("sac-d",))
+    assert rank(rewards, 0.95)[1:3] == ("expected", ("sac-d",))
 
 
 @pytest.mark.slow
@@ -198,10 +197,10 @@ def test_an_actor_beats_what_is_fixed_where_the_link_changes() -> None:
     found = hold_contest(offered, service(interval_s=0.3), Markov(), policies=names, traces=6, seeds=2, updates=1500)
     means = {name: float(own.mean()) for name, own in found.rewards.items()}
     assert means["random"] < means["fixed"] < means["sac-d"] <= means["oracle"]
-    gain = {each.rival: each for each in found.differences}
+    gain = {each.rival: each for each in found.ranking.differences}
     assert gain["fixed"].mean == pytest.approx(means["sac-d"] - means["fixed"])
     if gain["expected"].lo <= 0:
-        assert found.recommended != "sac-d"
+        assert found.ranking.recommended != "sac-d"
 
 
 @pytest.mark.slow
