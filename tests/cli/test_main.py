@@ -195,7 +195,7 @@ def test_run_names_what_is_wrong_in_a_users_table(tmp_path: Path) -> None:
 def test_run_refuses_a_damaged_record_of_gains_before_it_computes(tmp_path: Path) -> None:
     broken = written(tmp_path, record(arm("x", 0.5, 1.0, token_ratio=-1.0)))
     refused = densing("run", "--no-measure", "--gain", broken, "--out", tmp_path / "out")
-    assert refused.returncode == 1 and "gain.json: x: token_ratio -1 is not above 0" in refused.stderr
+    assert refused.returncode == 1 and "gain.json: x: token_ratio -1 is no finite number above 0" in refused.stderr
     assert densing("run", "--no-measure", "--gain", tmp_path / "none.json").returncode == 1
     assert not (tmp_path / "out").exists()
 
