@@ -229,7 +229,10 @@ def test_names_are_harmless(tmp_path: Path) -> None:
         (record(figures=3), "is not a list"),
         (record({"arm": "x"}), r"\$\.figures\[0\]\.density_ratio: missing"),
         (record(arm("x", 0.9, 10.0, bytes="many")), r"\$\.figures\[0\]\.bytes: 'many' is not a finite number"),
-        (record(arm("x", -0.9, 10.0, density_lo=None, density_hi=None)), "density_ratio -0.9 is no finite number above 0"),
+        (
+            record(arm("x", -0.9, 10.0, density_lo=None, density_hi=None)),
+            "density_ratio -0.9 is no finite number above 0",
+        ),
         (record(arm("x", 0.9, -10.0)), "x: bytes -10 is below 0"),
         (record(arm("x", 0.9, 10.0, density_lo=2.0)), "swap them"),
         (record(spec={"baseline": "plain"}), r"\$\.spec\.baseline_cost: missing"),
