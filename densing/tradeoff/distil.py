@@ -213,8 +213,8 @@ def distil_gain(
         )
         notes.append(Note("no-rival", "warning", text))
     paired = _paired(exports, folder)
-    claims = talking_claims(paired, level=level, draws=draws, seed=seed)
     weights = talking_weights(paired, level=level, draws=draws, seed=seed)
+    claims = talking_claims(paired, weights, level=level, draws=draws, seed=seed)
     return Distilled(gains, table, claims, ", ".join(teachers), tuple(notes), weights)
 
 
@@ -245,7 +245,9 @@ def _paired(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
     return gains.groupby(level=["size", "seed"]).mean()
 
 
-def talking_claims(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 1000, seed: int = 0) -> pd.DataFrame:
+def talking_claims(
+    paired: pd.DataFrame, weights: pd.DataFrame | None = None, *, level: float = 0.95, draws: int = 1000, seed: int = 0
+) -> pd.DataFrame:
     """Hold what is reported of Talking Models against paired losses.
 
     Parameters
@@ -253,6 +255,8 @@ def talking_claims(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 10
     paired : pandas.DataFrame
         ln loss below scratch, a row per size and seed, a column per arm (``talking:rounds=0`` and so on). Where
         several weights were tried, one half of the seeds chose among them, and the claims stand on the other.
+    weights : pandas.DataFrame, optional
+        The result of :func:`talking_weights`, where it is known already.
     level, draws, seed
         Of the intervals, which resample rows.
 
@@ -275,7 +279,7 @@ def talking_claims(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 10
     import numpy as np
     import pandas as pd
 
-    sweep = talking_weights(paired, level=level, draws=draws, seed=seed)
+    sweep = talking_weights(paired, level=level, draws=draws, seed=seed) if weights is None else weights
     own, held = _settings(paired), paired
     picked = next(iter(own), "")
     if len(own) > 1 and not sweep.empty:

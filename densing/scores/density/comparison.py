@@ -50,6 +50,7 @@ from densing.scores.density.listing import limited
 from densing.scores.density.runs import METRICS, RUN_GUARD, default_denominator, mean_reference, readable_rows
 from densing.scores.density.sentences import COMBINED, quoted_rows
 from densing.scores.evals import Measurements, metric_values, read_results
+from densing.scores.fit import holm
 from densing.scores.laws import TwoStep
 from densing.scores.references import Reference, load_reference, loss_reference
 
@@ -304,7 +305,7 @@ def compare(
             "measure them on the same tasks"
         )
     result = pd.DataFrame(table)
-    result["p_holm"] = result.groupby(["baseline", "benchmark", "quantity"])["p"].transform(_holm)
+    result["p_holm"] = result.groupby(["baseline", "benchmark", "quantity"])["p"].transform(holm)
     places_of = [places[name] or (None, None) for name in result["model"]]
     result["run"], result["step"] = [place[0] for place in places_of], [place[1] for place in places_of]
     known = sizes["tokens"] if "tokens" in sizes else pd.Series(dtype=float)
@@ -460,13 +461,6 @@ def _ends(low: Array, high: Array, level: float) -> tuple[float, float]:
 def _size(sizes: pd.DataFrame, name: str, divisor: str) -> float:
     value = sizes[f"params_{divisor}"].get(name, math.nan) if f"params_{divisor}" in sizes else math.nan
     return float(value) if value and value > 0 else math.nan
-
-
-def _holm(p: pd.Series) -> pd.Series:
-    """Return p-values adjusted for being several: the smallest times their number, the next times one less, ..."""
-    # statsmodels' multipletests collects garbage at each call, which takes seconds where much is loaded.
-    known = p.dropna().sort_values()
-    return (known * np.arange(len(known), 0, -1)).cummax().clip(upper=1.0).reindex(p.index)
 
 
 def _sentence(row: Mapping[str, Any], level: float) -> str:

@@ -16,6 +16,7 @@ from .lawfit import read_fit as read_fit
 from .lawfit import spread as spread
 from .misfit import Change as Change
 from .misfit import Misfit as Misfit
+from .multiple import holm as holm
 from .published import PUBLISHED as PUBLISHED
 from .published import published_law as published_law
 from .solver import get_loss as get_loss

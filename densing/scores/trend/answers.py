@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from densing.core import Card, Field, Listing, Note, Readable, UnknownNameError, column, formatting, numeric
-from densing.scores.trend.contrasts import Contrast, holm
+from densing.scores.fit import holm
+from densing.scores.trend.contrasts import Contrast
 from densing.scores.trend.data import Slope, TrendData
 from densing.scores.trend.listing import GROUPS
 

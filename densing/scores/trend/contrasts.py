@@ -309,21 +309,3 @@ def _reference(
     error = error + math.sqrt(scale) * rng.standard_normal(SIMULATED)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sort(np.nan_to_num(np.abs(error) / np.sqrt(variance + scale), nan=0.0))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number; missing ones stay missing and are not counted.
-
-    Source: Holm, Scandinavian J. Statistics 6 (1979) 65-70.
-
-    Examples
-    --------
-    >>> [round(p, 3) for p in holm([0.01, 0.04, math.nan, 0.03])]
-    [0.03, 0.06, nan, 0.06]
-    """
-    values = np.asarray(p_values, dtype=float)
-    corrected = np.full(len(values), math.nan)
-    order = [i for i in np.argsort(values) if math.isfinite(values[i])]
-    steps = [min(1.0, (len(order) - rank) * values[i]) for rank, i in enumerate(order)]
-    corrected[order] = np.maximum.accumulate(steps) if steps else []
-    return [float(value) for value in corrected]

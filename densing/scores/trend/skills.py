@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from densing.core import Array, formatting
+from densing.scores.fit import holm
 from densing.scores.trend.answers import (
     PER_YEAR,
     SIGNIFICANT,
@@ -26,7 +27,7 @@ from densing.scores.trend.answers import (
     rows_table,
     unanswered,
 )
-from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast, holm
+from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast
 from densing.scores.trend.data import DAYS_PER_YEAR, Slope, TrendData
 from densing.scores.trend.facts import RecallTrend
 from densing.scores.trend.sentences import doubling_text

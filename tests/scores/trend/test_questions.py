@@ -17,10 +17,11 @@ from scipy import stats
 
 from densing.core import Array, InputError, UnknownNameError, formatting
 from densing.scores.catalog import load_catalog
+from densing.scores.fit import holm
 from densing.scores.trend import QUESTIONS, TrendData, answer_questions, experts, languages, questions
 from densing.scores.trend.answers import ROW_COLUMNS, Answer, Answers
 from densing.scores.trend.compute import answer_compute, compute_growth, token_share
-from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast, holm
+from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast
 from densing.scores.trend.experts import answer_experts, expert_exponent
 from densing.scores.trend.languages import LanguageData, TableStep, answer_language
 from densing.scores.trend.periods import PARTED, answer_pace, front_makers, pace_change, quantile_change
