@@ -67,8 +67,8 @@ def distil(
         typer.Option("--law", exists=True, file_okay=False, help="Ladder to fit the law to.  [the teacher's, or DIR]"),
     ] = None,
     bootstrap: Annotated[
-        int, typer.Option("--bootstrap", min=20, help="Resamples of sizes and seeds for what is reported of talking.")
-    ] = 1000,
+        int | None, typer.Option("--bootstrap", hidden=True, help="Without effect: intervals are Student's.")
+    ] = None,
     level: o.Level = 0.95,
     page: o.Page = None,
     workers: Workers = None,
@@ -92,6 +92,8 @@ def distil(
     except ValueError:
         raise InputError(f"--rounds {rounds}: give comma-separated numbers, as in 0,1,2") from None
     arms = lesson_arms(method or ["scratch,kd,fitnet,talking"], numbers, teacher)
+    if bootstrap is not None:
+        say("--bootstrap has no effect: intervals are Student's, and the next version drops it")
     chosen = get_preset(preset)
     corpus = find_corpus(recipe, out / "corpus", vocabulary or chosen.vocabulary)
     sizes = student or [chosen.shapes[1].name]
@@ -100,7 +102,7 @@ def distil(
     with steps_bar(json, runs) as tell:
         train(runs, out, workers=processes_of(workers, device), device=device, threads=threads, progress=tell)
     reference = law or ladder_of(teacher)
-    result = distil_gain(out, law=reference, draws=bootstrap, level=level, seed=seed)
+    result = distil_gain(out, law=reference, level=level)
     write_record(result.gains, out)
     if page is not None:
         from densing.report import build_distil

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,29 @@ def test_too_little_is_not_answerable() -> None:
         assert set(talking_claims(table)["verdict"]) == {"not answerable"}
 
 
+@pytest.mark.parametrize("noise", ["normal", "skewed"])
+def test_intervals_over_three_seeds_hold_what_is_true(noise: str) -> None:
+    """Seeds differ by what both of their sizes share, too; resampling three of them held .74 of means."""
+    rng = np.random.default_rng(1)
+    index = pd.MultiIndex.from_product([["d8", "d12"], range(3)], names=["size", "seed"])
+    truth = {"talking:rounds=0": 0.0199, "talking:rounds=1": 0.0252, "talking:rounds=2": 0.0252}
+    share, order, held = [], [], []
+    for _ in range(300):
+        draw = rng.standard_normal if noise == "normal" else lambda n: rng.exponential(size=n) - 1
+        arms = {name: gain + 0.001 * (np.tile(draw(3), 2) + draw(6)) for name, gain in truth.items()}
+        table = pd.DataFrame({"scratch": 0.0, **arms}, index=index)
+        claims = talking_claims(table).set_index("claim")
+        order.append(claims["verdict"]["TM-1"])
+        share.append(claims["verdict"]["TM-2"])
+        low, high = re.findall(r"lower by \S+ \((\S+) to (\S+)\)", claims["found"]["TM-1"])[0]
+        held.append(float(low) <= 0.0199 <= float(high))
+    # Shares of 300 that are .95 lie within .913 and .977 in 99 of 100; skewed noise of three costs a little more.
+    assert (0.913 if noise == "normal" else 0.88) <= np.mean(held) <= 0.977
+    assert (0.913 if noise == "normal" else 0.88) <= share.count("reproduced") / 300 <= 0.99
+    # One round and two are alike here: nothing contradicts an order that holds.
+    assert order.count("contradicted") / 300 <= 0.05
+
+
 WEIGHTS = ("", ",w1=0.1", ",w1=0.01", ",w1=1")
 
 
@@ -88,11 +112,11 @@ def test_weights_are_chosen_on_half_of_the_seeds_and_judged_on_the_others() -> N
 def test_the_best_of_several_weights_is_no_gain_where_none_of_them_gains() -> None:
     """On the seeds that chose it the best of four is better than nothing in most worlds; on the others it is not."""
     null = [(0.0, 0.0)] * 4
-    worlds = [talking_weights(swept(null, 0.01, seed), draws=100) for seed in range(60)]
+    worlds = [talking_weights(swept(null, 0.01, seed)) for seed in range(60)]
     picked = pd.concat([table[table["picked"]] for table in worlds])
     assert picked["chosen_on"].mean() > 0.001
     assert abs(picked["held_out"].mean()) < 3 * 0.01 / np.sqrt(6 * len(picked))
-    assert picked["held_out_lo"].gt(0).mean() < 0.15
+    assert picked["held_out_lo"].gt(0).mean() < 0.06
 
 
 def test_a_teacher_elsewhere_has_no_ladder(tmp_path: Path) -> None:
@@ -111,7 +135,7 @@ def study(folder: Path, tau: float, flops: float = 3e9) -> Path:
 
 @pytest.mark.parametrize(("tau", "verdict"), [(1.5, "worse"), (5.0, "better"), (3.0, "not decided")])
 def test_a_lesson_is_worth_its_flops_or_not(tmp_path: Path, tau: float, verdict: str) -> None:
-    result = distil_gain(study(tmp_path / "study", tau), draws=80)
+    result = distil_gain(study(tmp_path / "study", tau))
     row = result.frame().iloc[0]
     assert (row["flops"], row["teacher_flops"], row["flops_ratio"], row["verdict"]) == (3e9, 2e9, 3.0, verdict)
     assert row["token_lo"] < tau < row["token_hi"]
@@ -125,7 +149,7 @@ def test_a_lesson_is_worth_its_flops_or_not(tmp_path: Path, tau: float, verdict:
 def test_a_rival_of_far_more_tokens_is_not_trained_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codes = [{note.code for note in distil_gain(study(tmp_path / f"{phi:g}", 1.5, phi * 1e9), draws=40).notes}
+    codes = [{note.code for note in distil_gain(study(tmp_path / f"{phi:g}", 1.5, phi * 1e9)).notes}
              for phi in (99, 101)]  # fmt: skip
     assert ["no-rival" in each for each in codes] == [False, True]
     pytest.importorskip("transformers", reason="needs the extra 'evals'")
@@ -143,13 +167,13 @@ def test_a_law_from_another_ladder_must_be_of_the_same_corpus(tmp_path: Path) ->
     folder = study(tmp_path / "study", 1.5)
     losses = simulated_ladder(noise=0.002, common=0.002, spread=0.005, seeds=3, seed=9)
     reference = write_ladder(tmp_path / "reference", losses[losses["arm"].eq("plain")], {"plain": ""})
-    shifted = distil_gain(folder, law=reference, draws=80)
+    shifted = distil_gain(folder, law=reference)
     assert shifted.gains.spec["law_of"] == str(reference)
     assert shifted.gains.arms[0].tokens.ratio == pytest.approx(1.5, rel=0.1)
     about = json.loads((reference / "ladder.json").read_text())
     (reference / "ladder.json").write_text(json.dumps({**about, "corpus_hash": "other"}))
     with pytest.raises(InputError, match="their losses do not compare"):
-        distil_gain(folder, law=reference, draws=80)
+        distil_gain(folder, law=reference)
 
 
 def test_the_command_refuses_what_cannot_be_taught(tmp_path: Path) -> None:

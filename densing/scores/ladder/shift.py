@@ -461,10 +461,12 @@ class Joint:
         def beyond(at: float) -> float:
             return math.sqrt(max(self.least(self.beta, at)[1] - self.cost, 0.0)) - rise
 
-        inside, outside = ln, ln + reach
+        inside, outside, step = ln, ln + reach, reach
         limit = math.copysign(LIMIT, reach)
         while (inside_limit := abs(outside) < LIMIT) and beyond(outside) < 0:
-            inside, outside = outside, outside + reach
+            # Steps double: at the limit itself the curvature that they were taken from may say next to nothing.
+            step *= 2
+            inside, outside = outside, outside + step
         if not inside_limit:
             outside = limit
             if inside == limit or beyond(outside) < 0:

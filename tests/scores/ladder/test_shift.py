@@ -251,3 +251,17 @@ def test_what_is_not_one_ratio_is_seen() -> None:
     # With three seeds 68 to 72 % are seen.
     found = coverage(ladders=60, world="tokens x 0.5, not one ratio", seeds=6, theta=OURS, seed=91_000)
     assert found["not_one"] >= 0.8
+
+
+def test_an_end_far_off_takes_few_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses at a limit once had a curvature from which an end was a million steps away."""
+    losses = simulated_ladder(rho=0.8, noise=0.001, common=0.001)
+    plain = losses[losses["arm"].eq("plain")]
+    law = fit_loss(plain)
+    joint = Joint(law.law, law.theta, plain, pair_table(losses, "arm")[0], "tokens")
+    joint.fit()
+    ln, fits, least = float(joint.beta[-1]), [], Joint.least
+    monkeypatch.setattr(Joint, "least", lambda *args: fits.append(1) or least(*args))
+    near, far = (joint._end(ln, reach, 3.0) for reach in (0.05, 1e-6))
+    assert far == pytest.approx(near, abs=1e-4)
+    assert len(fits) < 60
