@@ -38,7 +38,14 @@ SLOW = (
     "densing techniques compare",
 )
 # What these read is written by a command before them, which is run with them.
-AFTER = {"densing density --results": "densing eval", "densing profile runs": "densing train"}
+AFTER = {"densing density --results": "densing eval"}
+# Commands of tutorials: tests/test_first_hour.py runs them with a wheel, and compares what they print.
+TUTORIALS = {
+    words(command)
+    for page in sorted(first_hour.TUTORIALS.glob("*.md"))
+    for command in first_hour.read_commands(page)
+    if not command.python
+}
 # What how-to pages show of the same commands.
 SHOWN = {
     words(command): command
@@ -54,7 +61,9 @@ def _case(command: Any) -> Any:
 
 
 def _elsewhere(command: Any) -> bool:
-    return not command.python and command.text.startswith((*ELSEWHERE, *AFTER.values()))
+    if command.python:
+        return False
+    return words(command) in TUTORIALS or command.text.startswith((*ELSEWHERE, *AFTER.values()))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from .arrays import Array as Array
 from .arrays import named_seed as named_seed
 from .arrays import named_stream as named_stream
 from .cache import cached as cached
+from .cache import one_at_a_time as one_at_a_time
 from .coerce import NOTHING as NOTHING
 from .coerce import as_declared as as_declared
 from .coerce import as_table as as_table

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
@@ -38,7 +38,8 @@ def cached(
 ) -> T:
     """Return what is kept of a result, or make it and keep it.
 
-    Nothing that is read from the folder is run: a result is plain data of the types that its class declares.
+    Nothing that is read from the folder is run: a result is plain data of the types that its class declares. Of
+    processes side by side that want the same result one makes it, and the others read what it kept.
 
     Parameters
     ----------
@@ -74,22 +75,61 @@ def cached(
         for source in sorted(path for kind in SOURCES for path in folder.rglob(kind)):
             digest.update(source.read_bytes())
     path = cache_folder() / FOLDER / f"{name}-{digest.hexdigest()[:24]}.msgpack"
-    # Whatever is wrong with a kept file: the result is made anew.
-    with suppress(OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError):
-        result = msgspec.msgpack.decode(path.read_bytes(), type=kind, dec_hook=_restored)
-        LOG.info("%s: read from %s", name, path)
-        return result
-    LOG.info("%s: worked out anew", name)
-    result = make()
-    if not whole(result):
-        return result
+
+    def read() -> T | None:
+        # Whatever is wrong with a kept file: the result is made anew.
+        with suppress(OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError):
+            return msgspec.msgpack.decode(path.read_bytes(), type=kind, dec_hook=_restored)
+        return None
+
+    if (result := read()) is None:
+        with one_at_a_time(path.parent.with_name("locks") / path.stem):
+            if (result := read()) is None:
+                LOG.info("%s: worked out anew", name)
+                result = make()
+                if whole(result):
+                    _keep(result, path, f"{name}-*.msgpack", most)
+                return result
+    LOG.info("%s: read from %s", name, path)
+    return result
+
+
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Let one process at a time do something; all at once where the lock cannot be written.
+
+    Examples
+    --------
+    >>> with one_at_a_time(cache_folder() / "locks" / "example"):
+    ...     pass
+    """
+    # Only what is worked out anew waits for this import.
+    from filelock import FileLock
+
+    lock = FileLock(path)
+    held = False
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+        held = True
+    try:
+        yield
+    finally:
+        if held:
+            # Who waits for a file that is gone looks for the result first. Windows removes no open file.
+            with suppress(OSError):
+                path.unlink()
+            lock.release()
+
+
+def _keep(result: object, path: Path, kind: str, most: int) -> None:
+    """Write a result, and remove the oldest of its kind beyond ``most``."""
     with suppress(OSError, DensingError):
         content = msgspec.msgpack.encode(result, enc_hook=_plain)
         with replacing(path) as temporary:
             temporary.write_bytes(content)
-        for old in sorted(path.parent.glob(f"{name}-*.msgpack"), key=lambda each: each.stat().st_mtime)[:-most]:
+        for old in sorted(path.parent.glob(kind), key=lambda each: each.stat().st_mtime)[:-most]:
             old.unlink(missing_ok=True)
-    return result
 
 
 def _plain(value: Any) -> Any:

@@ -133,3 +133,16 @@ def test_trend_answers_from_what_is_kept_the_same_and_loads_no_estimator(folder:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
     assert done.stdout == cold.stdout
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_processes_side_by_side_make_a_result_once(folder: Path) -> None:
+    code = (
+        "import os, time\n"
+        "from densing.core import cached\n"
+        "def make():\n    time.sleep(0.5)\n    return f'made by {os.getpid()}'\n"
+        "print(cached(make, str, 'shared', by=cached))"
+    )
+    crowd = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert len({process.communicate(timeout=60)[0] for process in crowd}) == 1
+    assert [file.suffix for file in folder.parent.rglob("*") if file.is_file()] == [".msgpack"], "no lock is left"
+    assert all(process.returncode == 0 for process in crowd)

@@ -83,7 +83,7 @@ def test_no_shape_near_or_far_trains_to_a_lower_loss(preset: str, devices: int, 
     cluster = load_cluster(preset, n=devices)
     plan = plan_training(REFIT, cluster, hours)
     seconds = hours * 3600 / devices
-    for params in plan.params.value * np.geomspace(1 / 30, 30, 90):
+    for params in plan.params.value * np.geomspace(1 / 30, 30, 36):
         shape = shape_of(params)
         try:
             layout = plan_layout(shape, cluster, devices).layouts[0]

@@ -14,7 +14,9 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from densing.core import InputError
+import numpy as np
+
+from densing.core import Array, InputError
 from densing.efficiency.simulation.workload import Transformer
 
 ASPECT, NARROWEST, WIDEST = 128, 96, 200
@@ -48,23 +50,22 @@ def shape_of(params: float, vocabulary: int = VOCABULARY) -> Transformer:
     """
     if not 0 < params < math.inf:
         raise InputError(f"params: {params:g} is no number of parameters; give a finite one above 0")
-    family = _family(vocabulary)
-    params = min(max(params, _count(family[0])), _count(family[-1]))
+    family, counts, beside = _family(vocabulary)
+    params = min(max(params, counts[0]), counts[-1])
     # The nearest count; of equally near ones the usual proportions.
-    return min(
-        family,
-        key=lambda shape: (abs(_count(shape) - params) / params // 0.02, abs(shape.hidden / shape.layers - ASPECT)),
-    )
+    away = np.abs(counts - params) / params // 0.02
+    return family[np.argmin(np.where(away == away.min(), beside, np.inf))]
 
 
 @cache
-def _family(vocabulary: int) -> tuple[Transformer, ...]:
+def _family(vocabulary: int) -> tuple[tuple[Transformer, ...], Array, Array]:
+    """Return the shapes, how many parameters each has, and how far its width over depth is from the usual one."""
     widths: list[int] = []
     low = 0
     for high, grain in GRAINS:
         widths += range(low + grain, high + 1, grain)
         low = high
-    return tuple(
+    family = tuple(
         Transformer(
             f"{width} wide, {layers} deep", layers, width, width // head, width // head, head,
             -(-8 * width // (3 * TILE)) * TILE, vocabulary,
@@ -74,9 +75,9 @@ def _family(vocabulary: int) -> tuple[Transformer, ...]:
         for head in [64 if width < GRAINS[0][0] else 128]
         for layers in range(max(-(-width // WIDEST), 1), max(width // NARROWEST, 1) + 1)
     )  # fmt: skip
-
-
-def _count(shape: Transformer) -> int:
-    """Return the parameters of a shape of the family, without going through its modules."""
-    layer = 4 * shape.hidden + 3 * shape.ffn + 2
-    return shape.hidden * (shape.layers * layer + 2 * shape.vocabulary + 1)
+    # Without going through their modules.
+    counts = [
+        shape.hidden * (shape.layers * (4 * shape.hidden + 3 * shape.ffn + 2) + 2 * vocabulary + 1) for shape in family
+    ]
+    beside = [abs(shape.hidden / shape.layers - ASPECT) for shape in family]
+    return family, np.array(counts, dtype=float), np.array(beside)

@@ -10,7 +10,7 @@ import hashlib
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from filelock import FileLock
 from scipy.special import expit
 
 from densing.core import (
@@ -33,6 +32,7 @@ from densing.core import (
     formatting,
     listing_of,
     named_seed,
+    one_at_a_time,
     processes,
     replacing,
 )
@@ -649,7 +649,7 @@ def usual_scale(cells: Cells, *, step: Callable[[str, float], None] = lambda lab
     scale = _read(SHIPPED_SCALES / name, cells) or _read(path, cells)
     if scale is None:
         # Of processes side by side one fits, and the others read what it stored.
-        with _locked(path.with_suffix(".lock")):
+        with one_at_a_time(path.with_suffix(".lock")):
             scale = _read(path, cells)
             if scale is None:
                 fitted = fit_joint(cells, step=step)
@@ -663,14 +663,6 @@ def usual_scale(cells: Cells, *, step: Callable[[str, float], None] = lambda lab
 
 # The last scale of this process: commands and studies read the same one many times.
 _FITTED: dict[str, JointScale] = {}
-
-
-def _locked(path: Path) -> AbstractContextManager[object]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(path).acquire()
-    except OSError:
-        return nullcontext()
 
 
 def _write(path: Path, packed: Mapping[str, Any]) -> None:

@@ -310,10 +310,11 @@ class Joint:
         free = np.arange(len(beta)) != (-1 if fixed is None else at)
         beta = beta.copy()
         beta[at] = beta[at] if fixed is None else fixed
-        gap = self.gap(beta)
+        value, rows = self.curve(beta)
+        gap = self.white @ (self.y - value)
         cost, damping = float(gap @ gap), 1e-4
         for _ in range(_STEPS):
-            slopes = self.white @ self.curve(beta)[1][:, free]
+            slopes = self.white @ rows[:, free]
             normal, right = slopes.T @ slopes, slopes.T @ gap
             scale = np.diag(normal) + _NOTHING * (1 + np.trace(normal))
             better = False
@@ -322,7 +323,8 @@ class Joint:
                 step[free] = np.clip(np.linalg.solve(normal + damping * np.diag(scale), right), -2, 2)
                 tried = beta + step
                 tried[at] = np.clip(tried[at], -LIMIT, LIMIT)
-                there = self.gap(tried)
+                value, rows = self.curve(tried)
+                there = self.white @ (self.y - value)
                 better = bool(there @ there <= cost)
                 damping = max(damping / 10, 1e-12) if better else damping * 10
             if not better:
