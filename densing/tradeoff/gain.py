@@ -570,7 +570,9 @@ def ladder_gain(
         known = pd.concat([plain, *further]).drop_duplicates(["size", "seed", "tokens"])
         density, tokens = (fit_shift(fitted, known, pairs, axis, level=level) for axis in ("params", "tokens"))
         notes += _status_notes(name, density, tokens)
-        if name not in lengths:
+        if name in lengths:
+            notes += _length_notes(name, float(name.rpartition("=")[2]), tokens)
+        else:
             notes += _reach_notes(name, density, tokens, known, pairs)
         notes += _corpus_notes(exports, name, baseline)
         if density.status != "no_change":
@@ -959,6 +961,19 @@ def _reach_notes(arm: str, density: Shift, tokens: Shift, plain: pd.DataFrame, p
             )
             notes.append(Note("law-extrapolated", "warning" if remedy else "info", text, {"arm": arm}))
     return notes
+
+
+def _length_notes(arm: str, factor: float, tokens: Shift) -> list[Note]:
+    """Say how the law of the other runs fares on an arm whose token ratio is known."""
+    low, high = tokens.least_lo, tokens.most_hi
+    holds = (low is None or low <= factor) and (high is None or factor <= high)
+    found = " to ".join("any" if end is None else formatting.digits(end) for end in (low, high))
+    text = (
+        f"arm {arm} is the baseline on {factor:g} of its tokens, so that {factor:g} is its token ratio; the law of the "
+        f"other runs says {found}"
+    )
+    text += "" if holds else ": it does not hold there, nor may ratios read off it"
+    return [Note("known-ratio", "info" if holds else "warning", text, {"arm": arm})]
 
 
 def _digest(exports: Sequence[Mapping[str, Any]]) -> str:

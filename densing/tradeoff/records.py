@@ -297,6 +297,8 @@ def _shipped_table() -> pd.DataFrame:
         names = table["arm"].str.partition(":")[0]
         tables.append(table.assign(technique=names, trials=spec.trials, record=name))
     rows = pd.concat(tables, ignore_index=True).astype({"trials": "Int64"})
+    # Plain training on other tokens tells a ladder's law; nobody chooses it as a technique.
+    rows = rows[~rows["technique"].isin(PLAIN)]
     return rows.sort_values(["technique", "trials"], kind="stable", ignore_index=True)[list(SHIPPED)]
 
 

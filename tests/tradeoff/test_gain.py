@@ -27,7 +27,7 @@ from densing.tradeoff import (
     shipped_gains,
     tuned_listing,
 )
-from densing.tradeoff.gain import COLUMNS, _other_lengths, _reach_notes, simulated_step
+from densing.tradeoff.gain import COLUMNS, _length_notes, _other_lengths, _reach_notes, simulated_step
 from tests.support.command import printed
 from tests.support.ladder_files import write_ladder
 
@@ -211,7 +211,8 @@ def test_plain_runs_of_other_lengths_say_what_the_law_is_but_not_of_themselves(
     of_plain, further = every["arm"].eq("plain"), every["tokens"].isin(short)
     nominal = every[of_plain & further].assign(arm="short", tokens=lambda rows: 4 * rows["tokens"])
     names = {"plain": "plain", "arm": "co2:tau=8", "short": "plain:tokens=0.25"}
-    co2, control = ladder_gain(write_ladder(tmp_path / "l", pd.concat([every[~further], nominal]), names)).arms
+    gains = ladder_gain(write_ladder(tmp_path / "l", pd.concat([every[~further], nominal]), names))
+    co2, control = gains.arms
     pairs, _ = pair_table(every[~further], "arm")
     alone, both = (fit_shift(fit_loss(rows), rows, pairs, "tokens") for rows in (
         every[of_plain & ~further], every[of_plain]))  # fmt: skip
@@ -219,6 +220,11 @@ def test_plain_runs_of_other_lengths_say_what_the_law_is_but_not_of_themselves(
     assert co2.tokens.half_width < 0.7 * alone.half_width
     # What is measured tells nothing of the law: its ratio is not 1 by construction.
     assert control.tokens.hi is not None and control.tokens.hi < 0.5
+    (known,) = (note for note in gains.notes if note.code == "known-ratio")
+    assert known.severity == "info" and "0.25 is its token ratio" in known.message
+    # Where those runs are worth more than a quarter of the tokens, the law is wrong there, and that is said.
+    (wrong,) = _length_notes("plain:tokens=0.25", 0.1, control.tokens)
+    assert wrong.severity == "warning" and "it does not hold there" in wrong.message
 
 
 def test_plain_runs_with_a_rate_of_their_own_are_not_the_baselines() -> None:
