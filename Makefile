@@ -23,7 +23,7 @@ test-rest: slow lint types  ## what `make test` leaves out, with style, import l
 
 slow: $(STAMP)  ## simulations, kill drills, browsers, Slurm, long real runs
 	# Many of these wait for processes of their own, so that more of them than processors are under way.
-	$(PYTEST) -n 5 --dist worksteal -m slow
+	$(PYTEST) -n 4 --dist worksteal -m slow
 
 test-all: test test-rest  ## everything; what CI runs
 

@@ -73,15 +73,21 @@ def test_the_page_that_an_index_shows_links_to_the_files_of_its_version(dist: Pa
     assert sorted(target.split(f"/v{densing.__version__}/")[1] for target in of_version) == sorted(written)
 
 
+def pip_of(python: str) -> list[str]:
+    """The start of an installation into another environment, by the pip of this one: to copy it takes seconds."""
+    quiet = ["--quiet", "--no-deps", "--no-compile"]
+    return [sys.executable, "-m", "pip", "--python", python, "install", *quiet]
+
+
 def installed(folder: Path, *arguments: str) -> list[str]:
     """Install without dependencies into a clean environment, and return what the hint is there, and elsewhere.
 
     The dependencies are those of the environment that tests: its packages come after the clean one's own.
     """
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     python = str(folder / "bin" / "python")
     if arguments:
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", *arguments], check=True, cwd=ROOT)
+        subprocess.run([*pip_of(python), *arguments], check=True, cwd=ROOT)
     own = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         check=True, capture_output=True, text=True,
@@ -113,8 +119,8 @@ def test_a_wheel_hints_at_an_index_and_a_clone_at_itself(dist: Path, tmp_path: P
 def test_the_hint_of_a_wheel_needs_no_index_that_has_densing(dist: Path, tmp_path: Path) -> None:
     """Pip takes the installed package for what the hint names, and looks for the extra's packages alone."""
     [wheel] = dist.glob("*.whl")
-    venv.create(tmp_path / "env", with_pip=True)
-    pip = [str(tmp_path / "env" / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    venv.create(tmp_path / "env")
+    pip = [*pip_of(str(tmp_path / "env" / "bin" / "python")), "--no-index"]
     subprocess.run([*pip, str(wheel)], check=True)
     hinted = subprocess.run([*pip, "densing[slurm]"], capture_output=True, text=True, check=False)
     assert hinted.returncode == 0, hinted.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -23,6 +24,7 @@ def discarded() -> list[str]:
     return [phrase.strip() for row in rows for phrase in row[3].split(", ")]
 
 
+@cache
 def texts() -> dict[str, str]:
     """What people read, by place: docs, and the package's strings of more than one word."""
     found = {}
@@ -40,14 +42,11 @@ def texts() -> dict[str, str]:
     return {place: " ".join(text.split()) for place, text in found.items()}
 
 
-TEXTS = texts()
-
-
 def uses(phrase: str) -> list[str]:
     # Options, files and columns that are named (`--rulers`, `share_ruler`) are no words.
     pattern = re.compile(rf"(?<![\w`/-]){re.escape(phrase)}s?(?![\w`.-]\w)\b", re.IGNORECASE)
     return [f"{place}: {text[max(0, hit.start() - 60) : hit.end() + 40]}"
-            for place, text in TEXTS.items() for hit in pattern.finditer(text)]  # fmt: skip
+            for place, text in texts().items() for hit in pattern.finditer(text)]  # fmt: skip
 
 
 @pytest.mark.parametrize("phrase", discarded())
@@ -56,5 +55,5 @@ def test_a_discarded_word_is_not_used(phrase: str) -> None:
 
 
 def test_the_glossary_is_read_and_the_search_finds() -> None:
-    assert {"ruler", "rehearse"} <= set(discarded()) and len(TEXTS) > 400
+    assert {"ruler", "rehearse"} <= set(discarded()) and len(texts()) > 400
     assert any("densing/scores/references/reference.py" in use for use in uses("reference"))

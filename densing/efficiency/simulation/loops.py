@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from densing.core import cache_folder
+from densing.core import cache_folder, one_at_a_time
 from densing.efficiency.simulation.tasks import Columns, Float, Int32
 from densing.efficiency.timeline import Int, Kind
 
@@ -49,11 +50,16 @@ def compiled(loop: Loop) -> Loop:
         numba.config.CACHE_DIR = folder
 
 
+def _alone(loop: Any) -> AbstractContextManager[None]:
+    """Let one process at a time call a loop for its first time: it compiles what the others then read."""
+    return nullcontext() if not READY or loop.signatures else one_at_a_time(cache_folder() / "locks" / "loops")
+
+
 def sweep(table: Columns) -> tuple[Float, Float]:
     """Return when tasks begin and end where nothing but order holds them back."""
-    return _sweep(
-        table.operation, table.seconds, table.waits, table.awaited, table.begins, table.lanes, len(table.rank)
-    )
+    graph = (table.operation, table.seconds, table.waits, table.awaited, table.begins, table.lanes)
+    with _alone(_sweep):
+        return _sweep(*graph, len(table.rank))
 
 
 @compiled
@@ -92,22 +98,23 @@ def events(table: Columns, kappa: float, kappa_comm: float) -> tuple[Float, Floa
             most[name] += count
     by_rank = np.argsort(table.rank, kind="stable")
     graph = (table.operation, table.waits, table.awaited, table.begins, table.lanes)
-    return _run(
-        table.operation,
-        table.seconds,
-        table.begins,
-        table.lanes,
-        *_index(*graph, len(table.rank)),
-        _offsets([len(needed) for needed in needs]),
-        np.array([names[name] for needed in needs for name in needed], np.int64),
-        _offsets(list(most.values())),
-        table.rank,
-        np.searchsorted(table.rank[by_rank], np.arange(table.ranks + 1)),
-        by_rank,
-        np.select([table.kind == Kind.COMPUTE, table.kind == Kind.COMM], [0, 1], -1),
-        np.array([1.0 + kappa, 1.0 + kappa_comm]),
-        kappa > 0 or kappa_comm > 0,
-    )
+    with _alone(_run):
+        return _run(
+            table.operation,
+            table.seconds,
+            table.begins,
+            table.lanes,
+            *_index(*graph, len(table.rank)),
+            _offsets([len(needed) for needed in needs]),
+            np.array([names[name] for needed in needs for name in needed], np.int64),
+            _offsets(list(most.values())),
+            table.rank,
+            np.searchsorted(table.rank[by_rank], np.arange(table.ranks + 1)),
+            by_rank,
+            np.select([table.kind == Kind.COMPUTE, table.kind == Kind.COMM], [0, 1], -1),
+            np.array([1.0 + kappa, 1.0 + kappa_comm]),
+            kappa > 0 or kappa_comm > 0,
+        )
 
 
 def _offsets(sizes: Sequence[int]) -> Int:

@@ -292,9 +292,14 @@ class Joint:
         theta, ratio = np.exp(np.clip(beta[:p], -60, 60)), beta[p:] @ self.z[: len(beta) - p]
         x = {name: values.copy() for name, values in self.x.items()}
         x[self.axis][self.arm] *= np.exp(np.clip(ratio, -2 * LIMIT, 2 * LIMIT))
+        # The arm's rows stand once more, a step further along the axis.
+        step, n = math.exp(_SLOPE), len(self.y)
+        x = {
+            name: np.append(values, values[self.arm] * (step if name == self.axis else 1)) for name, values in x.items()
+        }
         value, rows = self.law.linearise(theta, x)
-        ahead = {name: values[self.arm] * (math.exp(_SLOPE) if name == self.axis else 1) for name, values in x.items()}
-        slopes = (np.log(self.law.predict(theta, ahead)) - np.log(value[self.arm])) / _SLOPE
+        value, ahead, rows = value[:n], value[n:], rows[:, :n]
+        slopes = (np.log(ahead) - np.log(value[self.arm])) / _SLOPE
         derivatives = np.zeros((len(self.y), len(beta)))
         derivatives[:, :p] = (theta[:, None] * rows / value).T
         derivatives[self.arm, p:] = (slopes * self.z[: len(beta) - p]).T

@@ -220,7 +220,7 @@ def column(law: Law, x: Inputs, name: str) -> Array:
 
 def entries(theta: Array) -> Any:
     """Unpack ``theta (..., p)`` into p arrays ``(..., 1)``, ready to meet inputs of shape ``(n,)``."""
-    return np.moveaxis(theta[..., None], -2, 0)
+    return theta[:, None] if theta.ndim == 1 else np.moveaxis(theta[..., None], -2, 0)
 
 
 def finite(law: Law, y: ArrayLike) -> Array:

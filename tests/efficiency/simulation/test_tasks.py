@@ -201,17 +201,28 @@ def test_a_numba_that_cannot_be_loaded_is_done_without(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_loops_are_cached(tmp_path: Path) -> None:
+def test_loops_are_compiled_once_also_by_processes_at_once_and_cached(tmp_path: Path) -> None:
     pytest.importorskip("numba", reason="needs the extra simulate: pip install 'densing[simulate]'")
     usual = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     own, named = tmp_path / "own" / "numba", tmp_path / "named"
-    for folder, hits in (("", 0), ("", 1), (str(named), 1)):
+
+    def hits(processes: int, folder: str = "") -> list[int]:
+        """How many loops each of some processes at once found compiled, least first."""
         env = usual | {"DENSING_CACHE": str(tmp_path / "own")} | ({"NUMBA_CACHE_DIR": folder} if folder else {})
-        done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, env=env, check=False)
-        # Half a second beside the communication costs the computation a quarter of a second more.
-        assert done.stdout.split("] ")[1].split() == [*filter(None, [folder]), str(hits)], done.stdout + done.stderr
-        assert done.stdout.startswith("[1.1666666666666665, 0.5]")
-        assert list(own.rglob("*.nbi"))
-        # A folder that the user names, filled: what hits there was found there.
-        shutil.rmtree(named, ignore_errors=True)
-        shutil.copytree(own, named)
+        command = [sys.executable, "-c", COMPILED]
+        crowd = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) for _ in range(processes)]
+        found = []
+        for process in crowd:
+            # Half a second beside the communication costs the computation a quarter of a second more.
+            result, rest = process.communicate()[0].split("] ")
+            assert result == "[1.1666666666666665, 0.5"
+            *told, count = rest.split()
+            assert told == [*filter(None, [folder])]
+            found.append(int(count))
+        return sorted(found)
+
+    assert hits(2) == [0, 1]
+    assert list(own.rglob("*.nbi"))
+    # A folder that the user names, filled: what hits there was found there.
+    shutil.copytree(own, named)
+    assert hits(1, str(named)) == [1]

@@ -33,7 +33,7 @@ def test_links_rise_from_none_to_all_and_are_inverted(link: str) -> None:
 
 @pytest.mark.slow
 def test_a_world_of_four_months_is_read_as_such() -> None:
-    short = partial(fit_joint, chains=2, sweeps=200, burn=150, draws=200)
+    short = partial(fit_joint, chains=2, sweeps=120, burn=100, draws=200)
     steps: list[tuple[str, float]] = []
     found = recover_trend(
         load_catalog(), worlds=1, months=(4.0,), fit=short, step=lambda label, share: steps.append((label, share))
