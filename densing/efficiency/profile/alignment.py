@@ -389,10 +389,16 @@ FITTED = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatte
           "send_recv": "send_recv"}  # fmt: skip
 
 
-def observations(matched: Matched) -> tuple[Observation, ...]:
+def observations(matched: Matched, alone: NDArray[np.float64]) -> tuple[Observation, ...]:
     """Return each matched communication's bytes, group size, transfer time and overlap with compute.
 
     Transfer is the shortest duration over the ranks, that of the last to arrive. Unknown sizes are left out.
+
+    Parameters
+    ----------
+    matched : Matched
+    alone : float64 (n,)
+        What each takes alone on its link, as a share of its transfer: :attr:`Replay.alone_share`.
     """
     from densing.efficiency.simulation import Observation
 
@@ -402,7 +408,7 @@ def observations(matched: Matched) -> tuple[Observation, ...]:
         mine = matched.shortest_rank[rows] == rank
         length = np.maximum(table.duration_ns[own[mine]], 1)
         hidden[rows[mine]] = np.minimum(table.hidden_ns[own[mine]] / length, 1.0)
-    columns = (matched.op, matched.bytes, matched.group, matched.n_ranks, matched.transfer_ns)
+    columns = (matched.op, matched.bytes, matched.group, matched.n_ranks, matched.transfer_ns * alone)
     observed = []
     for op, count, group, ranks, transfer, overlapped in zip(
         *(column.tolist() for column in columns), hidden.tolist(), strict=True

@@ -216,7 +216,7 @@ def _paced(replay: Replay, transfer: Float, rate: str) -> tuple[Float, str]:
     number, unit = _RATE.fullmatch(rate).groups()  # type: ignore[union-attr]
     seconds_per_byte = 8 / (float(number) * _BITS[unit])
     matched = replay.matched
-    seen = () if matched is None else observations(matched)
+    seen = () if matched is None else observations(matched, replay.alone_share)
     if matched is None or not seen:
         raise InputError(
             f"--what-if link={rate}: no communication of known size was matched over ranks, so the recorded rate is "

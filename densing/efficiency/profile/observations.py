@@ -89,7 +89,7 @@ def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
     (Observation(op='all_reduce', count=4000.0, n=2, seconds=4e-08, overlapped=0.0),)
     """
     run = merge_run([profile_timeline(rank, ProfileOptions()) for rank in timeline.ranks])
-    collectives = () if run.together is None else observations(run.together.matched)
+    collectives = () if run.together is None else observations(run.together.matched, run.replay.alone_share)
     notes = list(run.notes)
     if not collectives:
         text = (
