@@ -392,7 +392,8 @@ FITTED = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatte
 def observations(matched: Matched, alone: NDArray[np.float64]) -> tuple[Observation, ...]:
     """Return each matched communication's bytes, group size, transfer time and overlap with compute.
 
-    Transfer is the shortest duration over the ranks, that of the last to arrive. Unknown sizes are left out.
+    Transfer is the shortest duration over the ranks, that of the last to arrive. Unknown sizes are left out, and
+    broadcasts where there is anything else: their root leaves once its buffer is handed over.
 
     Parameters
     ----------
@@ -417,7 +418,7 @@ def observations(matched: Matched, alone: NDArray[np.float64]) -> tuple[Observat
         size = 2 if name == "send_recv" else max(matched.groups[group].size, ranks)
         if name is not None and count > 0 and transfer > 0:
             observed.append(Observation(name, float(count), size, transfer / 1e9, overlapped))
-    return tuple(observed)
+    return tuple(one for one in observed if one.op != "broadcast") or tuple(observed)
 
 
 # How far the ranks' clocks differ.

@@ -10,8 +10,9 @@ and time of a byte as recorded are fitted to the run's own sizes and transfers
 
 with m the messages of a ring. Where all sizes are alike, latency is unknown and counts as none.
 
-*Averages every tau steps* (``local-sgd``, ``co2``). The recorded all-reduces are not made, and what they took, E a
-step, is sent once a round: parameters have as many bytes as gradients. With s the step of the replay without them
+*Averages every tau steps* (``local-sgd``, ``co2``). The recorded all-reduces are not made, nor are broadcasts in their
+groups (buffers of the replicas), and what the all-reduces took alone on their link, E a step, is sent once a round:
+parameters have as many bytes as gradients. With s the step of the replay without them
 
 .. math:: s' = s + E/\\tau \\quad (\\text{local-sgd, which waits}), \\qquad
           s' = \\max(s, E/\\tau) \\quad (\\text{co2, one round late})
@@ -25,6 +26,7 @@ import dataclasses
 import re
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from densing.core import InputError, Record, UnknownNameError, formatting
@@ -36,7 +38,7 @@ from densing.efficiency.timeline import OPS, Row
 CHANGES = ("link", "hide", "drop-rank", "overlap", "co2:tau", "local-sgd:tau")
 """What can be changed: transfers K times as fast or a link's rate, transfers of one operation at no cost, a rank that
 takes no part, communication that nothing but communication waits for, and averages every tau steps."""
-_REDUCE = OPS.index("all_reduce")
+_REDUCE, _BROADCAST = OPS.index("all_reduce"), OPS.index("broadcast")
 _ROUNDS = ("co2:tau", "local-sgd:tau")
 _FACTOR = re.compile(r"\d+(\.\d+)?x")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt])bit")
@@ -222,7 +224,8 @@ def _paced(replay: Replay, transfer: Float, rate: str) -> tuple[Float, str]:
             f"--what-if link={rate}: no communication of known size was matched over ranks, so the recorded rate is "
             "unknown; use a factor, e.g. link=2x"
         )
-    seen = seen[:: -(-len(seen) // MOST_FITTED)]
+    # Transfers stay as slow beside compute as they were, so the rate is the one that was seen there, too.
+    seen = tuple(replace(one, overlapped=0.0) for one in seen[:: -(-len(seen) // MOST_FITTED)])
     fitted, latency = calibrate(seen), 0.0
     if fitted.beta_s_per_byte is not None and fitted.beta_s_per_byte.value > 0 and fitted.alpha_s is not None:
         latency, recorded = fitted.alpha_s.value, fitted.beta_s_per_byte.value
@@ -253,8 +256,13 @@ def _exchanges(
             f"--what-if {technique}: no all_reduce of known size was matched over ranks, so the run exchanges no "
             "gradients that could be averaged less often"
         )
-    apart = (size >= SMALL_SHARE * size.max())[replay.communication]
-    took = np.where(apart & (replay.role < 0) & ~np.isin(replay.rank, dropped), transfer, 0.0)
+    exchanged = size >= SMALL_SHARE * size.max()
+    # What keeps the replicas' buffers alike before each forward goes with the gradients' exchange.
+    beside = np.zeros(len(size), bool)
+    if matched is not None:
+        beside[:-1] = (matched.op == _BROADCAST) & np.isin(matched.group, matched.group[exchanged[:-1]])
+    apart = (exchanged | beside)[replay.communication]
+    took = np.where(exchanged[replay.communication] & (replay.role < 0) & ~np.isin(replay.rank, dropped), transfer, 0.0)
     return apart, float(np.bincount(replay.rank, took).max())
 
 
