@@ -608,8 +608,7 @@ def _account(run: RunProfile) -> str:
     text = "Gains of a replay without each cause alone"
     if len(run.causes) > 1:
         text = f"Gains of a replay without each alone; {_ms(total)} ms without all {len(run.causes)}"
-    fidelity = run.replay.fidelity
-    return text if fidelity.status == "ok" else f"{text}; {fidelity.sentence}"
+    return text
 
 
 def _folded(sentences: Iterable[str], width: int | None) -> list[str]:

@@ -43,6 +43,7 @@ _ROUNDS = ("co2:tau", "local-sgd:tau")
 _FACTOR = re.compile(r"\d+(\.\d+)?x")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt])bit")
 _BITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_APART = "the recorded times of ranks contradict each other, so each is replayed on its own"
 MOST_FITTED = 2_000
 """Most communications that a link is fitted to, evenly spread over the run."""
 SMALL_SHARE = 0.01
@@ -150,6 +151,10 @@ def plan(replay: Replay, text: str) -> Planned:
     parts = parse_changes(text)
     if not len(replay) or not replay.run_ns():
         raise InputError(f"--what-if {text}: nothing was recorded that could be replayed; check the window")
+    if replay.fidelity.status == "off":
+        raise InputError(
+            f"--what-if {text}: {replay.fidelity.sentence}, so a changed run would mean nothing; profile one rank"
+        )
     transfer, overlapped, dropped, models = replay.transfer, False, list[int](), list[str]()
     operations = sorted({op for op, _ in replay.operations if op})
     for key, value in parts:
@@ -221,8 +226,8 @@ def _paced(replay: Replay, transfer: Float, rate: str) -> tuple[Float, str]:
     seen = () if matched is None else observations(matched, replay.alone_share)
     if matched is None or not seen:
         raise InputError(
-            f"--what-if link={rate}: no communication of known size was matched over ranks, so the recorded rate is "
-            "unknown; use a factor, e.g. link=2x"
+            f"--what-if link={rate}: {_APART if replay.apart else 'no communication of known size was matched over ranks'}, so the "
+            "recorded rate is unknown; use a factor, e.g. link=2x"
         )
     # Transfers stay as slow beside compute as they were, so the rate is the one that was seen there, too.
     seen = tuple(replace(one, overlapped=0.0) for one in seen[:: -(-len(seen) // MOST_FITTED)])
@@ -253,8 +258,8 @@ def _exchanges(
     size = np.zeros(1) if matched is None else np.append(np.where(matched.op == _REDUCE, matched.bytes, -1), -1)
     if size.max() <= 0:
         raise InputError(
-            f"--what-if {technique}: no all_reduce of known size was matched over ranks, so the run exchanges no "
-            "gradients that could be averaged less often"
+            f"--what-if {technique}: {_APART if replay.apart else 'no all_reduce of known size was matched over ranks'}, so the run "
+            "exchanges no gradients that could be averaged less often"
         )
     exchanged = size >= SMALL_SHARE * size.max()
     # What keeps the replicas' buffers alike before each forward goes with the gradients' exchange.

@@ -128,6 +128,8 @@ class Replay:
     matched : Matched, optional
         The communications that join them; None for a single rank.
     clocks : Clocks, optional
+    apart : str
+        Why ranks are replayed each on its own, with nothing matched; empty where they are not.
 
     Attributes
     ----------
@@ -162,7 +164,9 @@ class Replay:
         tables: Mapping[int, Collectives] | None = None,
         matched: Matched | None = None,
         clocks: Clocks | None = None,
+        apart: str = "",
     ) -> None:
+        self.apart = apart
         self.ranks = tuple(sorted(graphs))
         parts = [graphs[rank] for rank in self.ranks]
         self.matched = matched
@@ -582,8 +586,8 @@ class Replay:
         if self.steps and filled.any():
             worst = float(100 * np.abs(lasted[filled] / recorded[filled] - 1).max())
         error = 100 * (replayed / self.recorded_ns - 1)
-        reasons = []
-        if not self.comparable:
+        reasons = [f"each rank is replayed on its own: {self.apart}"] if self.apart else []
+        if not self.comparable and not self.apart:
             reasons.append("the ranks' clocks cannot be compared, so each window begins at 0")
         if self.contradictions:
             reasons.append(f"ranks meet in {self.contradictions} communications in contradictory order")

@@ -598,7 +598,13 @@ def merge_run(
         # What the replay holds already.
         ranks = [replace(rank, dependencies=rank.dependencies.head(0)) for rank in ranks]
     if replay.fidelity.status == "off":
-        own.append(Note("replay-off", "warning", f"{replay.fidelity.sentence}; read gains as rough"))
+        own.append(Note("replay-off", "warning", f"{replay.fidelity.sentence}; so no cause and no gain is given"))
+    elif replay.apart:
+        text = (
+            f"{replay.apart}; so each rank is replayed on its own: waiting for others counts as communication, and "
+            "gains are of the rank that takes longest"
+        )
+        own.append(Note("replay-apart", "warning", text))
     return RunProfile(
         tuple(ranks),
         ranks[0].window,

@@ -196,7 +196,11 @@ def sharing(pace: float, ranks: int = 3) -> list[RankTimeline]:
                 (now, one, Kind.COMPUTE, 7, 0), (one, two, Kind.COMPUTE, 7, 0), (one, round(done), Kind.COMM, 20, 1),
                 (two, round(last), Kind.COMM, 21, 2), (round(last), now_ends, Kind.COMPUTE, 7, 0),
             ):  # fmt: skip
-                comm = {"comm": group._replace(seq=2 * step + seq, in_elems=1000 * seq, out_elems=1000 * seq)} if seq else {}
+                comm = (
+                    {"comm": group._replace(seq=2 * step + seq, in_elems=1000 * seq, out_elems=1000 * seq)}
+                    if seq
+                    else {}
+                )
                 work[rank].append({"start": start, "end": end, "kind": kind, "name": f"n{kind.name}",
                                    "lane": Lane("gpu", str(stream)), **comm})  # fmt: skip
         steps.append(Step(step, now, now_ends))
@@ -226,7 +230,9 @@ def test_a_link_shared_carries_what_its_transfers_take_alone(rows: list[tuple[in
     assert alone(link, begin, lasted) == pytest.approx(time / pace)
     for here in set(link.tolist()):
         own = link == here
-        busy = union(np.round(begin[own] * 1e6).astype(np.int64), np.round((begin + lasted)[own] * 1e6).astype(np.int64))
+        busy = union(
+            np.round(begin[own] * 1e6).astype(np.int64), np.round((begin + lasted)[own] * 1e6).astype(np.int64)
+        )
         assert (busy[1] - busy[0]).sum() / 1e6 == pytest.approx(time[own].sum() / pace, abs=1e-4)
 
 
@@ -319,6 +325,42 @@ def test_clocks_a_second_apart_and_members_that_leave_late_hide_no_straggler() -
     cost = truth(replace(run, skew=0), replace(run, skew=0, slow={}))
     assert gains(found)["waiting-for-ranks"] == pytest.approx(cost, rel=0.05)
     assert found.causes[0].code == "exposed-communication" and found.causes[1].rank == 3
+
+
+def stopping(run: Planted, stops: dict[int, tuple[int, ...]]) -> RunProfile:
+    """The run with clocks that stand still for a while after some steps of a rank, as those of paused machines do."""
+    ranks = []
+    for rank in run.timelines():
+        ends = np.array([rank.steps[step].end for step in stops.get(rank.rank, ())], np.int64)
+
+        def later(at: Any, ends: Any = ends) -> Any:
+            return at + 20_000_000 * np.searchsorted(ends, at)
+
+        work, host = (replace_spans(spans, later) for spans in (rank.work, rank.host))
+        steps = tuple(Step(step.number, int(later(step.start)), int(later(step.end))) for step in rank.steps)
+        ranks.append(RankTimeline(rank.rank, work, host, steps, rank.origin))
+    return profile_run(Timeline(tuple(ranks)))
+
+
+def replace_spans(spans: Spans, later: Any) -> Spans:
+    changed = spans.take(np.ones(len(spans), bool))
+    changed.start[:], changed.end[:] = later(spans.start), later(spans.end)
+    return changed
+
+
+def test_ranks_whose_clocks_contradict_each_other_are_replayed_each_on_its_own() -> None:
+    """Jumps of 20 ms after other steps on each rank: together they replay more than twice as long as any recorded."""
+    run = replace(FAIR, ranks=3, transfer=100_000, steps=8)
+    found = stopping(run, {0: (0, 1), 1: (2, 3), 2: (4, 5)})
+    assert found.replay.fidelity.replayed_ns == found.replay.recorded_ns and found.replay.fidelity.status == "ok"
+    assert any(note.code == "replay-apart" and "of the recorded time" in note.message for note in found.notes)
+    assert "waiting-for-ranks" not in gains(found) and found.figures["slowdown"] is None
+    exposed = max(rank.partition.exposed_comm_ns for rank in found.ranks) / run.steps / 1e6
+    assert gains(found).get("exposed-communication", 0.0) <= exposed
+    with pytest.raises(InputError, match="each is replayed on its own"):
+        found.what_if("co2:tau=2")
+    # The same run with clocks that do not jump has all of it.
+    assert not run.profile().replay.apart
 
 
 def test_removing_a_kind_of_time_never_lengthens_the_run() -> None:
