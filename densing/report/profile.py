@@ -1,4 +1,4 @@
-"""The report of a profiled run: headline, causes, figures, what changed and what the training bought."""
+"""The report of a profiled run: headline, causes, figures and what changed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
         RunProfile,
         RunUtilisation,
     )
-    from densing.tradeoff import DensityCost
 
 
 MOST_SOURCES = 200
@@ -82,7 +81,6 @@ def build_profile_report(
     path: Path | str,
     *,
     baseline: Comparison | None = None,
-    density: DensityCost | None = None,
     utilisation: RunUtilisation | None = None,
 ) -> Path:
     """Write the report of a profiled run: one HTML file that needs no network.
@@ -98,8 +96,6 @@ def build_profile_report(
         File to write; written whole or not at all.
     baseline : Comparison, optional
         What changed against another run.
-    density : DensityCost, optional
-        Density of the model that the run trains, with the device hours of its training.
     utilisation : RunUtilisation, optional
         Model and hardware FLOPs utilisation.
 
@@ -113,20 +109,16 @@ def build_profile_report(
     densing.core.errors.InputError
         When the file cannot be written.
     """
-    return write(profile_page(run, baseline=baseline, density=density, utilisation=utilisation), path)
+    return write(profile_page(run, baseline=baseline, utilisation=utilisation), path)
 
 
 def profile_page(
     run: RunProfile,
     *,
     baseline: Comparison | None = None,
-    density: DensityCost | None = None,
     utilisation: RunUtilisation | None = None,
 ) -> Page:
     """Return the page: what cost the most first, then rank by rank and cause by cause."""
-    # A density joined without a profile says what was lost by this run's own.
-    if density is not None and density.partition is None:
-        density = replace(density, partition=pooled([rank.partition for rank in run.ranks]))
     shown = figures(run)
     told = [] if utilisation is None else utilisation_words(utilisation)
     head = replace(headline(run), figure=shown["partition"], opening=prose(*told))
@@ -153,7 +145,6 @@ def profile_page(
         _steps(run, shown),
         Section("copies", "Copies and data loading", (*copies, Prose(loading_words(run))), short="Copies", folded=True),
         *([] if baseline is None else [changes_section(baseline)]),
-        *([] if density is None else [_bought(density)]),
         notes_section(
             run.notes, nothing="There is nothing to remark: no event was skipped or repaired.",
             below=(Heading("Names that no rule knows"), *unknown) if unknown else (),
@@ -216,10 +207,6 @@ def _steps(run: RunProfile, shown: Mapping[str, Figure]) -> Section:
         first = (shown["steps"], Fold("Every step as a table", (steps_table(run),)))
     spread = (Heading("How step times spread"), shown["step-times"], *present(spread_table(run)))
     return Section("steps", "Steps", (*first, *spread), folded=True)
-
-
-def _bought(density: DensityCost) -> Section:
-    return Section("density", "What the training bought", prose(*density.sentences()), short="Density")
 
 
 UNRECOGNISED = (

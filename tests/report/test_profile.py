@@ -65,7 +65,6 @@ SECTIONS = [
     "steps",
     "copies",
     "changes",
-    "density",
     "notes",
     "definitions",
     "versions",
@@ -75,7 +74,7 @@ SECTIONS = [
 @pytest.fixture(scope="module")
 def source(run: RunProfile) -> str:
     compared = compare(runs.steps_of(1e6), runs.steps_of(1.2e6))
-    return render(profile_page(run, baseline=compared, density=runs.joined(run)))
+    return render(profile_page(run, baseline=compared))
 
 
 @pytest.fixture(scope="module")

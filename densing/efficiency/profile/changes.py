@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -33,7 +35,7 @@ from densing.core import InputError, Record, UnknownNameError, formatting
 from densing.efficiency.profile.alignment import FITTED, observations
 from densing.efficiency.profile.critical import RunPath, walk
 from densing.efficiency.profile.replay import Change, Float, Replay
-from densing.efficiency.timeline import OPS, Row
+from densing.efficiency.timeline import OPS, Comm, Kind, Lane, RankTimeline, Row, Spans, Spent, Step, Timeline
 
 CHANGES = ("link", "hide", "drop-rank", "overlap", "co2:tau", "local-sgd:tau")
 """What can be changed: transfers K times as fast or a link's rate, transfers of one operation at no cost, a rank that
@@ -43,7 +45,6 @@ _ROUNDS = ("co2:tau", "local-sgd:tau")
 _FACTOR = re.compile(r"\d+(\.\d+)?x")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt])bit")
 _BITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-_APART = "the recorded times of ranks contradict each other, so each is replayed on its own"
 MOST_FITTED = 2_000
 """Most communications that a link is fitted to, evenly spread over the run."""
 SMALL_SHARE = 0.01
@@ -105,6 +106,15 @@ class Planned(Record, frozen=True):
         )
 
 
+class Changed(NamedTuple):
+    """A change of a run; what averages add to a step, ns, and whether the step waits for them; what was fitted."""
+
+    change: Change
+    exchange: float
+    waits: bool
+    model: str
+
+
 def parse_changes(text: str) -> list[tuple[str, str]]:
     """Return the parts of a text such as ``link=2x,drop-rank=5``, checked as far as no run is needed.
 
@@ -139,8 +149,8 @@ def parse_changes(text: str) -> list[tuple[str, str]]:
     return parts
 
 
-def plan(replay: Replay, text: str) -> Planned:
-    """Replay a run with a change made.
+def changed(replay: Replay, text: str) -> Changed:
+    """Return what a text changes of a run.
 
     Raises
     ------
@@ -191,7 +201,19 @@ def plan(replay: Replay, text: str) -> Planned:
         models.append(
             f"an average takes what a step's gradients took, {formatting.milliseconds(exchange * rounds[0][1] / 1e6)}"
         )
-    waits = bool(rounds) and rounds[0][0] == "local-sgd:tau"
+    return Changed(change, exchange, bool(rounds) and rounds[0][0] == "local-sgd:tau", "; ".join(models))
+
+
+def plan(replay: Replay, text: str) -> Planned:
+    """Replay a run with a change made.
+
+    Raises
+    ------
+    InputError
+        As :func:`changed`.
+    """
+    change, exchange, waits, model = changed(replay, text)
+    steps = replay.steps or 1
 
     def with_exchange(ns: float) -> float:
         return ns + exchange if waits else max(ns, exchange)
@@ -212,8 +234,62 @@ def plan(replay: Replay, text: str) -> Planned:
         100 * (1 - after / before),
         _bound(walk(replay)),
         bound,
-        "; ".join(models),
+        model,
     )
+
+
+def changed_timeline(replay: Replay, text: str) -> Timeline:
+    """Return the run with a change made, as if it had been recorded: to be profiled, drawn or written as a trace.
+
+    Stretches of a stream are one span each, a communication lasts from a rank's arrival to its end. Averages every tau
+    steps are not in it.
+
+    Raises
+    ------
+    InputError
+        As :func:`changed`.
+
+    Examples
+    --------
+    >>> from densing.efficiency.profile.run import profile_run
+    >>> from densing.efficiency.timeline import Kind, RankTimeline, Spans, Timeline
+    >>> work = Spans.build([{"start": 0, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
+    ...                     {"start": 60, "end": 100, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}])
+    >>> replay = profile_run(Timeline((RankTimeline(0, work, Spans.empty()),))).replay
+    >>> changed_timeline(replay, "link=2x").ranks[0].work.end.tolist()
+    [60, 80]
+    """
+    change = changed(replay, text).change
+    moments = np.round(np.maximum(replay.times(change), 0)).astype(np.int64)
+    at, arrival = moments[replay.head :], moments[replay.before]
+    busy = replay.spent[:, [Spent.COMPUTE, Spent.MEMCPY]]
+    left_out = np.zeros(len(replay), bool) if change.apart is None else change.apart
+    sent = (replay.kind == Row.END) & ~left_out
+    begin = np.where(sent, arrival, at - busy.sum(axis=1))
+    shown = (sent | ((replay.kind == Row.WORK) & (busy.sum(axis=1) > 0))) & ~np.isin(replay.rank, change.dropped)
+    kinds = np.where(sent, Kind.COMM, np.where(busy[:, 1] > busy[:, 0], Kind.MEMCPY, Kind.COMPUTE))
+    ranks = []
+    for place, number in enumerate(replay.ranks):
+        rows = np.flatnonzero(shown & (replay.rank == place))
+        rows = rows[np.lexsort((at[rows], begin[rows]))]
+        table, free = [], dict[tuple[int, int], int]()
+        for row, kind, start, end in zip(
+            rows.tolist(), *(each[rows].tolist() for each in (kinds, begin, at)), strict=True
+        ):
+            # The first lane of its kind that is free.
+            lane = next(n for n in range(len(rows)) if free.get((kind, n), start) <= start)
+            free[kind, lane] = end
+            title = Kind(kind).name.lower()
+            entry = {"start": start, "end": end, "kind": Kind(kind), "name": title, "lane": Lane("", f"{title} {lane}")}
+            if kind == Kind.COMM:
+                op, group = replay.operations[code] if (code := replay.operation[row]) >= 0 else ("", "")
+                entry |= {"name": op or title, "comm": Comm(op, group, seq=int(replay.communication[row]))}
+            table.append(entry)
+        marks = at[(replay.kind == Row.STEP) & (replay.rank == place)] if place not in change.dropped else at[:0]
+        first = round(replay.starts[place])
+        steps = (Step(step, begun, end) for step, (begun, end) in enumerate(pairwise([first, *sorted(marks.tolist())])))
+        ranks.append(RankTimeline(number, Spans.build(table), Spans.empty(), tuple(steps)))
+    return Timeline(tuple(rank for place, rank in enumerate(ranks) if place not in change.dropped))
 
 
 def _paced(replay: Replay, transfer: Float, rate: str) -> tuple[Float, str]:
@@ -226,7 +302,7 @@ def _paced(replay: Replay, transfer: Float, rate: str) -> tuple[Float, str]:
     seen = () if matched is None else observations(matched, replay.alone_share)
     if matched is None or not seen:
         raise InputError(
-            f"--what-if link={rate}: {_APART if replay.apart else 'no communication of known size was matched over ranks'}, so the "
+            f"--what-if link={rate}: {replay.apart or 'no communication of known size was matched over ranks'}, so the "
             "recorded rate is unknown; use a factor, e.g. link=2x"
         )
     # Transfers stay as slow beside compute as they were, so the rate is the one that was seen there, too.
@@ -258,8 +334,8 @@ def _exchanges(
     size = np.zeros(1) if matched is None else np.append(np.where(matched.op == _REDUCE, matched.bytes, -1), -1)
     if size.max() <= 0:
         raise InputError(
-            f"--what-if {technique}: {_APART if replay.apart else 'no all_reduce of known size was matched over ranks'}, so the run "
-            "exchanges no gradients that could be averaged less often"
+            f"--what-if {technique}: {replay.apart or 'no all_reduce of known size was matched over ranks'}, so the "
+            "run exchanges no gradients that could be averaged less often"
         )
     exchanged = size >= SMALL_SHARE * size.max()
     # What keeps the replicas' buffers alike before each forward goes with the gradients' exchange.

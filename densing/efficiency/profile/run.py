@@ -410,6 +410,25 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
 
         return plan(self.replay, change)
 
+    def what_if_timeline(self, change: str) -> Timeline:
+        """Return the run with something changed as a timeline, as if it had been recorded.
+
+        It can be profiled (:func:`densing.profile_run`), drawn, and written as a trace.
+
+        Parameters
+        ----------
+        change : str
+            As in :meth:`what_if`.
+
+        Raises
+        ------
+        densing.core.InputError
+            When the change means nothing in this run.
+        """
+        from densing.efficiency.profile.changes import changed_timeline
+
+        return changed_timeline(self.replay, change)
+
     def delays(self) -> DelayFit:
         """Return the model of delays that the ranks' own seconds per step speak for (a third of a second's work, once).
 

@@ -174,6 +174,12 @@ def test_a_change_is_answered_as_the_changed_run_says(change: str, changed: Plan
     assert found.gain_pct == pytest.approx(100 * (1 - found.after_ms / found.before_ms))
     assert found.low_ms is not None and found.low_ms <= found.after_ms <= (found.high_ms or 0)
     assert change in found.sentence and str(found.bound_after) in found.sentence
+    # The changed run as a timeline: profiled like any other, it takes as long.
+    made = profile_run(SLOW.profile().what_if_timeline(change))
+    assert made.replay.recorded_ns == pytest.approx(changed.length(), abs=2 * RETURN)
+    assert len(made.ranks) == changed.ranks and made.figures["steps"] == changed.ranks * changed.steps
+    exposed = [sum(rank.partition.exposed_comm_ns for rank in run.ranks) for run in (made, changed.profile())]
+    assert exposed[0] == pytest.approx(exposed[1], rel=0.02, abs=1e6)
 
 
 def sharing(pace: float, ranks: int = 3) -> list[RankTimeline]:
@@ -357,7 +363,7 @@ def test_ranks_whose_clocks_contradict_each_other_are_replayed_each_on_its_own()
     assert "waiting-for-ranks" not in gains(found) and found.figures["slowdown"] is None
     exposed = max(rank.partition.exposed_comm_ns for rank in found.ranks) / run.steps / 1e6
     assert gains(found).get("exposed-communication", 0.0) <= exposed
-    with pytest.raises(InputError, match="each is replayed on its own"):
+    with pytest.raises(InputError, match="together, the replay with nothing changed takes"):
         found.what_if("co2:tau=2")
     # The same run with clocks that do not jump has all of it.
     assert not run.profile().replay.apart
