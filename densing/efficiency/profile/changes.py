@@ -2,8 +2,8 @@
 
 Every answer is a replay of the recorded run (:mod:`densing.efficiency.profile.replay`) with the change made.
 
-*A link of another rate.* What each transfer takes beyond its latency is in proportion to the time of a byte. Latency
-and time of a byte as recorded are fitted to the run's own sizes and transfers
+*A link of another rate.* What each transfer takes beyond its latency is in proportion to the time of a byte (a rate is
+of the line; over TCP 94 % of it are payload). Latency and time of a byte as recorded are fitted to the run's own sizes and transfers
 (:func:`densing.efficiency.simulation.calibrate`); the latency stays:
 
 .. math:: t' = m\\alpha + (t - m\\alpha)\\,\\beta'/\\beta
@@ -47,6 +47,9 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt])bit")
 _BITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 MOST_FITTED = 2_000
 """Most communications that a link is fitted to, evenly spread over the run."""
+TCP_PAYLOAD = 1448 / 1538
+"""Payload of a full Ethernet frame over TCP and IPv4 (1,500 bytes less 20 and 32) over what it takes of the line, with
+header, check sum, preamble and gap (38 bytes): IEEE 802.3, RFC 791, RFC 7323."""
 SMALL_SHARE = 0.01
 """All-reduces below this share of the largest (a loss, a flag) are no exchange of gradients, and stay."""
 
@@ -297,7 +300,8 @@ def _paced(replay: Replay, transfer: Float, rate: str) -> tuple[Float, str]:
     from densing.efficiency.simulation import calibrate, ring_terms
 
     number, unit = _RATE.fullmatch(rate).groups()  # type: ignore[union-attr]
-    seconds_per_byte = 8 / (float(number) * _BITS[unit])
+    payload = TCP_PAYLOAD if replay.over_tcp else 1.0
+    seconds_per_byte = 8 / (float(number) * _BITS[unit] * payload)
     matched = replay.matched
     seen = () if matched is None else observations(matched, replay.alone_share)
     if matched is None or not seen:
@@ -322,7 +326,8 @@ def _paced(replay: Replay, transfer: Float, rate: str) -> tuple[Float, str]:
             messages[:-1][(matched.op == op) & (size == n)] = ring_terms(name, n).messages
     stays = np.minimum(1e9 * latency * messages[replay.communication], transfer)
     ends = replay.kind == Row.END
-    model = f"recorded link: {8 / recorded / 1e6:.4g} Mbit/s as seen, {about}"
+    framed = "" if payload == 1 else f"; {100 * payload:.0f} % of a link's rate is payload of TCP frames"
+    model = f"recorded link: {8 / recorded / 1e6:.4g} Mbit/s as seen, {about}{framed}"
     return np.where(ends, stays + (transfer - stays) * seconds_per_byte / recorded, transfer), model
 
 

@@ -140,6 +140,8 @@ class Replay:
         Of the row, as in :class:`Dependencies`.
     communication : int64 (n,)
         Row of ``matched``, -1 elsewhere and for what was not matched.
+    over_tcp : bool
+        Whether communication went over TCP, as gloo's does.
     operations : tuple of (op, group)
     operation : int64 (n,)
         Position in ``operations`` of ends of communications, -1 elsewhere.
@@ -280,7 +282,9 @@ class Replay:
         known: dict[tuple[str, str], int] = {}
         # Of each of a rank's communications (the last stands for none) the matched one and the operation.
         of_rank: dict[int, tuple[Int, Int]] = {}
+        self.over_tcp = False
         for rank, table in tables.items():
+            self.over_tcp |= any(name.startswith("gloo:") for name in table.names)
             numbers, codes = np.full(len(table) + 1, -1), np.full(len(table) + 1, -1)
             if matched is not None:
                 own, rows = matched.rows_of(table)

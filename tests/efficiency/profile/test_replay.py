@@ -182,7 +182,7 @@ def test_a_change_is_answered_as_the_changed_run_says(change: str, changed: Plan
     assert exposed[0] == pytest.approx(exposed[1], rel=0.02, abs=1e6)
 
 
-def sharing(pace: float, ranks: int = 3) -> list[RankTimeline]:
+def sharing(pace: float, ranks: int = 3, name: str = "ncclDevKernel") -> list[RankTimeline]:
     """Two buckets on two streams, in flight at once over one link, and an update that waits for both."""
     group = Comm("all_reduce", "0", "default", ranks, tuple(range(ranks)), dtype="float")
     work: list[list[dict[str, Any]]] = [[] for _ in range(ranks)]
@@ -207,7 +207,7 @@ def sharing(pace: float, ranks: int = 3) -> list[RankTimeline]:
                     if seq
                     else {}
                 )
-                work[rank].append({"start": start, "end": end, "kind": kind, "name": f"n{kind.name}",
+                work[rank].append({"start": start, "end": end, "kind": kind, "name": name if seq else "gemm",
                                    "lane": Lane("gpu", str(stream)), **comm})  # fmt: skip
         steps.append(Step(step, now, now_ends))
         now = now_ends
@@ -222,6 +222,16 @@ def test_transfers_in_flight_at_once_share_the_link_whatever_its_rate(pace: floa
     assert run.what_if(f"link={pace}x").after_ms == pytest.approx(made[0].steps[-1].end / 6e6, rel=1e-4)
     seen = {one.count: one.seconds for one in of_timeline(Timeline(tuple(made))).collectives}
     assert seen == pytest.approx({4000.0: 0.012 / pace, 8000.0: 0.02 / pace}, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "payload"), [("gloo:all_reduce", 1448 / 1538), ("ncclDevKernel", 1.0)])
+def test_a_rate_is_of_the_line_and_tcp_leaves_94_percent_of_it(name: str, payload: float) -> None:
+    """8/3 of 4 and 8 kB take 12 and 20 ms alone: 4 ms of latency and 5.33 Mbit/s of payload."""
+    run = profile_run(Timeline(tuple(sharing(1.0, name=name))))
+    rate = 8 * (4 / 3 * 4000) / 0.008 / 1e6
+    assert (same := run.what_if(f"link={rate / payload:.9f}mbit")).after_ms == pytest.approx(same.before_ms, rel=2e-3)
+    assert run.what_if(f"link={2 * rate / payload:.9f}mbit").after_ms < 0.8 * same.before_ms
+    assert ("94 % of a link's rate" in same.model) == (payload < 1)
 
 
 @given(
