@@ -3,8 +3,8 @@
 Every answer is a replay of the recorded run (:mod:`densing.efficiency.profile.replay`) with the change made.
 
 *A link of another rate.* What each transfer takes beyond its latency is in proportion to the time of a byte (a rate is
-of the line; over TCP 94 % of it are payload). Latency and time of a byte as recorded are fitted to the run's own sizes and transfers
-(:func:`densing.efficiency.simulation.calibrate`); the latency stays:
+of the line; over TCP 94 % of it are payload). Latency and time of a byte as recorded are fitted to the run's own sizes
+and transfers (:func:`densing.efficiency.simulation.calibrate`); the latency stays:
 
 .. math:: t' = m\\alpha + (t - m\\alpha)\\,\\beta'/\\beta
 
