@@ -544,7 +544,7 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
     if outputs.html is not None:
         from densing.report import build_profile_report
 
-        build_profile_report(run, outputs.html, baseline=comparison, utilisation=used)
+        build_profile_report(run, outputs.html, baseline=comparison, utilisation=used, changes=outputs.what_if)
         say(f"wrote {outputs.html}")
     if outputs.what_if_trace is not None:
         from densing.efficiency.traces import RankTracks, write_timelines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from densing.efficiency.profile import (
     per_step,
     pooled,
 )
-from densing.efficiency.timeline import NO_DEVICE_WORK, OPS, Partition
+from densing.efficiency.timeline import NO_DEVICE_WORK, OPS, Partition, picture, select
 from densing.plots import (
     BARS,
     IDLE_LOOKS,
@@ -82,6 +82,7 @@ def build_profile_report(
     *,
     baseline: Comparison | None = None,
     utilisation: RunUtilisation | None = None,
+    changes: Sequence[str] = (),
 ) -> Path:
     """Write the report of a profiled run: one HTML file that needs no network.
 
@@ -98,6 +99,8 @@ def build_profile_report(
         What changed against another run.
     utilisation : RunUtilisation, optional
         Model and hardware FLOPs utilisation.
+    changes : sequence of str
+        What-ifs of the run, as :meth:`RunProfile.what_if` takes them: the middle step with each is drawn.
 
     Returns
     -------
@@ -109,7 +112,7 @@ def build_profile_report(
     densing.core.errors.InputError
         When the file cannot be written.
     """
-    return write(profile_page(run, baseline=baseline, utilisation=utilisation), path)
+    return write(profile_page(run, baseline=baseline, utilisation=utilisation, changes=changes), path)
 
 
 def profile_page(
@@ -117,6 +120,7 @@ def profile_page(
     *,
     baseline: Comparison | None = None,
     utilisation: RunUtilisation | None = None,
+    changes: Sequence[str] = (),
 ) -> Page:
     """Return the page: what cost the most first, then rank by rank and cause by cause."""
     shown = figures(run)
@@ -135,6 +139,7 @@ def profile_page(
         ), short="Ranks", folded=True),
         Section("timeline", "One step on one axis", (shown["timeline"], *prose(clocks)),
                 short="Timeline"),
+        *(_changed(run, change, number) for number, change in enumerate(changes, 1)),
         Section("collectives", "Collectives", collectives or prose(NO_COLLECTIVES)),
         _stragglers(run, shown),
         Section("idle", "Idle time", (
@@ -207,6 +212,15 @@ def _steps(run: RunProfile, shown: Mapping[str, Figure]) -> Section:
         first = (shown["steps"], Fold("Every step as a table", (steps_table(run),)))
     spread = (Heading("How step times spread"), shown["step-times"], *present(spread_table(run)))
     return Section("steps", "Steps", (*first, *spread), folded=True)
+
+
+def _changed(run: RunProfile, change: str, number: int) -> Section:
+    """The middle step of the run with something changed, drawn like the recorded one above it."""
+    planned = run.what_if(change)
+    pictures = {rank.rank: picture(rank, select(rank)) for rank in run.what_if_timeline(change).ranks[:DRAWN]}
+    words = "The middle step of the replay with this change, drawn like the recorded one above."
+    drawn = shown_figure(f"what-if-{number}", plot_timeline(arrange(same_step(pictures), {})), words)
+    return Section(f"what-if-{number}", f"What if {change}", (drawn, *prose(planned.sentence, planned.model)))
 
 
 UNRECOGNISED = (
