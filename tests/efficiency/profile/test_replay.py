@@ -238,6 +238,7 @@ def test_a_rate_is_of_the_line_and_tcp_leaves_94_percent_of_it(name: str, payloa
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40), st.integers(1, 40)), min_size=1, max_size=12),
     st.floats(0.2, 5),
 )
+@settings(max_examples=30)
 def test_a_link_shared_carries_what_its_transfers_take_alone(rows: list[tuple[int, int, int]], pace: float) -> None:
     """No link is idle while something waits for it, and none carries more than its rate."""
     link, begin, time = (np.array(column, np.float64) for column in zip(*rows, strict=True))
