@@ -389,7 +389,7 @@ FITTED = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatte
           "send_recv": "send_recv"}  # fmt: skip
 
 
-def observations(matched: Matched, alone: NDArray[np.float64]) -> tuple[Observation, ...]:
+def observations(matched: Matched, alone: NDArray[np.float64] | None = None) -> tuple[Observation, ...]:
     """Return each matched communication's bytes, group size, transfer time and overlap with compute.
 
     Transfer is the shortest duration over the ranks, that of the last to arrive. Unknown sizes are left out, and
@@ -398,8 +398,8 @@ def observations(matched: Matched, alone: NDArray[np.float64]) -> tuple[Observat
     Parameters
     ----------
     matched : Matched
-    alone : float64 (n,)
-        What each takes alone on its link, as a share of its transfer: :attr:`Replay.alone_share`.
+    alone : float64 (n,), optional
+        What each takes alone on its link, as a share of its transfer: :attr:`Replay.alone_share`. All of it by default.
     """
     from densing.efficiency.simulation import Observation
 
@@ -409,7 +409,13 @@ def observations(matched: Matched, alone: NDArray[np.float64]) -> tuple[Observat
         mine = matched.shortest_rank[rows] == rank
         length = np.maximum(table.duration_ns[own[mine]], 1)
         hidden[rows[mine]] = np.minimum(table.hidden_ns[own[mine]] / length, 1.0)
-    columns = (matched.op, matched.bytes, matched.group, matched.n_ranks, matched.transfer_ns * alone)
+    columns = (
+        matched.op,
+        matched.bytes,
+        matched.group,
+        matched.n_ranks,
+        matched.transfer_ns * (1.0 if alone is None else alone),
+    )
     observed = []
     for op, count, group, ranks, transfer, overlapped in zip(
         *(column.tolist() for column in columns), hidden.tolist(), strict=True
