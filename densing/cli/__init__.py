@@ -42,7 +42,6 @@ COMMANDS = {
     "techniques": "techniques:app",
     "train": "train:train",
     "scaling": "scaling:app",
-    "what-if": "whatif:what_if",
     "calibrate": "calibrate:calibrate",
     "distil": "distil:distil",
     "tune": "tune:tune_",

@@ -9,6 +9,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes
+from densing.core import InputError
 
 
 def frontier(
@@ -17,13 +18,19 @@ def frontier(
         list[Path] | None,
         typer.Option("--gain", help="gain.json of `densing ladder gain DIR`: adds its arms. May be repeated."),
     ] = None,
-    profile: Annotated[
+    density: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--profile",
-            help="Output of `densing profile RUN --density FILE --device-hours HOURS --json`: adds your run. May be "
-            "repeated.",
-        ),
+        typer.Option("--density", help="Output of `densing density --json`: adds your model. May be repeated."),
+    ] = None,
+    device_hours: Annotated[
+        list[float] | None,
+        typer.Option("--device-hours", help="Devices × hours of its whole training; one for each --density."),
+    ] = None,
+    density_model: Annotated[
+        str | None, typer.Option("--density-model", help="Which model of the --density files.")
+    ] = None,
+    density_benchmark: Annotated[
+        str | None, typer.Option("--density-benchmark", help="Which benchmark of the --density files.")
     ] = None,
     reference: o.Reference = "joint",
     benchmark: o.Benchmark = "mean",
@@ -45,18 +52,29 @@ def frontier(
     Example: densing frontier --since 2024-01-01 --html frontier.html
 
     Example: densing frontier --cost bytes --gain ladders/arms/gain.json
+
+    Example: densing frontier --cost device_hours --density density.json --device-hours 3000
     """
     import dataclasses
 
     from densing.scores.catalog import load_catalog, selection_of
     from densing.tradeoff import frontier as place
+    from densing.tradeoff import join
 
     o.parse_window(since, None)
+    if len(files := density or []) != len(hours := device_hours or []):
+        raise InputError(
+            f"--density: {len(files)} files and {len(hours)} --device-hours; give the hours of each model's training"
+        )
+    runs = [
+        join(file, device_hours=spent, model=density_model, benchmark=density_benchmark)
+        for file, spent in zip(files, hours, strict=True)
+    ]
     selection = dataclasses.replace(selection_of(include), since=since)
     with progress(json) as step:
         result = place(
             load_catalog(*catalog) if catalog else None,
-            cost=cost, profiles=profile or (), gains=gain or (), selection=selection, reference=reference,
+            cost=cost, profiles=runs, gains=gain or (), selection=selection, reference=reference,
             benchmark=benchmark, seed=seed, step=step,
         )  # fmt: skip
     save(result.table, result.to_dict(), out)

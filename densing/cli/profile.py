@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         RunUtilisation,
     )
     from densing.efficiency.traces import TraceFile
-    from densing.tradeoff import DensityCost
 
 OF_MFU = ("mfu_pct", "hfu_pct")
 """Figures that a run has where ``--mfu`` is given."""
@@ -137,6 +136,14 @@ class Outputs:
             "co2:tau=8 or local-sgd:tau=8; commas join changes, and each --what-if is replayed alone.",
         ),
     ] = field(default_factory=list)
+    what_if_trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--what-if-trace",
+            help="Write the run as the --what-if changes it, as a trace for Perfetto.",
+            metavar="FILE",
+        ),
+    ] = None
     perfetto: Annotated[
         Path | None,
         typer.Option(
@@ -152,38 +159,12 @@ class Outputs:
             "recompute (none, full; selective with formula=megatron).",
         ),
     ] = None
-    density: Annotated[
-        Path | None,
-        typer.Option("--density", help="Output of `densing density --json` for the model, joined with the run."),
-    ] = None
-    density_model: Annotated[str | None, typer.Option("--density-model", help="Which model of that file.")] = None
-    density_benchmark: Annotated[
-        str | None, typer.Option("--density-benchmark", help="Which benchmark of that file.")
-    ] = None
-    device_hours: Annotated[
-        float | None, typer.Option("--device-hours", help="Device hours of the whole training, for --density.")
-    ] = None
     json: JsonFlag = False
-
-    def joined(self, run: RunProfile | None = None) -> DensityCost | None:
-        """Join the density, if one is named, with the run."""
-        if self.density is None:
-            return None
-        from densing.tradeoff import join
-
-        assert self.device_hours is not None, "checked before anything was read"
-        return join(
-            self.density,
-            run,
-            device_hours=self.device_hours,
-            model=self.density_model,
-            benchmark=self.density_benchmark,
-        )
 
 
 @grouped(
-    "window html compare fail_if what_if perfetto comm_pattern explain",
-    "detail mfu density density_model density_benchmark device_hours",
+    "window html compare fail_if what_if what_if_trace perfetto comm_pattern explain",
+    "detail mfu",
     "rank_files json",
 )
 def profile(
@@ -195,7 +176,8 @@ def profile(
 ) -> None:
     """Say how much communication was hidden, what was exposed, where, why and what it cost.
 
-    Reads traces of torch.profiler (CUDA, ROCm, gloo, ...), one per rank; damaged ones as far as they go.
+    Reads traces of torch.profiler (CUDA, ROCm, gloo, ...), one per rank; damaged ones as far as they go. Of a job's
+    operations (trace-*.parquet of ByteDance-Seed/StragglerAnalysis) it says what slow workers cost.
     Exit codes: 0 done, 1 user error, 2 usage, 3 done but events or traces could not be read, 4 a --fail-if holds or
     cannot be decided.
 
@@ -214,6 +196,8 @@ def profile(
             typer.echo(visible(f"  known from: {match.source}"))
         return
     source = replace(source, quiet=outputs.json)
+    if any(path.suffix == ".parquet" and _show_job(path, source, outputs) for path in source.paths):
+        return
     _check_flags(source, outputs)
     if source.rank_files is not None:
         # What a job of an executor runs: the ranks of a list go into the store, and nothing else is done.
@@ -232,18 +216,42 @@ def profile(
         raise StoppedError(f"stopped; the same command resumes from {source.out}") from None
 
 
+def _show_job(path: Path, source: Source, outputs: Outputs) -> bool:
+    """Show what slow workers cost a job, if a file is a trace of its operations; return whether it is."""
+    from densing.core import aligned
+    from densing.efficiency.profile import is_job, what_if_job
+
+    if not is_job(path):
+        return False
+    if (source, outputs) != (Source([path], quiet=outputs.json), Outputs(json=outputs.json)):
+        raise InputError(f"{path}: is a trace of a job's operations; it is read alone, with no option but --json")
+    result = what_if_job(path)
+    if outputs.json:
+        emit_plain(result.to_dict())
+        return True
+    typer.echo(
+        f"{len(result.steps)} steps; slowdown by slow workers {result.slowdown.mean:.3f} "
+        f"({100 * result.waste:.1f} % of device time lost), by launch delays {result.launch_slowdown:.3f}\n"
+    )
+    parts = (("operation", result.by_optype), ("dp rank", result.by_dp_rank), ("stage", result.by_stage))
+    rows = [
+        (f"{kind} {name}", formatting.fixed(slow.mean, 3))
+        for kind, part in parts
+        for name, slow in list(part.items())[:5]
+    ]
+    typer.echo("\n".join(aligned(("only this slow", "slowdown"), rows)))
+    for workers, part in (("the slowest 3 % of workers", result.workers), ("the last stage", result.last_stage)):
+        share = "–" if part.explained is None else f"{100 * part.explained:.1f} %"
+        typer.echo(f"explained by {workers}: {share}")
+    return True
+
+
 def _check_flags(source: Source, outputs: Outputs) -> None:
     """Refuse what cannot work, before hours of traces are read."""
     if source.jobs is not None and source.jobs < 1:
         raise InputError(f"--jobs {source.jobs}: a whole number from 1 up is needed")
     if source.executor_arg and source.executor is None:
         raise InputError("--executor-arg without --executor; name one, e.g. --executor slurm")
-    if outputs.density is not None and outputs.device_hours is None:
-        raise InputError("--density needs --device-hours: devices times the hours of the model's whole training")
-    of_density = (outputs.device_hours, outputs.density_model, outputs.density_benchmark)
-    if outputs.density is None and any(value is not None for value in of_density):
-        raise InputError("--device-hours, --density-model and --density-benchmark belong to --density FILE; give it")
-    outputs.joined()
     if source.comm_pattern:
         from densing.efficiency.timeline import Classifier
 
@@ -283,15 +291,16 @@ def check_source(path: Path) -> None:
 
 def _check_outputs(source: Source, outputs: Outputs) -> None:
     """Keep outputs from replacing what is read, each other, or what is not a file."""
-    pairs = (("--html", outputs.html), ("--perfetto", outputs.perfetto))
+    pairs = (("--html", outputs.html), ("--perfetto", outputs.perfetto), ("--what-if-trace", outputs.what_if_trace))
+    if outputs.what_if_trace is not None and len(outputs.what_if) != 1:
+        raise InputError(f"--what-if-trace {outputs.what_if_trace}: belongs to one --what-if; give it, e.g. link=2x")
     files = {flag: path for flag, path in pairs if path is not None}
     if len({path.absolute() for path in files.values()}) < len(files):
-        raise InputError("--html and --perfetto name one file; choose two")
-    density = [outputs.density] if outputs.density is not None else []
+        raise InputError(f"{' and '.join(files)} name one file; choose others")
     for flag, path in files.items():
         if path.is_dir() or (path.exists() and not path.is_file()):
             raise InputError(f"{flag} {path}: is not a regular file; choose another name")
-        for read in (*source.paths, *outputs.compare, *density) if path.exists() else ():
+        for read in (*source.paths, *outputs.compare) if path.exists() else ():
             # Every file that is read, as far as its name tells.
             inputs = filter(Path.is_file, read.rglob("*")) if read.is_dir() else filter(Path.exists, [read])
             if any(map(path.samefile, inputs)):
@@ -521,23 +530,28 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
         if used is not None:
             figures = {**figures, **{key: used.to_dict()[key] for key in OF_MFU}}
         hits = check_conditions(outputs.fail_if, figures)
-    joined = outputs.joined(run)
     planned = [run.what_if(change) for change in outputs.what_if]
     if outputs.json:
-        parts = {"utilisation": used, "comparison": comparison, "joined": joined}
+        parts = {"utilisation": used, "comparison": comparison}
         more = {name: part and part.to_dict() for name, part in parts.items()}
         changed = [row.to_dict() for row in planned]
         emit_plain({**run.to_dict(), **more, "planned": changed, "fail_if": [hit.to_dict() for hit in hits]})
     else:
-        typer.echo("\n".join(screen(run, used, comparison, joined, width(WIDE))))
+        typer.echo("\n".join(screen(run, used, comparison, width(WIDE))))
         for row in planned:
             typer.echo("\n".join(["", *_folded(filter(None, (row.sentence, row.model)), width(WIDE))]))
         show_notes(run.notes, most=MOST_NOTES)
     if outputs.html is not None:
         from densing.report import build_profile_report
 
-        build_profile_report(run, outputs.html, baseline=comparison, density=joined, utilisation=used)
+        build_profile_report(run, outputs.html, baseline=comparison, utilisation=used, changes=outputs.what_if)
         say(f"wrote {outputs.html}")
+    if outputs.what_if_trace is not None:
+        from densing.efficiency.traces import RankTracks, write_timelines
+
+        made = run.what_if_timeline(outputs.what_if[0])
+        write_timelines((RankTracks(rank, (), 0) for rank in made.ranks), outputs.what_if_trace)
+        say(f"wrote {outputs.what_if_trace}: the run with {outputs.what_if[0]}; open it in ui.perfetto.dev")
     if outputs.perfetto is not None:
         from densing.efficiency.profile import write_profiled
 
@@ -559,7 +573,6 @@ def screen(
     run: RunProfile,
     used: RunUtilisation | None,
     comparison: Comparison | None,
-    joined: DensityCost | None,
     width: int | None = None,
 ) -> list[str]:
     """Return the summary, line by line: headline, ranks, communications, causes.
@@ -569,7 +582,6 @@ def screen(
     run : RunProfile
     used : RunUtilisation or None
     comparison : Comparison or None
-    joined : DensityCost or None
     width : int, optional
         Sentences are folded to it; tables never are. None leaves them whole.
     """
@@ -595,8 +607,6 @@ def screen(
                 f"{used.model.devices} × {peak.flops / 1e12:g} TFLOP/s ({peak.device}, {peak.dtype}{recalled})"
             ) + (f"; {remarks}" if remarks else "")
         lines += ["", *_folded([sentence], width)]
-    if joined is not None:
-        lines += ["", *_folded(joined.bought, width)]
     if comparison is not None:
         lines += ["", *_comparison(comparison, width)]
     return lines
@@ -608,8 +618,7 @@ def _account(run: RunProfile) -> str:
     text = "Gains of a replay without each cause alone"
     if len(run.causes) > 1:
         text = f"Gains of a replay without each alone; {_ms(total)} ms without all {len(run.causes)}"
-    fidelity = run.replay.fidelity
-    return text if fidelity.status == "ok" else f"{text}; {fidelity.sentence}"
+    return text
 
 
 def _folded(sentences: Iterable[str], width: int | None) -> list[str]:

@@ -148,8 +148,8 @@ def variable(*words: str) -> str:
 
     Examples
     --------
-    >>> variable("what-if", "guard")
-    'DENSING_WHAT_IF_GUARD'
+    >>> variable("own-loop", "guard")
+    'DENSING_OWN_LOOP_GUARD'
     """
     return "_".join([PREFIX, *words]).upper().replace("-", "_")
 

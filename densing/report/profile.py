@@ -1,9 +1,9 @@
-"""The report of a profiled run: headline, causes, figures, what changed and what the training bought."""
+"""The report of a profiled run: headline, causes, figures and what changed."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from densing.efficiency.profile import (
     per_step,
     pooled,
 )
-from densing.efficiency.timeline import NO_DEVICE_WORK, OPS, Partition
+from densing.efficiency.timeline import NO_DEVICE_WORK, OPS, Partition, picture, select
 from densing.plots import (
     BARS,
     IDLE_LOOKS,
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
         RunProfile,
         RunUtilisation,
     )
-    from densing.tradeoff import DensityCost
 
 
 MOST_SOURCES = 200
@@ -82,8 +81,8 @@ def build_profile_report(
     path: Path | str,
     *,
     baseline: Comparison | None = None,
-    density: DensityCost | None = None,
     utilisation: RunUtilisation | None = None,
+    changes: Sequence[str] = (),
 ) -> Path:
     """Write the report of a profiled run: one HTML file that needs no network.
 
@@ -98,10 +97,10 @@ def build_profile_report(
         File to write; written whole or not at all.
     baseline : Comparison, optional
         What changed against another run.
-    density : DensityCost, optional
-        Density of the model that the run trains, with the device hours of its training.
     utilisation : RunUtilisation, optional
         Model and hardware FLOPs utilisation.
+    changes : sequence of str
+        What-ifs of the run, as :meth:`RunProfile.what_if` takes them: the middle step with each is drawn.
 
     Returns
     -------
@@ -113,20 +112,17 @@ def build_profile_report(
     densing.core.errors.InputError
         When the file cannot be written.
     """
-    return write(profile_page(run, baseline=baseline, density=density, utilisation=utilisation), path)
+    return write(profile_page(run, baseline=baseline, utilisation=utilisation, changes=changes), path)
 
 
 def profile_page(
     run: RunProfile,
     *,
     baseline: Comparison | None = None,
-    density: DensityCost | None = None,
     utilisation: RunUtilisation | None = None,
+    changes: Sequence[str] = (),
 ) -> Page:
     """Return the page: what cost the most first, then rank by rank and cause by cause."""
-    # A density joined without a profile says what was lost by this run's own.
-    if density is not None and density.partition is None:
-        density = replace(density, partition=pooled([rank.partition for rank in run.ranks]))
     shown = figures(run)
     told = [] if utilisation is None else utilisation_words(utilisation)
     head = replace(headline(run), figure=shown["partition"], opening=prose(*told))
@@ -143,6 +139,7 @@ def profile_page(
         ), short="Ranks", folded=True),
         Section("timeline", "One step on one axis", (shown["timeline"], *prose(clocks)),
                 short="Timeline"),
+        *(_changed(run, change, number) for number, change in enumerate(changes, 1)),
         Section("collectives", "Collectives", collectives or prose(NO_COLLECTIVES)),
         _stragglers(run, shown),
         Section("idle", "Idle time", (
@@ -153,7 +150,6 @@ def profile_page(
         _steps(run, shown),
         Section("copies", "Copies and data loading", (*copies, Prose(loading_words(run))), short="Copies", folded=True),
         *([] if baseline is None else [changes_section(baseline)]),
-        *([] if density is None else [_bought(density)]),
         notes_section(
             run.notes, nothing="There is nothing to remark: no event was skipped or repaired.",
             below=(Heading("Names that no rule knows"), *unknown) if unknown else (),
@@ -218,8 +214,13 @@ def _steps(run: RunProfile, shown: Mapping[str, Figure]) -> Section:
     return Section("steps", "Steps", (*first, *spread), folded=True)
 
 
-def _bought(density: DensityCost) -> Section:
-    return Section("density", "What the training bought", prose(*density.sentences()), short="Density")
+def _changed(run: RunProfile, change: str, number: int) -> Section:
+    """The middle step of the run with something changed, drawn like the recorded one above it."""
+    planned = run.what_if(change)
+    pictures = {rank.rank: picture(rank, select(rank)) for rank in run.what_if_timeline(change).ranks[:DRAWN]}
+    words = "The middle step of the replay with this change, drawn like the recorded one above."
+    drawn = shown_figure(f"what-if-{number}", plot_timeline(arrange(same_step(pictures), {})), words)
+    return Section(f"what-if-{number}", f"What if {change}", (drawn, *prose(planned.sentence, planned.model)))
 
 
 UNRECOGNISED = (

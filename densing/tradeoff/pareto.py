@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from densing.core import (
     ArtefactError,
@@ -28,17 +28,13 @@ from densing.core import (
     Listing,
     Note,
     Readable,
-    Record,
     UnknownNameError,
     column,
-    decode,
     formatting,
     named_stream,
     numeric,
     once,
-    printed_data,
     ranged,
-    read_json,
 )
 from densing.tradeoff.cost import DensityCost
 from densing.tradeoff.gain import GainRecord, Gains
@@ -162,7 +158,7 @@ def frontier(
     catalog: Catalog | None = None,
     *,
     cost: str = "flops",
-    profiles: Iterable[DensityCost | Path | str] = (),
+    profiles: Iterable[DensityCost] = (),
     gains: Iterable[Gains | GainRecord | Path | str] = (),
     selection: Selection | None = None,
     reference: str = "joint",
@@ -178,9 +174,9 @@ def frontier(
         Whose models enter, with the floating-point operations of their training; the embedded one by default. It knows
         no other cost, so with another ``cost`` its models stay out.
     cost : {"flops", "device_hours", "bytes", "joules"}
-    profiles : iterable of DensityCost or path
-        Runs of one's own with a density: what :func:`densing.tradeoff.join` gives, or a file of what ``densing profile
-        --density ... --device-hours ... --json`` printed. Their cost is the stated device hours.
+    profiles : iterable of DensityCost
+        Runs of one's own with a density, as :func:`densing.tradeoff.join` gives them. Their cost is the stated device
+        hours.
     gains : iterable of Gains, GainRecord or path
         Ladders with arms: what :func:`densing.ladder_gain` gives, or the ``gain.json`` that ``densing ladder gain``
         leaves. Their costs are means over runs. Device hours are those of the one process that trained all ranks here,
@@ -349,33 +345,8 @@ def _scale(reference: str, benchmark: str) -> str:
     )
 
 
-class _Joined(Record, frozen=True):
-    """The part ``joined`` of what ``densing profile --json`` prints."""
-
-    model: str
-    density: float
-    device_hours: float
-    density_lo: float | None = None
-    density_hi: float | None = None
-    benchmark: str = ""
-    n_eff: float | None = None
-    note: str = ""
-    bound: Literal["", "upper", "lower"] = ""
-    reference: str = ""
-
-
-def _profile(profile: DensityCost | Path | str) -> dict[str, Any]:
+def _profile(profile: DensityCost) -> dict[str, Any]:
     """Return the row of a run."""
-    if not isinstance(profile, DensityCost):
-        path = Path(profile)
-        document = printed_data(read_json(path))
-        joined = document.get("joined") if isinstance(document, dict) else None
-        if not isinstance(joined, dict):
-            raise ArtefactError(
-                f"{path}: holds no density joined with a run; keep what `densing profile RUN --density FILE "
-                "--device-hours HOURS --json` prints"
-            )
-        profile = DensityCost(**decode(joined, _Joined, f"{path}: $.joined").to_dict())
     lo, hi = interval_ends(profile.density_lo, profile.density_hi, profile.model)
     return {
         "name": formatting.clean(profile.model, 120),
@@ -491,7 +462,7 @@ def _frontier(parts: Sequence[_Part], cost: str, notes: Sequence[Note]) -> Front
 
     parts = [part for part in parts if len(part.rows)]
     if not parts:
-        other = "" if cost == "flops" else f"; of {cost} the catalog knows nothing: give --profile or --gain"
+        other = "" if cost == "flops" else f"; of {cost} the catalog knows nothing: give --density or --gain"
         raise InputError(f"there is nothing to place: no model, run or arm{other}")
     rows = pd.concat([part.rows for part in parts], ignore_index=True).reindex(columns=[*COLUMNS, "interval"])
     draws = np.concatenate([part.draws for part in parts], axis=1)

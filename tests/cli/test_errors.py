@@ -63,7 +63,6 @@ WRONG: dict[str, tuple[str, ...]] = {
     "scaling": ("nope",),
     "worth": ("zero1", "--model", "llama-8b", "--cluster", "a100x8-tcp", "--tokens", "0"),
     "scaling plan": ("--gpu-hours", "0", "--cluster", "h100x8-nvlink"),
-    "what-if": ("nope.parquet",),
     "calibrate": ("nope",),
     "techniques list": ("ddp",),
     "techniques show": ("ladderr",),

@@ -40,9 +40,11 @@ def test_a_model_of_ones_own_stands_among_them(tmp_path: Path) -> None:
 
 def test_arms_and_runs_with_pages(tmp_path: Path) -> None:
     gain = written(tmp_path, record(arm(HOSTILE, 0.9, 100.0), arm("flat", None, 10.0, status="flat")))
-    profile = written(tmp_path, {"joined": {"model": "mine", "density": 1.5, "device_hours": 9}}, "p.json")
+    rows = [{"model": name, "benchmark": "mmlu", "density": 1.5} for name in ("mine", "other")]
+    density = written(tmp_path, rows, "d.json")
     page, html = tmp_path / "f.md", tmp_path / "f.html"
-    done = densing("frontier", "--cost", "device_hours", "--gain", gain, "--profile", profile, "--page", page,
+    done = densing("frontier", "--cost", "device_hours", "--gain", gain, "--density", density,
+                   "--device-hours", 9, "--density-model", "mine", "--page", page,
                    "--html", html)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Frontier on ratio to plain, ladder ab12cd34" in done.stdout and "mine" in done.stdout
@@ -55,17 +57,20 @@ def test_arms_and_runs_with_pages(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--cost", "euros"], "euros"),
-        (["--cost", "bytes"], "give --profile or --gain"),
+        (["--cost", "bytes"], "give --density or --gain"),
         (["--cost", "bytes", "--gain", "BROKEN"], "not JSON"),
         (["--cost", "bytes", "--gain", "OTHER"], "schema 7 of records of gains is not known"),
-        (["--cost", "device_hours", "--profile", "OTHER"], "no density joined"),
+        (["--cost", "device_hours", "--density", "OTHER"], "1 files and 0 --device-hours"),
+        (["--cost", "device_hours", "--density", "OTHER", "--device-hours", "3"], "not the output of `densing density"),
+        (["--cost", "device_hours", "--density", "DENSITY", "--device-hours", "0"], "device hours"),
         (["--cost", "bytes", "--gain", "none.json"], "no such file"),
         (["--include", "everything"], "everything"),
         ([*QUICK, "--since", "2031-01-01"], "nothing to place"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, arguments: list[str], message: str) -> None:
-    files = {"BROKEN": written(tmp_path, "{", "broken.json"), "OTHER": written(tmp_path, record(schema=7), "o.json")}
+    files = {"BROKEN": written(tmp_path, "{", "broken.json"), "OTHER": written(tmp_path, record(schema=7), "o.json"),
+             "DENSITY": written(tmp_path, [{"model": "m", "benchmark": "mmlu", "density": 1.5}], "d.json")}  # fmt: skip
     done = densing("frontier", *(str(files.get(argument, argument)) for argument in arguments), cwd=tmp_path)
     assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
     assert done.stderr.startswith("error: ") and not done.stdout

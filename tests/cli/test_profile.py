@@ -29,6 +29,8 @@ from tests.support.delay_runs import write_run
 from tests.support.profile_command import cut, densing, event, profile, run_of, trace, two, write
 from tests.support.straggler_runs import profiles
 
+JOBS = next(folder for folder in (folders.RECORDED / "straggler", folders.TRACES / "straggler") if folder.exists())
+
 __all__ = ["two"]
 
 # Whole public sets where they are; those that travel with the tests elsewhere.
@@ -91,6 +93,11 @@ def test_changes_are_replayed_one_by_one(two: Path) -> None:
     assert f"{free['gain_pct']:.1f} % less; bound by" in shown
     assert profile(two)["planned"] == []
     # Refused before a trace is read, where no run is needed to know.
+    made = two / ".." / "made.json"
+    assert "the run with link=2x" in densing("profile", two, "--what-if", "link=2x", "--what-if-trace", made).stderr
+    kinds = {event.get("name") for event in json.loads(made.read_text())["traceEvents"]}
+    assert {"all_reduce", "compute"} <= kinds
+    assert "belongs to one --what-if" in densing("profile", two, "--what-if-trace", made, code=1).stderr
     assert "link=2x" in densing("profile", "--what-if", "link=fast", "no-such-folder", code=1).stderr
     assert "no such rank" in densing("profile", two, "--what-if", "drop-rank=7", code=1).stderr
 
@@ -196,7 +203,6 @@ def test_ranks_spread_over_jobs_give_the_same_answer(two: Path, tmp_path: Path) 
         (("--html", "run"), "not a regular file"),
         (("--perfetto", "o.zip"), ".json.gz"),
         (("--jobs", "-1"), "--jobs -1"),
-        (("--device-hours", "5"), "--density"),
         (("--fail-if", "foo>1"), "foo"),
         (("--mfu", "params=x"), "params"),
         (("--comm-pattern", "("), "--comm-pattern"),
@@ -275,15 +281,12 @@ def test_utilisation_stands_in_the_report(two: Path, tmp_path: Path) -> None:
     assert "Model FLOPs utilisation is 3.00" in page.read_text()
 
 
-def test_density_and_device_hours_are_joined(two: Path, tmp_path: Path) -> None:
-    rows = [{"model": "m", "benchmark": "mmlu", "density": 1.5, "density_lo": 1.2, "density_hi": 2.0, "n_eff": 3e9}]
-    write(tmp_path / "density.json", rows)  # type: ignore[arg-type]
-    found = profile(two, "--density", tmp_path / "density.json", "--device-hours", 3000)["joined"]
-    assert found["per_1000_device_hours"] == 0.5
-    told = densing("profile", two, "--density", tmp_path / "density.json", "--device-hours", 3000).stdout
-    words = "m has density 1.5 (1.2 to 2.0) on mmlu after 3,000 device hours: 0.50 per parameter"
-    assert words in " ".join(told.split())
-    assert "--device-hours" in densing("profile", two, "--density", tmp_path / "density.json", code=1).stderr
+def test_a_trace_of_a_jobs_operations_says_what_slow_workers_cost() -> None:
+    path = next(JOBS.glob("trace-*.parquet"))
+    found, shown = profile(path), densing("profile", path).stdout
+    assert found["slowdown"]["mean"] > 1 and f"slow workers {found['slowdown']['mean']:.3f}" in shown
+    assert "explained by the last stage" in shown
+    assert "no option but --json" in densing("profile", path, "--what-if", "link=2x", code=1).stderr
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
@@ -362,7 +365,6 @@ def test_a_file_without_an_answer_is_an_error_of_one_line(name: str) -> None:
         (("--perfetto", "run/overlay.json.gz"), "another rank next time"),
         (("--fail-if", "mfu_pct<30"), "mfu_pct needs --mfu"),
         (("--fail-if", "idle_pct>99 or hfu_pct<30"), "hfu_pct needs --mfu"),
-        (("--density", "absent.json", "--device-hours", "3"), "absent.json: cannot read"),
         (("--executor-arg", "partition=cpu"), "--executor-arg without --executor"),
         (("--executor", "local", "--out", "store", "--executor-arg", "workers=none"), "workers=none"),
         (("--executor", "local", "--out", "store", "--executor-arg", "partition=cpu"), "'partition'"),

@@ -110,7 +110,7 @@ def outcome(seed: int) -> str:
     if run.together is not None:
         json.dumps(run.together.what_if.to_dict())
     json.dumps(plain(run.to_dict()))
-    return "\n".join(screen(run, None, comparison, None, 100))
+    return "\n".join(screen(run, None, comparison, 100))
 
 
 @pytest.mark.parametrize("start", range(0, 24, 12))

@@ -65,7 +65,6 @@ SECTIONS = [
     "steps",
     "copies",
     "changes",
-    "density",
     "notes",
     "definitions",
     "versions",
@@ -75,7 +74,14 @@ SECTIONS = [
 @pytest.fixture(scope="module")
 def source(run: RunProfile) -> str:
     compared = compare(runs.steps_of(1e6), runs.steps_of(1.2e6))
-    return render(profile_page(run, baseline=compared, density=runs.joined(run)))
+    return render(profile_page(run, baseline=compared))
+
+
+def test_a_what_if_is_drawn_beside_the_recorded_step(run: RunProfile) -> None:
+    page = profile_page(run, changes=["link=4x", "hide=all_reduce"])
+    first, second = (section for section in page.sections if section.name.startswith("what-if"))
+    assert run.what_if("link=4x").sentence in str(first.blocks) and "hide=all_reduce" in second.title
+    assert "compute" in first.blocks[0].json and first.blocks[0].json != second.blocks[0].json
 
 
 @pytest.fixture(scope="module")

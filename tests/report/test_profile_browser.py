@@ -22,7 +22,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("profile") / "profile.html"
     changed = compare(runs.steps_of(1e6), runs.steps_of(1.2e6))
     run = runs.run()
-    return build_profile_report(run, target, baseline=changed, density=runs.joined(run))
+    return build_profile_report(run, target, baseline=changed)
 
 
 @pytest.fixture(scope="module")

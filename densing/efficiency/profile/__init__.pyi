@@ -39,4 +39,5 @@ from .store import store_files as store_files
 from .store import store_info as store_info
 from .tracks import write_profiled as write_profiled
 from .waiting import Stragglers as Stragglers
+from .whatif_job import is_job as is_job
 from .whatif_job import what_if_job as what_if_job

@@ -389,10 +389,17 @@ FITTED = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatte
           "send_recv": "send_recv"}  # fmt: skip
 
 
-def observations(matched: Matched) -> tuple[Observation, ...]:
+def observations(matched: Matched, alone: NDArray[np.float64] | None = None) -> tuple[Observation, ...]:
     """Return each matched communication's bytes, group size, transfer time and overlap with compute.
 
-    Transfer is the shortest duration over the ranks, that of the last to arrive. Unknown sizes are left out.
+    Transfer is the shortest duration over the ranks, that of the last to arrive. Unknown sizes are left out, and
+    broadcasts where there is anything else: their root leaves once its buffer is handed over.
+
+    Parameters
+    ----------
+    matched : Matched
+    alone : float64 (n,), optional
+        What each takes alone on its link, as a share of its transfer: :attr:`Replay.alone_share`. All of it by default.
     """
     from densing.efficiency.simulation import Observation
 
@@ -402,7 +409,13 @@ def observations(matched: Matched) -> tuple[Observation, ...]:
         mine = matched.shortest_rank[rows] == rank
         length = np.maximum(table.duration_ns[own[mine]], 1)
         hidden[rows[mine]] = np.minimum(table.hidden_ns[own[mine]] / length, 1.0)
-    columns = (matched.op, matched.bytes, matched.group, matched.n_ranks, matched.transfer_ns)
+    columns = (
+        matched.op,
+        matched.bytes,
+        matched.group,
+        matched.n_ranks,
+        matched.transfer_ns * (1.0 if alone is None else alone),
+    )
     observed = []
     for op, count, group, ranks, transfer, overlapped in zip(
         *(column.tolist() for column in columns), hidden.tolist(), strict=True
@@ -411,7 +424,7 @@ def observations(matched: Matched) -> tuple[Observation, ...]:
         size = 2 if name == "send_recv" else max(matched.groups[group].size, ranks)
         if name is not None and count > 0 and transfer > 0:
             observed.append(Observation(name, float(count), size, transfer / 1e9, overlapped))
-    return tuple(observed)
+    return tuple(one for one in observed if one.op != "broadcast") or tuple(observed)
 
 
 # How far the ranks' clocks differ.

@@ -111,8 +111,13 @@ def find_causes(
         Of the same ranks.
     joint : JointProfile, optional
         Results that need several ranks.
+
+    Returns
+    -------
+    Causes
+        None of a run whose replay is off.
     """
-    if not len(replay) or not replay.run_ns():
+    if not len(replay) or not replay.run_ns() or replay.fidelity.status == "off":
         return Causes((), 0.0)
     whole, steps = replay.run_ns(), replay.steps or 1
     suspects = [*_waiting(replay, joint), *_communication(ranks, parts, replay), *_host(ranks, replay)]
@@ -153,7 +158,7 @@ def _stands_out(of_rank: Mapping[int, float]) -> int | None:
 
 def _waiting(replay: Replay, joint: JointProfile | None) -> Iterator[_Suspect]:
     """Ranks that wait for each other because their own work is uneven."""
-    if joint is None or not len(joint.matched):
+    if joint is None or not replay.joins.any():
         return
     last = joint.stragglers.worst
     latecomer = "the last" if last is None else joint.worst

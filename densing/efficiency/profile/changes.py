@@ -2,16 +2,17 @@
 
 Every answer is a replay of the recorded run (:mod:`densing.efficiency.profile.replay`) with the change made.
 
-*A link of another rate.* What each transfer takes beyond its latency is in proportion to the time of a byte. Latency
-and time of a byte as recorded are fitted to the run's own sizes and transfers
-(:func:`densing.efficiency.simulation.calibrate`); the latency stays:
+*A link of another rate.* What each transfer takes beyond its latency is in proportion to the time of a byte (a rate is
+of the line; over TCP 94 % of it are payload). Latency and time of a byte as recorded are fitted to the run's own sizes
+and transfers (:func:`densing.efficiency.simulation.calibrate`); the latency stays:
 
 .. math:: t' = m\\alpha + (t - m\\alpha)\\,\\beta'/\\beta
 
 with m the messages of a ring. Where all sizes are alike, latency is unknown and counts as none.
 
-*Averages every tau steps* (``local-sgd``, ``co2``). The recorded all-reduces are not made, and what they took, E a
-step, is sent once a round: parameters have as many bytes as gradients. With s the step of the replay without them
+*Averages every tau steps* (``local-sgd``, ``co2``). The recorded all-reduces are not made, nor are broadcasts in their
+groups (buffers of the replicas), and what the all-reduces took alone on their link, E a step, is sent once a round:
+parameters have as many bytes as gradients. With s the step of the replay without them
 
 .. math:: s' = s + E/\\tau \\quad (\\text{local-sgd, which waits}), \\qquad
           s' = \\max(s, E/\\tau) \\quad (\\text{co2, one round late})
@@ -23,26 +24,32 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from densing.core import InputError, Record, UnknownNameError, formatting
 from densing.efficiency.profile.alignment import FITTED, observations
 from densing.efficiency.profile.critical import RunPath, walk
 from densing.efficiency.profile.replay import Change, Float, Replay
-from densing.efficiency.timeline import OPS, Row
+from densing.efficiency.timeline import OPS, Comm, Kind, Lane, RankTimeline, Row, Spans, Spent, Step, Timeline
 
 CHANGES = ("link", "hide", "drop-rank", "overlap", "co2:tau", "local-sgd:tau")
 """What can be changed: transfers K times as fast or a link's rate, transfers of one operation at no cost, a rank that
 takes no part, communication that nothing but communication waits for, and averages every tau steps."""
-_REDUCE = OPS.index("all_reduce")
+_REDUCE, _BROADCAST = OPS.index("all_reduce"), OPS.index("broadcast")
 _ROUNDS = ("co2:tau", "local-sgd:tau")
 _FACTOR = re.compile(r"\d+(\.\d+)?x")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt])bit")
 _BITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 MOST_FITTED = 2_000
 """Most communications that a link is fitted to, evenly spread over the run."""
+TCP_PAYLOAD = 1448 / 1538
+"""Payload of a full Ethernet frame over TCP and IPv4 (1,500 bytes less 20 and 32) over what it takes of the line, with
+header, check sum, preamble and gap (38 bytes): IEEE 802.3, RFC 791, RFC 7323."""
 SMALL_SHARE = 0.01
 """All-reduces below this share of the largest (a loss, a flag) are no exchange of gradients, and stay."""
 
@@ -102,6 +109,15 @@ class Planned(Record, frozen=True):
         )
 
 
+class Changed(NamedTuple):
+    """A change of a run; what averages add to a step, ns, and whether the step waits for them; what was fitted."""
+
+    change: Change
+    exchange: float
+    waits: bool
+    model: str
+
+
 def parse_changes(text: str) -> list[tuple[str, str]]:
     """Return the parts of a text such as ``link=2x,drop-rank=5``, checked as far as no run is needed.
 
@@ -136,8 +152,8 @@ def parse_changes(text: str) -> list[tuple[str, str]]:
     return parts
 
 
-def plan(replay: Replay, text: str) -> Planned:
-    """Replay a run with a change made.
+def changed(replay: Replay, text: str) -> Changed:
+    """Return what a text changes of a run.
 
     Raises
     ------
@@ -148,6 +164,10 @@ def plan(replay: Replay, text: str) -> Planned:
     parts = parse_changes(text)
     if not len(replay) or not replay.run_ns():
         raise InputError(f"--what-if {text}: nothing was recorded that could be replayed; check the window")
+    if replay.fidelity.status == "off":
+        raise InputError(
+            f"--what-if {text}: {replay.fidelity.sentence}, so a changed run would mean nothing; profile one rank"
+        )
     transfer, overlapped, dropped, models = replay.transfer, False, list[int](), list[str]()
     operations = sorted({op for op, _ in replay.operations if op})
     for key, value in parts:
@@ -184,7 +204,19 @@ def plan(replay: Replay, text: str) -> Planned:
         models.append(
             f"an average takes what a step's gradients took, {formatting.milliseconds(exchange * rounds[0][1] / 1e6)}"
         )
-    waits = bool(rounds) and rounds[0][0] == "local-sgd:tau"
+    return Changed(change, exchange, bool(rounds) and rounds[0][0] == "local-sgd:tau", "; ".join(models))
+
+
+def plan(replay: Replay, text: str) -> Planned:
+    """Replay a run with a change made.
+
+    Raises
+    ------
+    InputError
+        As :func:`changed`.
+    """
+    change, exchange, waits, model = changed(replay, text)
+    steps = replay.steps or 1
 
     def with_exchange(ns: float) -> float:
         return ns + exchange if waits else max(ns, exchange)
@@ -205,8 +237,62 @@ def plan(replay: Replay, text: str) -> Planned:
         100 * (1 - after / before),
         _bound(walk(replay)),
         bound,
-        "; ".join(models),
+        model,
     )
+
+
+def changed_timeline(replay: Replay, text: str) -> Timeline:
+    """Return the run with a change made, as if it had been recorded: to be profiled, drawn or written as a trace.
+
+    Stretches of a stream are one span each, a communication lasts from a rank's arrival to its end. Averages every tau
+    steps are not in it.
+
+    Raises
+    ------
+    InputError
+        As :func:`changed`.
+
+    Examples
+    --------
+    >>> from densing.efficiency.profile.run import profile_run
+    >>> from densing.efficiency.timeline import Kind, RankTimeline, Spans, Timeline
+    >>> work = Spans.build([{"start": 0, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
+    ...                     {"start": 60, "end": 100, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}])
+    >>> replay = profile_run(Timeline((RankTimeline(0, work, Spans.empty()),))).replay
+    >>> changed_timeline(replay, "link=2x").ranks[0].work.end.tolist()
+    [60, 80]
+    """
+    change = changed(replay, text).change
+    moments = np.round(np.maximum(replay.times(change), 0)).astype(np.int64)
+    at, arrival = moments[replay.head :], moments[replay.before]
+    busy = replay.spent[:, [Spent.COMPUTE, Spent.MEMCPY]]
+    left_out = np.zeros(len(replay), bool) if change.apart is None else change.apart
+    sent = (replay.kind == Row.END) & ~left_out
+    begin = np.where(sent, arrival, at - busy.sum(axis=1))
+    shown = (sent | ((replay.kind == Row.WORK) & (busy.sum(axis=1) > 0))) & ~np.isin(replay.rank, change.dropped)
+    kinds = np.where(sent, Kind.COMM, np.where(busy[:, 1] > busy[:, 0], Kind.MEMCPY, Kind.COMPUTE))
+    ranks = []
+    for place, number in enumerate(replay.ranks):
+        rows = np.flatnonzero(shown & (replay.rank == place))
+        rows = rows[np.lexsort((at[rows], begin[rows]))]
+        table, free = [], dict[tuple[int, int], int]()
+        for row, kind, start, end in zip(
+            rows.tolist(), *(each[rows].tolist() for each in (kinds, begin, at)), strict=True
+        ):
+            # The first lane of its kind that is free.
+            lane = next(n for n in range(len(rows)) if free.get((kind, n), start) <= start)
+            free[kind, lane] = end
+            title = Kind(kind).name.lower()
+            entry = {"start": start, "end": end, "kind": Kind(kind), "name": title, "lane": Lane("", f"{title} {lane}")}
+            if kind == Kind.COMM:
+                op, group = replay.operations[code] if (code := replay.operation[row]) >= 0 else ("", "")
+                entry |= {"name": op or title, "comm": Comm(op, group, seq=int(replay.communication[row]))}
+            table.append(entry)
+        marks = at[(replay.kind == Row.STEP) & (replay.rank == place)] if place not in change.dropped else at[:0]
+        first = round(replay.starts[place])
+        steps = (Step(step, begun, end) for step, (begun, end) in enumerate(pairwise([first, *sorted(marks.tolist())])))
+        ranks.append(RankTimeline(number, Spans.build(table), Spans.empty(), tuple(steps)))
+    return Timeline(tuple(rank for place, rank in enumerate(ranks) if place not in change.dropped))
 
 
 def _paced(replay: Replay, transfer: Float, rate: str) -> tuple[Float, str]:
@@ -214,15 +300,17 @@ def _paced(replay: Replay, transfer: Float, rate: str) -> tuple[Float, str]:
     from densing.efficiency.simulation import calibrate, ring_terms
 
     number, unit = _RATE.fullmatch(rate).groups()  # type: ignore[union-attr]
-    seconds_per_byte = 8 / (float(number) * _BITS[unit])
+    payload = TCP_PAYLOAD if replay.over_tcp else 1.0
+    seconds_per_byte = 8 / (float(number) * _BITS[unit] * payload)
     matched = replay.matched
-    seen = () if matched is None else observations(matched)
+    seen = () if matched is None else observations(matched, replay.alone_share)
     if matched is None or not seen:
         raise InputError(
-            f"--what-if link={rate}: no communication of known size was matched over ranks, so the recorded rate is "
-            "unknown; use a factor, e.g. link=2x"
+            f"--what-if link={rate}: {replay.apart or 'no communication of known size was matched over ranks'}, so the "
+            "recorded rate is unknown; use a factor, e.g. link=2x"
         )
-    seen = seen[:: -(-len(seen) // MOST_FITTED)]
+    # Transfers stay as slow beside compute as they were, so the rate is the one that was seen there, too.
+    seen = tuple(replace(one, overlapped=0.0) for one in seen[:: -(-len(seen) // MOST_FITTED)])
     fitted, latency = calibrate(seen), 0.0
     if fitted.beta_s_per_byte is not None and fitted.beta_s_per_byte.value > 0 and fitted.alpha_s is not None:
         latency, recorded = fitted.alpha_s.value, fitted.beta_s_per_byte.value
@@ -238,7 +326,8 @@ def _paced(replay: Replay, transfer: Float, rate: str) -> tuple[Float, str]:
             messages[:-1][(matched.op == op) & (size == n)] = ring_terms(name, n).messages
     stays = np.minimum(1e9 * latency * messages[replay.communication], transfer)
     ends = replay.kind == Row.END
-    model = f"recorded link: {8 / recorded / 1e6:.4g} Mbit/s as seen, {about}"
+    framed = "" if payload == 1 else f"; {100 * payload:.0f} % of a link's rate is payload of TCP frames"
+    model = f"recorded link: {8 / recorded / 1e6:.4g} Mbit/s as seen, {about}{framed}"
     return np.where(ends, stays + (transfer - stays) * seconds_per_byte / recorded, transfer), model
 
 
@@ -250,11 +339,16 @@ def _exchanges(
     size = np.zeros(1) if matched is None else np.append(np.where(matched.op == _REDUCE, matched.bytes, -1), -1)
     if size.max() <= 0:
         raise InputError(
-            f"--what-if {technique}: no all_reduce of known size was matched over ranks, so the run exchanges no "
-            "gradients that could be averaged less often"
+            f"--what-if {technique}: {replay.apart or 'no all_reduce of known size was matched over ranks'}, so the "
+            "run exchanges no gradients that could be averaged less often"
         )
-    apart = (size >= SMALL_SHARE * size.max())[replay.communication]
-    took = np.where(apart & (replay.role < 0) & ~np.isin(replay.rank, dropped), transfer, 0.0)
+    exchanged = size >= SMALL_SHARE * size.max()
+    # What keeps the replicas' buffers alike before each forward goes with the gradients' exchange.
+    beside = np.zeros(len(size), bool)
+    if matched is not None:
+        beside[:-1] = (matched.op == _BROADCAST) & np.isin(matched.group, matched.group[exchanged[:-1]])
+    apart = (exchanged | beside)[replay.communication]
+    took = np.where(exchanged[replay.communication] & (replay.role < 0) & ~np.isin(replay.rank, dropped), transfer, 0.0)
     return apart, float(np.bincount(replay.rank, took).max())
 
 

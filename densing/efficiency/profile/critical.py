@@ -177,7 +177,7 @@ def run_path(replay: Replay) -> tuple[RunPath | None, tuple[Note, ...]]:
     if len(replay.ranks) < 2:
         refusal = "one rank was recorded"
     elif not replay.joins.any():
-        refusal = "no communication could be matched"
+        refusal = "ranks are replayed each on its own" if replay.apart else "no communication could be matched"
     elif not replay.comparable:
         refusal = "the ranks' clocks cannot be compared"
     if refusal:

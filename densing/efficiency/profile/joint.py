@@ -81,7 +81,11 @@ def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) 
     matched = match_collectives(tables)
     clocks = align_clocks(matched)
     stragglers = find_stragglers(matched, clocks)
-    replay = Replay({rank.rank: rank.dependencies for rank in ranks}, tables, matched, clocks)
+    graphs = {rank.rank: rank.dependencies for rank in ranks}
+    replay = Replay(graphs, tables, matched, clocks)
+    if (together := replay.fidelity).status == "off":
+        # What ranks did to each other is not known, what each did is.
+        replay = Replay(graphs, tables, None, clocks, f"together, {together.sentence}")
     even = what_if(replay, stragglers.worst)
     path, path_notes = run_path(replay)
     # That nothing matches is said by the matching's own notes.

@@ -89,7 +89,9 @@ def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
     (Observation(op='all_reduce', count=4000.0, n=2, seconds=4e-08, overlapped=0.0),)
     """
     run = merge_run([profile_timeline(rank, ProfileOptions()) for rank in timeline.ranks])
-    collectives = () if run.together is None else observations(run.together.matched)
+    # Ranks replayed each on its own do not tell when a transfer had the link to itself.
+    share = None if run.replay.apart else run.replay.alone_share
+    collectives = () if run.together is None else observations(run.together.matched, share)
     notes = list(run.notes)
     if not collectives:
         text = (

@@ -9,6 +9,14 @@ where the transfer is what the recorded end has beyond the last recorded arrival
 before did not wait), else the shortest duration over ranks. With nothing changed the replay gives the recorded times,
 up to clocks that contradict each other; :class:`Fidelity` says by how much it misses.
 
+Collectives in flight at once between the same ranks share their link: each of k goes at 1/k of its rate. What a
+transfer takes *alone* is its time so divided, and a changed run is replayed until transfers and what they overlap with
+agree:
+
+.. math:: alone_c = \\int_{start_c}^{end_c} dt / k(t)
+
+Messages between two ranks, and collectives of other groups, have links of their own.
+
 A cause costs what the replay gains without it, one cause at a time. What all causes removed together gain beyond the
 sum is their interaction. Ranks are *even* where every rank's own time between two of its communications (work, pauses,
 the host's program) is the median over the ranks.
@@ -19,6 +27,7 @@ what-if analysis of OSDI'25 (arXiv 2505.05713), with the median where it takes t
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +37,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Record
-from densing.efficiency.timeline import BEGINNING, CLASSES, OPS, Collectives, Dependencies, Int, Row, Spent, distinct
+from densing.efficiency.timeline import (
+    BEGINNING,
+    CLASSES,
+    OPS,
+    Collectives,
+    Dependencies,
+    Group,
+    Int,
+    Row,
+    Spent,
+    distinct,
+)
 
 if TYPE_CHECKING:
     from densing.efficiency.profile.alignment import Clocks, Matched
@@ -38,6 +58,9 @@ TOLERANCE_PCT = 2.0
 """Largest error of a replay, of the run and of each step, that counts as none."""
 UNLIKE = 1.5
 """Ratio of the third to the first quartile from which transfers of one size count as unlike: normal noise of 30 %."""
+MOST_PASSES, SETTLED_NS = 12, 1_000
+"""Most passes of a replay whose transfers share links; by how little transfers then differ from one to the next."""
+_SHARING = [OPS.index(op) for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")]
 _NEVER = float("-inf")
 
 
@@ -73,7 +96,7 @@ class Change:
     even : bool (ranks,), optional
         Ranks whose own time is the median over the ranks.
     transfer : float64 (n,), optional
-        Transfer of each row that is the end of a communication, ns, in place of the recorded one.
+        Transfer of each row that is the end of a communication, alone on its link, ns, in place of the recorded one.
     apart : bool (n,), optional
         Rows whose communications are not made: no rank waits for another in them.
     unblocked : bool
@@ -105,6 +128,8 @@ class Replay:
     matched : Matched, optional
         The communications that join them; None for a single rank.
     clocks : Clocks, optional
+    apart : str
+        Why ranks are replayed each on its own, with nothing matched; empty where they are not.
 
     Attributes
     ----------
@@ -115,6 +140,8 @@ class Replay:
         Of the row, as in :class:`Dependencies`.
     communication : int64 (n,)
         Row of ``matched``, -1 elsewhere and for what was not matched.
+    over_tcp : bool
+        Whether communication went over TCP, as gloo's does.
     operations : tuple of (op, group)
     operation : int64 (n,)
         Position in ``operations`` of ends of communications, -1 elsewhere.
@@ -139,11 +166,13 @@ class Replay:
         tables: Mapping[int, Collectives] | None = None,
         matched: Matched | None = None,
         clocks: Clocks | None = None,
+        apart: str = "",
     ) -> None:
+        self.apart = apart
         self.ranks = tuple(sorted(graphs))
         parts = [graphs[rank] for rank in self.ranks]
         self.matched = matched
-        self._last: tuple[Change, Float] | None = None
+        self._last: tuple[Change, Float, tuple[Float, Float, Float]] | None = None
         self.comparable = clocks is None or clocks.comparable
         offset = [0 if clocks is None else clocks.offset_ns.get(rank, 0) for rank in self.ranks]
         begins = [part.start_ns - own for part, own in zip(parts, offset, strict=True)]
@@ -207,6 +236,19 @@ class Replay:
         role[self.joins] = -self.communication[self.joins] - 1
         self.role = role
         self.count = count
+        # The links, as (rank, members): a communication of several kinds of groups is told by its members.
+        self._links = np.full(len(order), -1)
+        if matched is not None:
+            members_of = {group: place for place, group in enumerate(dict.fromkeys(map(_members, matched.groups)))}
+            place = np.array([members_of[_members(group)] for group in matched.groups] or [0])
+            rows = np.flatnonzero(self.joins)
+            rows = rows[np.isin(matched.op[self.communication[rows]], _SHARING)]
+            self._links[rows] = place[matched.group[self.communication[rows]]] * len(parts) + self.rank[rows]
+        self._lasted = self.transfer
+        self.transfer = self.transfer.copy()
+        rows = np.flatnonzero(self._links >= 0)
+        begin = self.recorded[rows] - self.transfer[rows]
+        self.transfer[rows] = alone(self._links[rows], begin, self.transfer[rows])
 
     rank: Int
     kind: Int
@@ -240,7 +282,9 @@ class Replay:
         known: dict[tuple[str, str], int] = {}
         # Of each of a rank's communications (the last stands for none) the matched one and the operation.
         of_rank: dict[int, tuple[Int, Int]] = {}
+        self.over_tcp = False
         for rank, table in tables.items():
+            self.over_tcp |= any(name.startswith("gloo:") for name in table.names)
             numbers, codes = np.full(len(table) + 1, -1), np.full(len(table) + 1, -1)
             if matched is not None:
                 own, rows = matched.rows_of(table)
@@ -276,7 +320,8 @@ class Replay:
     @cached_property
     def moments(self) -> Float:
         """When each row ends with nothing changed, ns since the first start; never and the starts come first."""
-        return self._replayed(Change())
+        change = Change()
+        return self._passed(change, *self._weights(change))
 
     def times(self, change: Change | None = None) -> Float:
         """Replay: when each row ends, ns since the first start of a window.
@@ -288,14 +333,30 @@ class Replay:
         float64 (1 + ranks + n,)
             Never, the starts of the ranks' windows, then the rows.
         """
-        if change is None:
-            return self.moments
-        if self._last is None or self._last[0] is not change:
-            self._last = (change, self._replayed(change))
-        return self._last[1]
+        return self.moments if change is None else self._solved(change)[0]
 
-    def _replayed(self, change: Change) -> Float:
-        after, beside, called = self.weights(change)
+    def _solved(self, change: Change) -> tuple[Float, tuple[Float, Float, Float]]:
+        """The moments of a changed run and its weights, with transfers that share links as they then overlap."""
+        if self._last is None or self._last[0] is not change:
+            after, beside, called = self._weights(change)
+            moments = self._passed(change, after, beside, called)
+            transfer = self.transfer if change.transfer is None else change.transfer
+            sent = np.flatnonzero((self._links >= 0) & (transfer > 0))
+            if change.apart is not None:
+                sent = sent[~change.apart[sent]]
+            for _ in range(MOST_PASSES):
+                if not len(sent):
+                    break
+                lasted = shared(self._links[sent], moments[self.head + sent] - after[sent], transfer[sent])
+                if np.all(np.abs(lasted - after[sent]) <= SETTLED_NS):
+                    break
+                after = after.copy()
+                after[sent] = lasted
+                moments = self._passed(change, after, beside, called)
+            self._last = (change, moments, (after, beside, called))
+        return self._last[1:]
+
+    def _passed(self, change: Change, after: Float, beside: Float, called: Float) -> Float:
         starts = self.starts
         if change.even is not None and self.comparable:
             starts = np.where(change.even, np.minimum(starts, np.sort(starts)[(len(starts) - 1) // 2]), starts)
@@ -351,7 +412,10 @@ class Replay:
 
     def weights(self, change: Change | None = None) -> tuple[Float, Float, Float]:
         """Return how much later than each of what it waits for a row ends: before, other and base, ns (n,) each."""
-        change = change or Change()
+        return self._weights(Change()) if change is None else self._solved(change)[1]
+
+    def _weights(self, change: Change) -> tuple[Float, Float, Float]:
+        """The same, with transfers as much slower than alone as they were recorded."""
         factor = self._factors(change.even)
         spent, called = np.zeros(len(self)), np.zeros(len(self))
         gap, held = self.gap, self.held
@@ -368,7 +432,10 @@ class Replay:
             if code == Spent.HELD and factor is not None:
                 held = held * factor[code]
         ends = self.kind == Row.END
-        transfer = self.transfer if change.transfer is None else change.transfer
+        transfer = self._lasted
+        if change.transfer is not None:
+            scale = np.divide(self._lasted, self.transfer, out=np.ones(len(self)), where=self.transfer > 0)
+            transfer = change.transfer * scale
         after = np.where(ends, transfer, gap + held + spent)
         beside = self.lag + spent
         if change.unblocked:
@@ -472,6 +539,14 @@ class Replay:
         return int(self.called[:, Spent.STALL].max(initial=0))
 
     @cached_property
+    def alone_share(self) -> Float:
+        """What each matched communication takes alone on its link over what it took, (matched,)."""
+        rows = np.flatnonzero((self._links >= 0) & (self._lasted > 0))
+        number, share = self.communication[rows], self.transfer[rows] / self._lasted[rows]
+        count = np.bincount(number, minlength=self.count)
+        return np.where(count, np.bincount(number, share, minlength=self.count) / np.maximum(count, 1), 1.0)
+
+    @cached_property
     def slow_transfers(self) -> Float | None:
         """Factors that bring each matched transfer to the quickest quarter of its operation, size and ranks.
 
@@ -515,8 +590,8 @@ class Replay:
         if self.steps and filled.any():
             worst = float(100 * np.abs(lasted[filled] / recorded[filled] - 1).max())
         error = 100 * (replayed / self.recorded_ns - 1)
-        reasons = []
-        if not self.comparable:
+        reasons = [f"each rank is replayed on its own: {self.apart}"] if self.apart else []
+        if not self.comparable and not self.apart:
             reasons.append("the ranks' clocks cannot be compared, so each window begins at 0")
         if self.contradictions:
             reasons.append(f"ranks meet in {self.contradictions} communications in contradictory order")
@@ -527,6 +602,69 @@ class Replay:
             f"the replay with nothing changed takes {replayed / self.recorded_ns:.3f} of the recorded time{steps}"
         )
         return Fidelity("off" if off else "ok", sentence + why, self.recorded_ns, round(replayed), worst)
+
+
+def _members(group: Group) -> tuple[int, ...] | str:
+    """What tells the link of a group: its ranks, else its name."""
+    return tuple(sorted(group.ranks)) or group.name or group.label
+
+
+def alone(link: Int, begin: Float, lasted: Float) -> Float:
+    """Return what each transfer would take alone on its link, where k at once go at 1/k of the rate each, ns.
+
+    Parameters
+    ----------
+    link : int64 (n,)
+    begin, lasted : float64 (n,)
+        When each began, and how long it took.
+
+    Examples
+    --------
+    >>> alone(np.array([0, 0, 1]), np.array([0.0, 10.0, 0.0]), np.array([30.0, 40.0, 5.0])).tolist()
+    [20.0, 30.0, 5.0]
+    """
+    n = len(link)
+    at = np.concatenate((begin, begin + lasted))
+    order = np.lexsort((at, np.concatenate((link, link))))
+    flight = np.cumsum(np.where(order < n, 1, -1))
+    passed = np.append(np.diff(at[order]), 0.0)
+    progress = np.empty(2 * n)
+    progress[order] = np.append(0.0, np.cumsum(np.where(flight > 0, passed / np.maximum(flight, 1), 0.0))[:-1])
+    return progress[n:] - progress[:n]
+
+
+def shared(link: Int, begin: Float, alone: Float) -> Float:
+    """Return how long each transfer takes where k at once on a link go at 1/k of the rate each, ns.
+
+    The inverse of :func:`alone`.
+
+    Examples
+    --------
+    >>> shared(np.array([0, 0, 1]), np.array([0.0, 10.0, 0.0]), np.array([20.0, 30.0, 5.0])).tolist()
+    [30.0, 40.0, 5.0]
+    """
+    lasted = alone.copy()
+    order = np.lexsort((begin, link))
+    places, begins = link[order], begin[order]
+    if not np.any((places[1:] == places[:-1]) & (begins[1:] < (begins + alone[order])[:-1])):
+        return lasted
+    # By link a heap of (progress at which it is done, row): all in flight progress alike.
+    flying: list[tuple[float, int]] = []
+    now = progress = 0.0
+    place = -1
+    ends = [*zip(places.tolist(), begins.tolist(), order.tolist(), strict=True), (-1, np.inf, -1)]
+    for here, moment, row in ends:
+        until = moment if here == place else np.inf
+        while flying and (end := now + (flying[0][0] - progress) * len(flying)) <= until:
+            (progress, done) = heapq.heappop(flying)
+            now = end
+            lasted[done] = end - begin[done]
+        if flying:
+            progress += (until - now) / len(flying)
+        place, now = here, moment
+        if row >= 0:
+            heapq.heappush(flying, (progress + alone[row], row))
+    return lasted
 
 
 def _schedule(

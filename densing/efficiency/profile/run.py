@@ -410,6 +410,25 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
 
         return plan(self.replay, change)
 
+    def what_if_timeline(self, change: str) -> Timeline:
+        """Return the run with something changed as a timeline, as if it had been recorded.
+
+        It can be profiled (:func:`densing.profile_run`), drawn, and written as a trace.
+
+        Parameters
+        ----------
+        change : str
+            As in :meth:`what_if`.
+
+        Raises
+        ------
+        densing.core.InputError
+            When the change means nothing in this run.
+        """
+        from densing.efficiency.profile.changes import changed_timeline
+
+        return changed_timeline(self.replay, change)
+
     def delays(self) -> DelayFit:
         """Return the model of delays that the ranks' own seconds per step speak for (a third of a second's work, once).
 
@@ -598,7 +617,13 @@ def merge_run(
         # What the replay holds already.
         ranks = [replace(rank, dependencies=rank.dependencies.head(0)) for rank in ranks]
     if replay.fidelity.status == "off":
-        own.append(Note("replay-off", "warning", f"{replay.fidelity.sentence}; read gains as rough"))
+        own.append(Note("replay-off", "warning", f"{replay.fidelity.sentence}; so no cause and no gain is given"))
+    elif replay.apart:
+        text = (
+            f"{replay.apart}; so each rank is replayed on its own: waiting for others counts as communication, and "
+            "gains are of the rank that takes longest"
+        )
+        own.append(Note("replay-apart", "warning", text))
     return RunProfile(
         tuple(ranks),
         ranks[0].window,

@@ -139,6 +139,17 @@ class WhatIf:
         return msgspec.convert(data, cls)
 
 
+def is_job(path: Path) -> bool:
+    """Return whether a file is a trace of operations in the published format, by its columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return path.suffix == ".parquet" and set(_NEEDED) <= set(pq.read_schema(path).names)
+    except (OSError, pa.ArrowInvalid):
+        return False
+
+
 def what_if_job(trace: Path, meta: Path | None = None) -> WhatIf:
     """Analyse a job's trace of operations in the published format (``trace-*.parquet`` beside ``meta-*.yaml``)."""
     return analyse(read_ops(trace, meta))

@@ -94,7 +94,9 @@ def what_if(replay: Replay, straggler: int | None) -> RecordedWhatIf:
     if len(replay.ranks) < 2:
         refusal = "one rank was recorded; profile all ranks"
     elif not number:
-        refusal = "no communication could be matched over ranks"
+        refusal = (
+            "ranks are replayed each on its own" if replay.apart else "no communication could be matched over ranks"
+        )
     elif min(whole, even) <= 0:
         refusal = "nothing in the window has a duration"
     if refusal:

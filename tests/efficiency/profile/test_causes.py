@@ -101,7 +101,7 @@ def test_what_causes_gain_together_is_their_sum_and_their_interaction() -> None:
     assert run.to_dict()["replay"]["interaction_ms_per_step"] == run.interaction_ms_per_step
     gains = [cause.gain_ms_per_step for cause in run.causes]
     assert gains == sorted(gains, reverse=True)
-    shown = " ".join(screen(run, None, None, None))
+    shown = " ".join(screen(run, None, None))
     assert f"without all {len(run.causes)}" in shown
 
 
@@ -125,14 +125,14 @@ def test_calls_at_the_same_time_count_as_their_union_and_hidden_is_one_figure() 
     [row] = run.collectives
     assert (row.total_ns, row.exposed_ns, row.hidden_ns, row.sum_ns) == (80, 40, 40, 240)
     assert row.hidden_pct == run.figures["overlap_pct"] == run.ranks[0].partition.overlap_pct == 50
-    assert any("their sum is" in line for line in screen(run, None, None, None))
+    assert any("their sum is" in line for line in screen(run, None, None))
 
 
 def test_work_of_unknown_category_is_said_to_count_as_nothing_only() -> None:
     rows = [{"start": 0, "end": 10, "kind": Kind.COMPUTE, "name": "my_kernel"},
             {"start": 20, "end": 50, "kind": Kind.UNKNOWN, "name": "strange"}]  # fmt: skip
     run = merge_run([profile_timeline(RankTimeline(0, Spans.build(rows), Spans.empty()))])
-    told = {line.split(")")[0].rsplit("; ", 1)[1]: line for line in screen(run, None, None, None) if "No rule" in line}
+    told = {line.split(")")[0].rsplit("; ", 1)[1]: line for line in screen(run, None, None) if "No rule" in line}
     assert set(told) == {"my_kernel", "strange"}
     assert "counted as compute" in told["my_kernel"] and "not counted" in told["strange"]
     assert "counted as compute" not in told["strange"] and run.figures["compute_pct"] == 100
@@ -155,7 +155,7 @@ def test_wait_and_transfer_count_what_lies_in_the_window() -> None:
     assert told["wait_ns"] == 50
     [note] = [note for note in run.notes if note.code == "communication-cut"]
     assert note.details == {"inside_ns": 150, "whole_ns": 1950} and note.severity == "warning"
-    lines = screen(run, None, None, None)
+    lines = screen(run, None, None)
     assert lines[1].startswith("share of hidden communication unknown") and not any("hidden behind" in a for a in lines)
     assert run.figures["overlap_pct"] is None and run.figures["exposed_pct"] == pytest.approx(7.5)
 

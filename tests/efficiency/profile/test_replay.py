@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core import InputError
-from densing.efficiency.profile.replay import Change, Replay, _schedule
+from densing.efficiency.profile.observations import of_timeline
+from densing.efficiency.profile.replay import Change, Replay, _schedule, alone, shared
 from densing.efficiency.profile.run import RunProfile, profile_run
 from densing.efficiency.simulation import Graph, simulate
-from densing.efficiency.timeline.timeline import Kind
+from densing.efficiency.timeline import Comm, Kind, Lane, RankTimeline, Spans, Step, Timeline, union
 from tests.support import folders
 from tests.support.planted_runs import ELEMENTS, RETURN, Planted
 
@@ -172,6 +174,83 @@ def test_a_change_is_answered_as_the_changed_run_says(change: str, changed: Plan
     assert found.gain_pct == pytest.approx(100 * (1 - found.after_ms / found.before_ms))
     assert found.low_ms is not None and found.low_ms <= found.after_ms <= (found.high_ms or 0)
     assert change in found.sentence and str(found.bound_after) in found.sentence
+    # The changed run as a timeline: profiled like any other, it takes as long.
+    made = profile_run(SLOW.profile().what_if_timeline(change))
+    assert made.replay.recorded_ns == pytest.approx(changed.length(), abs=2 * RETURN)
+    assert len(made.ranks) == changed.ranks and made.figures["steps"] == changed.ranks * changed.steps
+    exposed = [sum(rank.partition.exposed_comm_ns for rank in run.ranks) for run in (made, changed.profile())]
+    assert exposed[0] == pytest.approx(exposed[1], rel=0.02, abs=1e6)
+
+
+def sharing(pace: float, ranks: int = 3, name: str = "ncclDevKernel") -> list[RankTimeline]:
+    """Two buckets on two streams, in flight at once over one link, and an update that waits for both."""
+    group = Comm("all_reduce", "0", "default", ranks, tuple(range(ranks)), dtype="float")
+    work: list[list[dict[str, Any]]] = [[] for _ in range(ranks)]
+    now, steps, rng = 0, [], np.random.default_rng(3)
+    for step in range(6):
+        first = now + rng.integers(9_000_000, 11_000_000, ranks)
+        second = first + rng.integers(5_000_000, 6_000_000, ranks)
+        # What is left of the first when the second sets out; then each goes at half the rate until one is done.
+        small, large = 12e6 / pace, 20e6 / pace
+        left = max(small - (second.max() - first.max()), 0)
+        done = (second.max() + 2 * left) if left else first.max() + small
+        last = second.max() + left + large
+        assert left <= large
+        now_ends = round(last) + 1_000_000
+        for rank, (one, two) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
+            for start, end, kind, stream, seq in (
+                (now, one, Kind.COMPUTE, 7, 0), (one, two, Kind.COMPUTE, 7, 0), (one, round(done), Kind.COMM, 20, 1),
+                (two, round(last), Kind.COMM, 21, 2), (round(last), now_ends, Kind.COMPUTE, 7, 0),
+            ):  # fmt: skip
+                comm = (
+                    {"comm": group._replace(seq=2 * step + seq, in_elems=1000 * seq, out_elems=1000 * seq)}
+                    if seq
+                    else {}
+                )
+                work[rank].append({"start": start, "end": end, "kind": kind, "name": name if seq else "gemm",
+                                   "lane": Lane("gpu", str(stream)), **comm})  # fmt: skip
+        steps.append(Step(step, now, now_ends))
+        now = now_ends
+    return [RankTimeline(rank, Spans.build(rows), Spans.empty(), tuple(steps)) for rank, rows in enumerate(work)]
+
+
+@pytest.mark.parametrize("pace", [0.25, 0.5, 1.0, 2.0, 8.0])
+def test_transfers_in_flight_at_once_share_the_link_whatever_its_rate(pace: float) -> None:
+    """At 8 times the rate they no longer meet; a replay that scaled their times would be up to a fifth off."""
+    run, made = profile_run(Timeline(tuple(sharing(1.0)))), sharing(pace)
+    assert run.replay.fidelity.replayed_ns == run.replay.recorded_ns
+    assert run.what_if(f"link={pace}x").after_ms == pytest.approx(made[0].steps[-1].end / 6e6, rel=1e-4)
+    seen = {one.count: one.seconds for one in of_timeline(Timeline(tuple(made))).collectives}
+    assert seen == pytest.approx({4000.0: 0.012 / pace, 8000.0: 0.02 / pace}, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "payload"), [("gloo:all_reduce", 1448 / 1538), ("ncclDevKernel", 1.0)])
+def test_a_rate_is_of_the_line_and_tcp_leaves_94_percent_of_it(name: str, payload: float) -> None:
+    """8/3 of 4 and 8 kB take 12 and 20 ms alone: 4 ms of latency and 5.33 Mbit/s of payload."""
+    run = profile_run(Timeline(tuple(sharing(1.0, name=name))))
+    rate = 8 * (4 / 3 * 4000) / 0.008 / 1e6
+    assert (same := run.what_if(f"link={rate / payload:.9f}mbit")).after_ms == pytest.approx(same.before_ms, rel=2e-3)
+    assert run.what_if(f"link={2 * rate / payload:.9f}mbit").after_ms < 0.8 * same.before_ms
+    assert ("94 % of a link's rate" in same.model) == (payload < 1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40), st.integers(1, 40)), min_size=1, max_size=12),
+    st.floats(0.2, 5),
+)
+@settings(max_examples=30)
+def test_a_link_shared_carries_what_its_transfers_take_alone(rows: list[tuple[int, int, int]], pace: float) -> None:
+    """No link is idle while something waits for it, and none carries more than its rate."""
+    link, begin, time = (np.array(column, np.float64) for column in zip(*rows, strict=True))
+    link = link.astype(np.int64)
+    lasted = shared(link, begin, time / pace)
+    assert alone(link, begin, lasted) == pytest.approx(time / pace)
+    for here in set(link.tolist()):
+        own = link == here
+        busy = union(
+            np.round(begin[own] * 1e6).astype(np.int64), np.round((begin + lasted)[own] * 1e6).astype(np.int64)
+        )
+        assert (busy[1] - busy[0]).sum() / 1e6 == pytest.approx(time[own].sum() / pace, abs=1e-4)
 
 
 @pytest.mark.parametrize("start_up", [0, 200_000])
@@ -263,6 +342,42 @@ def test_clocks_a_second_apart_and_members_that_leave_late_hide_no_straggler() -
     cost = truth(replace(run, skew=0), replace(run, skew=0, slow={}))
     assert gains(found)["waiting-for-ranks"] == pytest.approx(cost, rel=0.05)
     assert found.causes[0].code == "exposed-communication" and found.causes[1].rank == 3
+
+
+def stopping(run: Planted, stops: dict[int, tuple[int, ...]]) -> RunProfile:
+    """The run with clocks that stand still for a while after some steps of a rank, as those of paused machines do."""
+    ranks = []
+    for rank in run.timelines():
+        ends = np.array([rank.steps[step].end for step in stops.get(rank.rank, ())], np.int64)
+
+        def later(at: Any, ends: Any = ends) -> Any:
+            return at + 20_000_000 * np.searchsorted(ends, at)
+
+        work, host = (replace_spans(spans, later) for spans in (rank.work, rank.host))
+        steps = tuple(Step(step.number, int(later(step.start)), int(later(step.end))) for step in rank.steps)
+        ranks.append(RankTimeline(rank.rank, work, host, steps, rank.origin))
+    return profile_run(Timeline(tuple(ranks)))
+
+
+def replace_spans(spans: Spans, later: Any) -> Spans:
+    changed = spans.take(np.ones(len(spans), bool))
+    changed.start[:], changed.end[:] = later(spans.start), later(spans.end)
+    return changed
+
+
+def test_ranks_whose_clocks_contradict_each_other_are_replayed_each_on_its_own() -> None:
+    """Jumps of 20 ms after other steps on each rank: together they replay more than twice as long as any recorded."""
+    run = replace(FAIR, ranks=3, transfer=100_000, steps=8)
+    found = stopping(run, {0: (0, 1), 1: (2, 3), 2: (4, 5)})
+    assert found.replay.fidelity.replayed_ns == found.replay.recorded_ns and found.replay.fidelity.status == "ok"
+    assert any(note.code == "replay-apart" and "of the recorded time" in note.message for note in found.notes)
+    assert "waiting-for-ranks" not in gains(found) and found.figures["slowdown"] is None
+    exposed = max(rank.partition.exposed_comm_ns for rank in found.ranks) / run.steps / 1e6
+    assert gains(found).get("exposed-communication", 0.0) <= exposed
+    with pytest.raises(InputError, match="together, the replay with nothing changed takes"):
+        found.what_if("co2:tau=2")
+    # The same run with clocks that do not jump has all of it.
+    assert not run.profile().replay.apart
 
 
 def test_removing_a_kind_of_time_never_lengthens_the_run() -> None:

@@ -10,7 +10,9 @@ that could stay behind.
 Two ranks are joined by a pair of interfaces, more by a bridge in a further namespace. Each direction of each rank's
 link passes a token bucket (``tbf``): bytes over ``rate`` wait. The bucket holds 2.5 ms of traffic (32 KiB at least):
 what fits in it after a pause passes at once, so it is kept small. Bandwidth is real then, and so is what the processor
-does for it; latency is that of the machine itself.
+does for it; latency is that of the machine itself. Packets leave in pieces smaller than any bucket, at every rate:
+larger ones the queue would cut into single frames, and a slow link would cost the processor several times as much for
+a byte as a fast one.
 
 The superuser can do this; others can where the system lets them have user namespaces.
 """
@@ -43,6 +45,8 @@ _SUBNET = "10.213.77"
 INTERFACE = "link0"
 """Name of a rank's network interface inside its namespace."""
 
+_LEAST_BURST, _LARGEST_PACKET = 32768, 16384
+"""Bytes: of the smallest bucket, and of what is handed to it at once."""
 MOST_RANKS = 64
 _PATIENCE_S = 20.0
 
@@ -176,7 +180,7 @@ def burst_bytes(rate: Rate) -> int:
     >>> burst_bytes(parse_rate("200mbit")), burst_bytes(parse_rate("1mbit"))
     (62500, 32768)
     """
-    return max(32768, round(rate.bytes_per_s * 0.0025))
+    return max(_LEAST_BURST, round(rate.bytes_per_s * 0.0025))
 
 
 def available() -> str | None:
@@ -280,7 +284,8 @@ class Net:
             self._shape(switch, {f"port{rank}": rate for rank, rate in enumerate(self.rates)})
         for rank, (holder, rate) in enumerate(zip(ranks, self.rates, strict=True)):
             address = f"address add {self.address(rank)}/24 dev {INTERFACE}"
-            self._ip(holder, ["link set lo up", address, f"link set {INTERFACE} up"])
+            small = f"link set {INTERFACE} gso_max_size {_LARGEST_PACKET}"
+            self._ip(holder, ["link set lo up", address, small, f"link set {INTERFACE} up"])
             # Two ranks have one wire; else the switch's port to a rank is as slow as the rank's own.
             self._shape(holder, {INTERFACE: slowest(self.rates) if self.n == 2 else rate})
 
