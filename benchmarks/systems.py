@@ -165,8 +165,12 @@ SYSTEMS = (
         "Zhao et al., arXiv 2310.03188",
         "distillation by exchanged hidden states",
         "densing distil",
-        "distil.md",
-        bought=(Cell("distil.md", "talking:rounds=2", "tokens", "worth {} of the tokens beside training alone"),),
+        "distil-weights.md",
+        bought=(
+            Cell("distil.md", "talking:rounds=2", "tokens", "worth {} of the tokens beside training alone"),
+            Cell("distil-weights.md", "talking:rounds=2,w1=0.03,w2=0.03,w3=0.03", "Token ratio", "weights of .03: {}"),
+            Cell("distil-weights.md", "kd", "Token ratio", "plain distillation: {}"),
+        ),
     ),
     System(
         "DCT",
