@@ -188,15 +188,16 @@ def bank_of_toys(folder: Path, documents: int) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("adaptive", [False, True])
 def test_a_few_items_of_a_bank_are_asked_once_also_after_a_kill(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, adaptive: bool
 ) -> None:
     from lm_eval.models.huggingface import HFLM
 
     write_tasks(tmp_path / "tasks", documents=60)
     bank, out = bank_of_toys(tmp_path, 60), tmp_path / "run"
     call = ["eval", "--include_path", str(tmp_path / "tasks"), "--device", "cpu", *toy(place), "--out", str(out)]
-    call += ["--bank", str(bank), "--items", "20", "--json"]
+    call += ["--bank", str(bank), "--items", "20", *["--adaptive"] * adaptive, "--json"]
     asked, own = [], HFLM._loglikelihood_tokens
 
     def dying(self: Any, requests: Any, *args: Any, **kwargs: Any) -> Any:
@@ -205,10 +206,12 @@ def test_a_few_items_of_a_bank_are_asked_once_also_after_a_kill(
             raise KeyboardInterrupt
         return own(self, requests, *args, **kwargs)
 
-    dying.left = 10
+    # In the middle of the second ten, where these were chosen by the first.
+    dying.left = 40 if adaptive else 10
     monkeypatch.setattr(HFLM, "_loglikelihood_tokens", dying)
     assert "same command resumes" in str(CliRunner().invoke(app, call).exception)
-    dying.left = 0
+    # What was asked when it died has no answer: all items, or the second ten.
+    lost, dying.left = 3 * (10 if adaptive else 20), 0
     done = CliRunner().invoke(app, call)
     assert done.exit_code == 0, done.output
     data = printed(done.stdout)
@@ -216,8 +219,12 @@ def test_a_few_items_of_a_bank_are_asked_once_also_after_a_kill(
     items = RunStore(out).items()
     assert len(items) == items["doc_id"].nunique() == found["items"] == 20
     loaded = ItemBank.load(bank)
-    assert set("toy_choice/" + items["doc_id"].astype(str)) == set(choose_items(loaded, 20))
-    score = loaded.estimate(answer_rows(items))
+    answers = answer_rows(items)
+    told = answers.set_index("item")["answer"]
+    first = loaded.next({}, 10)
+    wanted = [*first, *loaded.next(told[first], 10)] if adaptive else choose_items(loaded, 20)
+    assert set(told.index) == set(wanted) and len(asked) == 3 * 20 + lost
+    score = loaded.estimate(answers, chosen="adaptive" if adaptive else "stratified")
     assert (found["score"], found["lo"], found["hi"]) == pytest.approx((score.score, score.lo, score.hi))
     assert found["scores"][0]["value"] == pytest.approx(score.score, abs=0.05)
     # The benchmark of a toy is on no reference: the score stands, and a note says so.
@@ -232,8 +239,12 @@ def test_a_few_items_of_a_bank_are_asked_once_also_after_a_kill(
 
 def test_a_bank_chooses_its_items_alone(tmp_path: Path, place: Path) -> None:
     bank = bank_of_toys(tmp_path, 60)
+    assert "--adaptive without --bank" in str(densing_eval(place, *toy(place), "--adaptive").exception)
     for options, problem in (
-        (("--limit", "3"), "drop --until_ci"),
+        (("--limit", "3"), "drop --limit"),
+        (("--adaptive", "--tasks", "toy_choice"), "drop --tasks"),
+        (("--adaptive", "--executor", "local"), "run in this process"),
+        (("--adaptive",), "of another version of the task"),
         (("--items", "1000"), "takes 3"),
         (("--bank", "ikp"), "is no document of a task"),
     ):

@@ -33,7 +33,7 @@ BLOCK = 10
 FIRST = 30
 """Stratified items before the first look."""
 CERTAIN = 3.0
-"""Standard errors that lie beyond the reference where a density is a bound: this look is at the mean, not at a width."""
+"""Standard errors that lie beyond the reference where a density is a bound: a look at the mean, not at a width."""
 SETTLED = "settled"
 """Why asking stops where all other items of the bank would hardly narrow the interval of the density."""
 VERSION = "bank 1"
@@ -189,12 +189,14 @@ class BankRule:
 
     def orders(self, look: BankLook | None = None) -> dict[str, list[int]]:
         """Return the documents of each task, in their order, that are asked until the look after this one."""
+        return self._documents(self._sequence(look))
+
+    def _sequence(self, look: BankLook | None) -> Sequence[str]:
         if look is not None:
-            return self._documents(look.sequence)
+            return look.sequence
         if self.chosen == "adaptive":
-            return self._documents(self.bank.next({}, min(BLOCK, self.count)))
-        first = self.count if self.reading is None else max(FIRST, LEAST * len(self._of_benchmark))
-        return self._documents(self._every[:first])
+            return self.bank.next({}, min(BLOCK, self.count))
+        return self._every[: self.count if self.reading is None else max(FIRST, LEAST * len(self._of_benchmark))]
 
     def _documents(self, items: Sequence[str]) -> dict[str, list[int]]:
         documents: dict[str, list[int]] = {task: [] for task in self.sizes}
@@ -218,11 +220,9 @@ class BankRule:
         earlier : BankLook, optional
             That of the look before.
         """
-        answers = {
-            f"{task}/{document}": float(value)
-            for task, documents in self.orders(earlier).items()
-            for document, value in zip(documents, losses_by_task[task], strict=True)
-        }
+        sequence = tuple(self._sequence(earlier))
+        values = {task: iter(answered) for task, answered in losses_by_task.items()}
+        answers = {item: float(next(values[item.rpartition("/")[0]])) for item in sequence}
         asked, score = len(answers), self.bank.estimate(answers, chosen=self.chosen)
         total, settled, target = None, math.nan, math.nan
         reason, planned = EXHAUSTED if asked >= self.count else MORE, self.count
@@ -237,7 +237,6 @@ class BankRule:
             elif math.isfinite(total.recipe):
                 needed = asked * (total.recipe**2 - settled**2) / (goal**2 - settled**2)
                 planned = min(math.ceil(EXCESS * needed), self.count)
-        sequence = tuple(answers)
         if reason == MORE and self.chosen == "adaptive":
             sequence += tuple(self.bank.next(answers, min(BLOCK, self.count - asked)))
             reason = MORE if len(sequence) > asked else EXHAUSTED

@@ -897,11 +897,17 @@ def predict_rest(curves: Array, weights: Array, known: Array, exists: Array) -> 
 
 
 def _spread(order: Array, rng: np.random.Generator) -> Array:
-    """Return an order of which every beginning is spread evenly: halves take turns, by lot, and so do their halves."""
-    if len(order) < 2:
+    """Return an order of which every beginning is spread evenly: halves take turns, and so do theirs.
+
+    Lots decide which half begins, in proportion to their items, and which is the larger, so that no item comes early
+    more often than others.
+    """
+    count = len(order)
+    if count < 2:
         return order
-    halves = [_spread(half, rng) for half in np.array_split(order, 2)]
-    first = int(rng.integers(2))
+    cut = (count + int(rng.integers(2))) // 2
+    halves = [_spread(half, rng) for half in (order[:cut], order[cut:])]
+    first = int(rng.random() >= cut / count)
     turns = [np.arange(len(half)) + (at != first) / 2 for at, half in enumerate(halves)]
     return np.concatenate(halves)[np.argsort(np.concatenate(turns), kind="stable")]
 
