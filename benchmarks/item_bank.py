@@ -152,7 +152,7 @@ points; intervals are at 95 %.
   models. With a slope for each item the choice goes to the highest slopes, which may be luck, or of their time.
   Calibration tries both kinds on models that the curves do not know, five folds by date, keeps the better kind, and
   takes the width of adaptive intervals from the errors it saw (in points), asking one by one. `densing eval --adaptive`
-  chooses ten together, which loses nothing and lets a model answer in batches:
+  chooses ten together, with which the kept kind errs no more, and lets a model answer in batches:
 
 {drift}
 

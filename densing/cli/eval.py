@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,7 +61,7 @@ class PlanOptions:
         _flag("--model_args", "-a", help="key=value,key2=value2 or JSON. Repeat with --model for several models."),
     ] = None
     tasks: Annotated[
-        list[str] | None, _flag("--tasks", "-t", help="Tasks, groups, patterns or YAML files, comma-separated.")
+        list[str] | None, _flag("--tasks", "-t", help="Tasks, groups, patterns or YAML files, with commas or blanks.")
     ] = None
     plan: Annotated[Path | None, _flag("--plan", help="Models, tasks and settings as TOML; flags override it.")] = None
 
@@ -288,6 +289,40 @@ class ElsewhereOptions:
     log_samples: Annotated[bool, _flag("--log_samples", "-s", hidden=True, help="Samples are always stored.")] = False
 
 
+_LISTS = {
+    "--tasks", "-t", "--model_args", "--model-args", "-a", "--gen_kwargs", "--gen-kwargs", "--metadata",
+}  # fmt: skip
+"""Options of which lm-eval takes several values: ``--tasks piqa sciq``."""
+_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def as_lm_eval(arguments: Sequence[str]) -> list[str]:
+    """Return arguments in the forms that this program reads: one value for each option, or none.
+
+    Examples
+    --------
+    >>> as_lm_eval(["--tasks", "piqa", "sciq", "--apply_chat_template", "rag", "--fewshot_as_multiturn", "false"])
+    ['--tasks', 'piqa,sciq', '--apply_chat_template', '--chat_template_name', 'rag', '--no_fewshot_as_multiturn']
+    """
+    read, rest = list[str](), list(arguments)
+    while rest:
+        name = rest.pop(0)
+        values = list(takewhile(lambda text: not text.startswith("-"), rest))
+        option = name.replace("-", "_").removeprefix("__")
+        if name in _LISTS and len(values) > 1:
+            # JSON objects are read one by one.
+            joined = values if any(text.lstrip().startswith("{") for text in values) else [",".join(values)]
+            read += [part for text in joined for part in (name, text)]
+            del rest[: len(values)]
+        elif option == "apply_chat_template" and values:
+            read += [name, "--chat_template_name", rest.pop(0)]
+        elif option == "fewshot_as_multiturn" and values and values[0].lower() in _TRUTHS:
+            read.append(name if _TRUTHS[rest.pop(0).lower()] else "--no_fewshot_as_multiturn")
+        else:
+            read.append(name)
+    return read
+
+
 @grouped()
 def eval_(
     request: PlanOptions,
@@ -360,6 +395,9 @@ def eval_(
             _evaluate(plan, out, executor, executor_arg or [], devices, json, bank, few, stopping.reference)
     except KeyboardInterrupt:
         raise StoppedError(f"stopped; the same command resumes from {out}") from None
+
+
+eval_.reads = as_lm_eval  # type: ignore[attr-defined]
 
 
 def numbers(text: str, option: str) -> list[int]:

@@ -161,14 +161,48 @@ def test_options_of_lm_eval_that_are_done_otherwise_say_how(option: str, instead
     assert done.exit_code == 2 and instead in " ".join(done.output.replace("│", " ").split())
 
 
-def test_every_option_of_lm_eval_is_taken_or_says_what_there_is_instead() -> None:
-    """lm-eval's own parser beside ours: each of its options is one of ours, refused or not."""
+def lm_eval_parser() -> argparse.ArgumentParser:
     from lm_eval._cli.run import Run
 
     theirs = argparse.ArgumentParser()
     Run(theirs.add_subparsers())
     (parser,) = theirs._subparsers._group_actions[0].choices.values()  # type: ignore[union-attr]
-    options = {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
+    assert isinstance(parser, argparse.ArgumentParser)
+    return parser
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--tasks piqa sciq --model_args pretrained=a dtype=float32 --limit 3",
+        "-t piqa,sciq -a pretrained=a,dtype=float32 --gen_kwargs do_sample=true temperature=0.5",
+        '--model_args {"pretrained":"a","revision":"x"} --metadata one=1 two=2 --tasks piqa',
+        "--apply_chat_template rag --fewshot_as_multiturn false --tasks piqa",
+        "--apply_chat_template --fewshot_as_multiturn --tasks piqa",
+        "--tasks piqa --fewshot_as_multiturn True --apply_chat_template",
+    ],
+)
+def test_values_are_taken_in_the_forms_that_lm_eval_takes(arguments: str) -> None:
+    from densing.core import parse_pairs
+
+    theirs = vars(lm_eval_parser().parse_args(arguments.split()))
+    ours = commands()[("eval",)].make_context("eval", arguments.split()).params
+    tasks = [name for text in ours["tasks"] for name in text.split(",")]
+    # SplitArgs leaves a list, or the text, as lm-eval's releases have it.
+    expected = theirs["tasks"] if isinstance(theirs["tasks"], list) else theirs["tasks"].split(",")
+    assert tasks == [name for text in expected for name in text.split(",")]
+    for name in ("model_args", "gen_kwargs", "metadata"):
+        pairs = parse_pairs(ours[name] or [], f"--{name}")
+        assert {key: str(value) for key, value in pairs.items()} == {
+            key: str(value) for key, value in (theirs[name] or {}).items()
+        }
+    assert (ours["chat_template_name"] or ours["apply_chat_template"]) == theirs.get("apply_chat_template", False)
+    assert bool(ours["fewshot_as_multiturn"]) == bool(theirs.get("fewshot_as_multiturn"))
+
+
+def test_every_option_of_lm_eval_is_taken_or_says_what_there_is_instead() -> None:
+    """lm-eval's own parser beside ours: each of its options is one of ours, refused or not."""
+    options = {name for action in lm_eval_parser()._actions for name in action.option_strings if name.startswith("--")}
     ours = {name for parameter in commands()[("eval",)].params for name in parameter.opts}
     assert len(options) > 25 and options - {"--help"} <= ours
     done = CliRunner().invoke(app, ["eval", "--write_out", "--tasks", "toy_choice"])

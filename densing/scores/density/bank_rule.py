@@ -19,6 +19,7 @@ from densing.scores.density.stopping import (
     EXCESS,
     EXHAUSTED,
     GROWTH,
+    MINIMUM,
     MORE,
     NARROW,
     TOLERATED_MISS,
@@ -230,7 +231,7 @@ class BankRule:
             target = self.reading.target
             total, settled, bound = self.total(answers)
             goal = max(target, TOLERATED_MISS * settled)
-            if bound:
+            if bound and asked >= min(MINIMUM, self.count):
                 reason = BOUND
             elif total.recipe <= goal < math.inf:
                 reason = NARROW if total.recipe <= target else SETTLED

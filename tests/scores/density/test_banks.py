@@ -133,7 +133,7 @@ def test_asking_stops_where_more_items_no_longer_matter_and_intervals_hold(
 ) -> None:
     bank, later = suite
     ends = []
-    for at, (_, row) in enumerate(later.iloc[::2].iterrows()):
+    for at, (_, row) in enumerate(later.iloc[::4].iterrows()):
         rule = replace(BankRule.of(bank, TASKS, count=len(bank), target=2.2), seed=at)
         end = asked(rule, row)[-1]
         ends.append((end, abs(end.score - row.mean()) <= end.hi - end.score + 1e-9))
@@ -149,7 +149,7 @@ def test_asking_stops_where_more_items_no_longer_matter_and_intervals_hold(
     reasons = {end.reason for end, _ in ends}
     assert {"narrow", "bound"} <= reasons <= {"narrow", "settled", "bound", "exhausted"}
     assert np.mean([held for _, held in ends]) >= 0.85
-    assert min(end.items for end, _ in ends) == 30 < 450
+    assert min(end.items for end, _ in ends) < 450 and all(end.items >= 100 for end, _ in ends if end.reason == "bound")
 
 
 def test_adaptive_items_follow_the_answers_and_give_the_density_of_one_benchmark(
