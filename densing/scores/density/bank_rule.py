@@ -116,7 +116,9 @@ class BankRule:
 
     Notes
     -----
-    With half-width h_n after n items and h after all of them, h_n^2 - h^2 falls as 1 / n.
+    With half-width h_n after n of N items and h after all of them, h_n^2 - h^2 falls as 1 / n - 1 / N.
+
+    Source: Cochran, Sampling Techniques (1977), 2.6, for the finite population.
 
     Examples
     --------
@@ -236,8 +238,9 @@ class BankRule:
             elif total.recipe <= goal < math.inf:
                 reason = NARROW if total.recipe <= target else SETTLED
             elif math.isfinite(total.recipe):
-                needed = asked * (total.recipe**2 - settled**2) / (goal**2 - settled**2)
-                planned = min(math.ceil(EXCESS * needed), self.count)
+                every = 1 / len(self.bank)
+                rest = (1 / asked - every) * (goal**2 - settled**2) / (total.recipe**2 - settled**2)
+                planned = min(math.ceil(EXCESS / (rest + every)), self.count)
         if reason == MORE and self.chosen == "adaptive":
             sequence += tuple(self.bank.next(answers, min(BLOCK, self.count - asked)))
             reason = MORE if len(sequence) > asked else EXHAUSTED
