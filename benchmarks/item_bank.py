@@ -11,6 +11,7 @@ The page calibrates on models released before a day and tries every design on th
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ import pandas as pd
 
 from densing.core import formatting, named_seed, write_text
 from densing.report import markdown
+from densing.scores.density.bank_rule import BLOCK
 from densing.scores.items import FLAGS, LEVELS, AnswerTable, BankScore, ItemBank, calibrate_items
 
 SOURCE = "Incompressible Knowledge Probes (IKP), Bojie Li, Pine AI, https://github.com/19PINE-AI/ikp"
@@ -27,6 +29,7 @@ NAMES = {"each": "a slope each (2PL)", "common": "a common slope (1PL)"}
 SINCE = "2026-01-01"
 COUNTS = (50, 100, 200)
 ADAPTIVE = (50, 100)
+TOGETHER = {1: ", one by one", BLOCK: f", {BLOCK} together"}
 LEAST_ANSWERS = 1000
 DESIGNS = (
     ("random, mean", "random", False),
@@ -71,13 +74,12 @@ def tries(banks: Mapping[str, ItemBank], table: AnswerTable, seeds: int) -> pd.D
                     chosen = part.choose(count, chosen=how, seed=named_seed(seed, str(model)))  # type: ignore[arg-type]
                     score = part.estimate(answered[chosen], chosen=how, control=control)  # type: ignore[arg-type]
                     note(label, count, truth, score)
-        for kind, of_kind in parts.items():
+        for (kind, of_kind), block in itertools.product(parts.items(), (1, BLOCK)):
             told: dict[str, float] = {}
-            for _ in range(max(ADAPTIVE)):
-                (item,) = of_kind.next(told)
-                told[item] = float(answered[item])
+            while len(told) < max(ADAPTIVE):
+                told |= {item: float(answered[item]) for item in of_kind.next(told, block)}
                 if len(told) in ADAPTIVE:
-                    note(kind, len(told), truth, of_kind.estimate(told, chosen="adaptive"))
+                    note(kind + TOGETHER[block], len(told), truth, of_kind.estimate(told, chosen="adaptive"))
     return pd.DataFrame(rows, columns=["design", "items", "error", "held", "half"])
 
 
@@ -101,7 +103,8 @@ def page(folder: Path, seeds: int) -> str:
     found = summary(tries(banks, part_of(table, later), seeds))
     heads = ("design", *(f"{count} items" for count in COUNTS))
     rows = []
-    for label in (*(label for label, *_ in DESIGNS), *banks):
+    adaptive = (name + together for name, together in itertools.product(banks, TOGETHER.values()))
+    for label in (*(label for label, *_ in DESIGNS), *adaptive):
         cells = []
         for count in COUNTS:
             if (label, count) not in found.index:
@@ -143,12 +146,13 @@ points; intervals are at 95 %.
 
 - **Stratified items with the curves as control variate are the default.** Residuals correct what the curves get wrong,
   so newer models cause no bias.
-- Strata of two items each already take most of what the curves know: with random items the control variate brings as
-  much as the strata do.
+- Stratified items are spread evenly over difficulty, however many are asked, and more can be asked later. That already
+  takes most of what the curves know: with random items the control variate brings as much.
 - **Adaptive items** tell most per answer, but nothing corrects the curves, and both kinds of curves are biased on newer
   models. With a slope for each item the choice goes to the highest slopes, which may be luck, or of their time.
   Calibration tries both kinds on models that the curves do not know, five folds by date, keeps the better kind, and
-  takes the width of adaptive intervals from the errors it saw (in points):
+  takes the width of adaptive intervals from the errors it saw (in points), asking one by one. `densing eval --adaptive`
+  chooses ten together, with which the kept kind errs no more, and lets a model answer in batches:
 
 {drift}
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from densing.scores.evals import ModelSpec, Plan, Progress, RunStore, RunSummary, Stopped
-    from densing.scores.items import ItemBank
+    from densing.scores.items import Chosen, ItemBank
 
 SHOWN = ["model", "task", "metric", "value", "stderr", "n_items", "unit"]
 STATES = ("evaluated", "resumed", "skipped", "failed")
@@ -60,7 +61,7 @@ class PlanOptions:
         _flag("--model_args", "-a", help="key=value,key2=value2 or JSON. Repeat with --model for several models."),
     ] = None
     tasks: Annotated[
-        list[str] | None, _flag("--tasks", "-t", help="Tasks, groups, patterns or YAML files, comma-separated.")
+        list[str] | None, _flag("--tasks", "-t", help="Tasks, groups, patterns or YAML files, with commas or blanks.")
     ] = None
     plan: Annotated[Path | None, _flag("--plan", help="Models, tasks and settings as TOML; flags override it.")] = None
 
@@ -223,7 +224,8 @@ class StoppingOptions:
         _flag(
             "--until_ci",
             help="Evaluate random items, in a few planned looks, until the half-width of ln density is below this "
-            "(0.2: about 20 %). If the full sets cannot reach it, their interval is reported.",
+            "(0.2: about 20 %). If the full sets cannot reach it, their interval is reported. With --bank items of the "
+            "bank, until the whole interval is, or items no longer matter.",
         ),
     ] = None
     reference: o.Reference = "olmo-ladder"
@@ -241,7 +243,13 @@ class BankOptions:
         str | None,
         _flag("--bank", help="A bank of items (densing items): evaluate a few of each benchmark, estimate all."),
     ] = None
-    items: Annotated[int, _flag("--items", min=1, help="Items of --bank, as many of each benchmark.")] = 100
+    items: Annotated[
+        int, _flag("--items", min=1, help="Items of --bank, as many of each benchmark; with --until_ci at most.")
+    ] = 100
+    adaptive: Annotated[
+        bool,
+        _flag("--adaptive", help="Choose every ten items of --bank by the answers before; 100 at most."),
+    ] = False
     params: Annotated[
         list[str] | None, _flag("--params", metavar="NAME=COUNT", help="Size of a model, for its density with --bank.")
     ] = None
@@ -281,6 +289,40 @@ class ElsewhereOptions:
     log_samples: Annotated[bool, _flag("--log_samples", "-s", hidden=True, help="Samples are always stored.")] = False
 
 
+_LISTS = {
+    "--tasks", "-t", "--model_args", "--model-args", "-a", "--gen_kwargs", "--gen-kwargs", "--metadata",
+}  # fmt: skip
+"""Options of which lm-eval takes several values: ``--tasks piqa sciq``."""
+_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def as_lm_eval(arguments: Sequence[str]) -> list[str]:
+    """Return arguments in the forms that this program reads: one value for each option, or none.
+
+    Examples
+    --------
+    >>> as_lm_eval(["--tasks", "piqa", "sciq", "--apply_chat_template", "rag", "--fewshot_as_multiturn", "false"])
+    ['--tasks', 'piqa,sciq', '--apply_chat_template', '--chat_template_name', 'rag', '--no_fewshot_as_multiturn']
+    """
+    read, rest = list[str](), list(arguments)
+    while rest:
+        name = rest.pop(0)
+        values = list(takewhile(lambda text: not text.startswith("-"), rest))
+        option = name.replace("-", "_").removeprefix("__")
+        if name in _LISTS and len(values) > 1:
+            # JSON objects are read one by one.
+            joined = values if any(text.lstrip().startswith("{") for text in values) else [",".join(values)]
+            read += [part for text in joined for part in (name, text)]
+            del rest[: len(values)]
+        elif option == "apply_chat_template" and values:
+            read += [name, "--chat_template_name", rest.pop(0)]
+        elif option == "fewshot_as_multiturn" and values and values[0].lower() in _TRUTHS:
+            read.append(name if _TRUTHS[rest.pop(0).lower()] else "--no_fewshot_as_multiturn")
+        else:
+            read.append(name)
+    return read
+
+
 @grouped()
 def eval_(
     request: PlanOptions,
@@ -316,11 +358,19 @@ def eval_(
 
     Example: densing eval --model_args pretrained=models/a --bank suite.json --items 100 --out results/mine
     """
-    bank = None
-    if few.bank is not None:
-        if stopping.until_ci is not None or harness.limit is not None or harness.samples is not None:
-            raise InputError("--bank chooses the items; drop --until_ci, --limit and --samples")
-        request, harness, bank = _few_items(request, harness, few)
+    bank = None if few.bank is None else _bank_of_tasks(few.bank)
+    ruled = stopping.until_ci is not None or few.adaptive
+    if few.adaptive and bank is None:
+        raise InputError("--adaptive without --bank; name the bank that items are chosen from")
+    if bank is not None:
+        if harness.limit is not None or harness.samples is not None:
+            raise InputError("--bank chooses the items; drop --limit and --samples")
+        if ruled and (request.tasks or request.plan):
+            raise InputError("with --until_ci or --adaptive a bank chooses the tasks too; drop --tasks and --plan")
+        if ruled:
+            request = replace(request, tasks=list(dict.fromkeys(bank.items["task"].astype(str))))
+        else:
+            request, harness = _few_items(request, harness, bank, few.items)
     plan = request.load(variants, harness)
     if dry_run:
         import pandas as pd
@@ -334,15 +384,20 @@ def eval_(
             title = f"{out}: {sum(row['state'] != 'done' for row in rows)} units to do"
             emit_table(listing_of(title, pd.DataFrame(rows)))
         return
-    if stopping.until_ci is not None and executor is not None:
-        raise InputError("--until_ci runs in this process; drop --executor")
+    if ruled and executor is not None:
+        raise InputError("--until_ci and --adaptive run in this process; drop --executor")
     try:
-        if stopping.until_ci is not None:
+        if bank is not None and ruled:
+            _evaluate_bank(plan, out, bank, few, stopping, json)
+        elif stopping.until_ci is not None:
             _evaluate_until(plan, out, stopping, json)
         else:
             _evaluate(plan, out, executor, executor_arg or [], devices, json, bank, few, stopping.reference)
     except KeyboardInterrupt:
         raise StoppedError(f"stopped; the same command resumes from {out}") from None
+
+
+eval_.reads = as_lm_eval  # type: ignore[attr-defined]
 
 
 def numbers(text: str, option: str) -> list[int]:
@@ -381,29 +436,35 @@ def _parts(entry: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return entry, parse_pairs([args], "model_args") if isinstance(args, str) else args
 
 
-def _few_items(
-    request: PlanOptions, harness: HarnessOptions, few: BankOptions
-) -> tuple[PlanOptions, HarnessOptions, ItemBank]:
-    """Return a plan's tasks and settings with the items that a bank chooses."""
-    import json as json_
-
-    from densing.scores.density import choose_items
+def _bank_of_tasks(name: str) -> ItemBank:
+    """Return a bank whose items are documents of tasks."""
     from densing.scores.items import ItemBank
 
-    bank = ItemBank.load(str(few.bank))
+    bank = ItemBank.load(name)
     places = bank.items["item"].astype(str).str.rpartition("/")
     named = places[0].eq(bank.items["task"].astype(str)) & places[2].str.isdecimal()
     if not named.all():
         raise InputError(
-            f"--bank {few.bank}: item {bank.items['item'][~named].iloc[0]} is no document of a task of lm-eval; banks "
+            f"--bank {name}: item {bank.items['item'][~named].iloc[0]} is no document of a task of lm-eval; banks "
             "made from runs of densing eval or lm-eval's results can be evaluated (densing items calibrate)"
         )
+    return bank
+
+
+def _few_items(
+    request: PlanOptions, harness: HarnessOptions, bank: ItemBank, count: int
+) -> tuple[PlanOptions, HarnessOptions]:
+    """Return a plan's tasks and settings with the items that a bank chooses."""
+    import json as json_
+
+    from densing.scores.density import choose_items
+
     samples: dict[str, list[int]] = {}
-    for item in choose_items(bank, few.items, seed=0):
+    for item in choose_items(bank, count, seed=0):
         task, _, document = item.rpartition("/")
         samples.setdefault(task, []).append(int(document))
     tasks = request.tasks or list(samples)
-    return replace(request, tasks=tasks), replace(harness, samples=json_.dumps(samples)), bank
+    return replace(request, tasks=tasks), replace(harness, samples=json_.dumps(samples))
 
 
 def _of_bank(
@@ -417,6 +478,7 @@ def _of_bank(
     from densing.scores.items import answer_rows
 
     found, notes = list[dict[str, Any]](), list[Note]()
+    chosen: Chosen = "adaptive" if few.adaptive else "stratified"
     sizes, known = o.parse_params(few.params or []), store.models()
     # Of the units of this plan alone: others of the store may hold the same items.
     names = dict(zip(table["digest"], table["model"], strict=True))
@@ -425,14 +487,15 @@ def _of_bank(
     rows = answer_rows(pd.concat(parts, ignore_index=True))
     rows = rows[rows["item"].isin(bank.items["item"])]
     for model, answers in rows.groupby("model", sort=False):
-        score = bank.estimate(answers)
-        measured = bank_measurements(bank, answers)
-        content: dict[str, Any] = {"model": model, **score.to_dict(), "scores": measured.measurements}
-        notes += measured.notes
+        score = bank.estimate(answers, chosen=chosen)
+        content: dict[str, Any] = {"model": model, **score.to_dict(), "scores": []}
         if not json:
             table_of = score.listing(bank.name)
             emit_table(table_of, f"{model}: {table_of.title}")
         try:
+            measured = bank_measurements(bank, answers, chosen=chosen)
+            content["scores"] = measured.measurements
+            notes += measured.notes
             mine = {name: size for name, size in sizes.items() if name == model or str(model).endswith(f"/{name}")}
             models, told = with_sizes(known[known["model"].eq(model)], mine)
             densities = run_densities(measured.measurements, models, reference)
@@ -485,6 +548,48 @@ def _evaluate(
         say("\n".join(_sentences(summary)))
     if summary.failed:
         raise typer.Exit(1)
+
+
+def _evaluate_bank(
+    plan: Plan, out: Path, bank: ItemBank, few: BankOptions, stopping: StoppingOptions, json: bool
+) -> None:
+    """Evaluate items of a bank until its rule stops: chosen adaptively, or until the density is known well enough."""
+    from densing.scores.density import BankLook, BankRule
+    from densing.scores.evals import RunStore, run_until
+
+    left = list[float]()
+
+    def make(benchmarks: Any, sizes: Any) -> BankRule:
+        rule = BankRule.of(
+            bank, sizes, count=few.items, chosen="adaptive" if few.adaptive else "stratified",
+            target=stopping.until_ci, reference=stopping.reference,
+        )  # fmt: skip
+        if rule.reading is not None and not left:
+            left.append(rule.reading.total().recipe)
+            say(
+                f"--until_ci {rule.reading.target:g} is of the whole interval; the reference and the scatter of models "
+                f"leave ln density ± {left[0]:.2g} at its middle size, however many items are evaluated"
+            )
+        return rule
+
+    with bar(json) as progress:
+        stopped = run_until(plan, out, make, quantity="answer", progress=progress)
+    store, units = RunStore(out), [unit for one in stopped for unit in one.units]
+    measured = store.measurements()
+    table = measured[measured["digest"].isin({unit.digest for unit in units})]
+    models, notes = _of_bank(bank, store, table, few, stopping.reference, json)
+    notes += [note for one in stopped for note in one.notes]
+    if json:
+        by_model = {one.model: one.to_dict()["decision"] for one in stopped}
+        models = [{**content, "decision": by_model.get(content["model"])} for content in models]
+        requests, seconds = sum(unit.requests for unit in units), sum(one.seconds for one in stopped)
+        content = {"run": str(out), "units": [unit.to_dict() for unit in units], "requests": requests}
+        emit_json({**content, "seconds": seconds, "bank": bank.name, "models": models}, notes)
+    else:
+        show_notes(notes)
+        say("\n".join(sentences(stopped, out)))
+        totals = [(one.model, one.look.total) for one in stopped if isinstance(one.look, BankLook)]
+        say("\n".join(f"{model}: {total.sentence}" for model, total in totals if total is not None))
 
 
 def _evaluate_until(plan: Plan, out: Path, stopping: StoppingOptions, json: bool) -> None:

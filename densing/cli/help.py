@@ -134,6 +134,8 @@ class Command(TyperCommand):
             args = calls.begin(" ".join(names), args)
         except ValueError as error:
             raise BadParameter(str(error), param_hint=calls.FLAG) from error
+        # A command may take arguments in another program's forms.
+        args = getattr(self.callback, "reads", list)(args)
         file = settings.SettingsFile()
         # Help is there whatever a file holds; and a command that is called by itself, not by the program, has none.
         if names and not ctx.resilient_parsing and not {"--help", "-h"} & set(args):

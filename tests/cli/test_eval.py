@@ -161,14 +161,48 @@ def test_options_of_lm_eval_that_are_done_otherwise_say_how(option: str, instead
     assert done.exit_code == 2 and instead in " ".join(done.output.replace("│", " ").split())
 
 
-def test_every_option_of_lm_eval_is_taken_or_says_what_there_is_instead() -> None:
-    """lm-eval's own parser beside ours: each of its options is one of ours, refused or not."""
+def lm_eval_parser() -> argparse.ArgumentParser:
     from lm_eval._cli.run import Run
 
     theirs = argparse.ArgumentParser()
     Run(theirs.add_subparsers())
     (parser,) = theirs._subparsers._group_actions[0].choices.values()  # type: ignore[union-attr]
-    options = {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
+    assert isinstance(parser, argparse.ArgumentParser)
+    return parser
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--tasks piqa sciq --model_args pretrained=a dtype=float32 --limit 3",
+        "-t piqa,sciq -a pretrained=a,dtype=float32 --gen_kwargs do_sample=true temperature=0.5",
+        '--model_args {"pretrained":"a","revision":"x"} --metadata one=1 two=2 --tasks piqa',
+        "--apply_chat_template rag --fewshot_as_multiturn false --tasks piqa",
+        "--apply_chat_template --fewshot_as_multiturn --tasks piqa",
+        "--tasks piqa --fewshot_as_multiturn True --apply_chat_template",
+    ],
+)
+def test_values_are_taken_in_the_forms_that_lm_eval_takes(arguments: str) -> None:
+    from densing.core import parse_pairs
+
+    theirs = vars(lm_eval_parser().parse_args(arguments.split()))
+    ours = commands()[("eval",)].make_context("eval", arguments.split()).params
+    tasks = [name for text in ours["tasks"] for name in text.split(",")]
+    # SplitArgs leaves a list, or the text, as lm-eval's releases have it.
+    expected = theirs["tasks"] if isinstance(theirs["tasks"], list) else theirs["tasks"].split(",")
+    assert tasks == [name for text in expected for name in text.split(",")]
+    for name in ("model_args", "gen_kwargs", "metadata"):
+        pairs = parse_pairs(ours[name] or [], f"--{name}")
+        assert {key: str(value) for key, value in pairs.items()} == {
+            key: str(value) for key, value in (theirs[name] or {}).items()
+        }
+    assert (ours["chat_template_name"] or ours["apply_chat_template"]) == theirs.get("apply_chat_template", False)
+    assert bool(ours["fewshot_as_multiturn"]) == bool(theirs.get("fewshot_as_multiturn"))
+
+
+def test_every_option_of_lm_eval_is_taken_or_says_what_there_is_instead() -> None:
+    """lm-eval's own parser beside ours: each of its options is one of ours, refused or not."""
+    options = {name for action in lm_eval_parser()._actions for name in action.option_strings if name.startswith("--")}
     ours = {name for parameter in commands()[("eval",)].params for name in parameter.opts}
     assert len(options) > 25 and options - {"--help"} <= ours
     done = CliRunner().invoke(app, ["eval", "--write_out", "--tasks", "toy_choice"])
@@ -188,15 +222,16 @@ def bank_of_toys(folder: Path, documents: int) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("adaptive", [False, True])
 def test_a_few_items_of_a_bank_are_asked_once_also_after_a_kill(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, adaptive: bool
 ) -> None:
     from lm_eval.models.huggingface import HFLM
 
     write_tasks(tmp_path / "tasks", documents=60)
     bank, out = bank_of_toys(tmp_path, 60), tmp_path / "run"
     call = ["eval", "--include_path", str(tmp_path / "tasks"), "--device", "cpu", *toy(place), "--out", str(out)]
-    call += ["--bank", str(bank), "--items", "20", "--json"]
+    call += ["--bank", str(bank), "--items", "20", *["--adaptive"] * adaptive, "--json"]
     asked, own = [], HFLM._loglikelihood_tokens
 
     def dying(self: Any, requests: Any, *args: Any, **kwargs: Any) -> Any:
@@ -205,10 +240,12 @@ def test_a_few_items_of_a_bank_are_asked_once_also_after_a_kill(
             raise KeyboardInterrupt
         return own(self, requests, *args, **kwargs)
 
-    dying.left = 10
+    # In the middle of the second ten, where these were chosen by the first.
+    dying.left = 40 if adaptive else 10
     monkeypatch.setattr(HFLM, "_loglikelihood_tokens", dying)
     assert "same command resumes" in str(CliRunner().invoke(app, call).exception)
-    dying.left = 0
+    # What was asked when it died has no answer: all items, or the second ten.
+    lost, dying.left = 3 * (10 if adaptive else 20), 0
     done = CliRunner().invoke(app, call)
     assert done.exit_code == 0, done.output
     data = printed(done.stdout)
@@ -216,8 +253,12 @@ def test_a_few_items_of_a_bank_are_asked_once_also_after_a_kill(
     items = RunStore(out).items()
     assert len(items) == items["doc_id"].nunique() == found["items"] == 20
     loaded = ItemBank.load(bank)
-    assert set("toy_choice/" + items["doc_id"].astype(str)) == set(choose_items(loaded, 20))
-    score = loaded.estimate(answer_rows(items))
+    answers = answer_rows(items)
+    told = answers.set_index("item")["answer"]
+    first = loaded.next({}, 10)
+    wanted = [*first, *loaded.next(told[first], 10)] if adaptive else choose_items(loaded, 20)
+    assert set(told.index) == set(wanted) and len(asked) == 3 * 20 + lost
+    score = loaded.estimate(answers, chosen="adaptive" if adaptive else "stratified")
     assert (found["score"], found["lo"], found["hi"]) == pytest.approx((score.score, score.lo, score.hi))
     assert found["scores"][0]["value"] == pytest.approx(score.score, abs=0.05)
     # The benchmark of a toy is on no reference: the score stands, and a note says so.
@@ -232,8 +273,12 @@ def test_a_few_items_of_a_bank_are_asked_once_also_after_a_kill(
 
 def test_a_bank_chooses_its_items_alone(tmp_path: Path, place: Path) -> None:
     bank = bank_of_toys(tmp_path, 60)
+    assert "--adaptive without --bank" in str(densing_eval(place, *toy(place), "--adaptive").exception)
     for options, problem in (
-        (("--limit", "3"), "drop --until_ci"),
+        (("--limit", "3"), "drop --limit"),
+        (("--adaptive", "--tasks", "toy_choice"), "drop --tasks"),
+        (("--adaptive", "--executor", "local"), "run in this process"),
+        (("--adaptive",), "of another version of the task"),
         (("--items", "1000"), "takes 3"),
         (("--bank", "ikp"), "is no document of a task"),
     ):

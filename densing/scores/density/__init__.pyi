@@ -1,4 +1,6 @@
 from .abilities import reference_by_families as reference_by_families
+from .bank_rule import BankLook as BankLook
+from .bank_rule import BankRule as BankRule
 from .banks import bank_measurements as bank_measurements
 from .banks import choose_items as choose_items
 from .callback import DensityCallback as DensityCallback

@@ -12,10 +12,12 @@ from densing.core import InputError, Note, formatting
 from densing.scores.catalog import load_catalog
 from densing.scores.density.runs import SUITES
 from densing.scores.evals import Measurements, measurement_frame
-from densing.scores.items import Answers, ItemBank, one_model
+from densing.scores.items import Answers, Chosen, ItemBank, one_model
 
 LEAST = 3
 """Answers of a benchmark from which its score is estimated."""
+SEVERAL = "not on each of its benchmarks; stratified items do, and give densities"
+"""What adaptive items of several benchmarks do not give."""
 
 
 def bank_benchmarks(bank: ItemBank) -> pd.Series:
@@ -66,20 +68,22 @@ def choose_items(bank: ItemBank, count: int, *, seed: int = 0) -> list[str]:
             f"{count} items: bank {bank.name} takes {LEAST * len(sizes)} ({LEAST} of each of "
             f"{formatting.plural(len(sizes), 'benchmark')}) to {len(bank)} (all it has)"
         )
-    # As many of each; what a small one lacks, the others take.
-    shares, left = {}, count
-    for at, (name, size) in enumerate(sizes.sort_values(kind="stable").items()):
-        shares[name] = min(int(size), left // (len(sizes) - at))
-        left -= shares[name]
-    return [
-        item
-        for name, share in shares.items()
-        for item in bank.of_items(benchmarks.index[benchmarks.eq(name)]).choose(share, seed=seed)
-    ]
+    # In turns; where a small one has no more, the others go on.
+    orders = {
+        name: bank.of_items(benchmarks.index[benchmarks.eq(name)]).choose(size, seed=seed)
+        for name, size in sizes.items()
+    }
+    turns = sorted((at, place, item) for place, order in enumerate(orders.values()) for at, item in enumerate(order))
+    return [item for *_, item in turns[:count]]
 
 
 def bank_measurements(
-    bank: ItemBank, answers: Answers, *, params: Mapping[str, float] | None = None, model: str | None = None
+    bank: ItemBank,
+    answers: Answers,
+    *,
+    params: Mapping[str, float] | None = None,
+    model: str | None = None,
+    chosen: Chosen = "stratified",
 ) -> Measurements:
     """Return a model's scores on the benchmarks of a bank, estimated from some of their items.
 
@@ -91,11 +95,14 @@ def bank_measurements(
     ----------
     bank : ItemBank
     answers : mapping, series, array or table
-        As :meth:`ItemBank.estimate` takes them, of stratified items (:func:`choose_items`).
+        As :meth:`ItemBank.estimate` takes them.
     params : mapping, optional
         The size by name; names a model whose answers do not.
     model : str, optional
         Which one, where a table holds several.
+    chosen : {"stratified", "random", "adaptive"}
+        How the items were chosen: by :func:`choose_items`, or by :meth:`ItemBank.next`, which a bank of one benchmark
+        takes alone: the curves of several do not say how far each of them is off.
 
     Returns
     -------
@@ -105,7 +112,7 @@ def bank_measurements(
     Raises
     ------
     InputError
-        When no benchmark has three answers.
+        When no benchmark has three answers; adaptive items of several benchmarks.
 
     Examples
     --------
@@ -118,8 +125,12 @@ def bank_measurements(
     named = rows["model"].iloc[0] if "model" in rows and len(rows) else "model"
     name = next(iter(params)) if named == "model" and params and len(params) == 1 else str(named)
     benchmarks = bank_benchmarks(bank)
-    of_bank = bank.estimate(answers, model=model)
+    of_bank = bank.estimate(answers, model=model, chosen=chosen)
     parts = bank.estimate_parts(answers, benchmarks, model=model)
+    if chosen == "adaptive":
+        if len(parts) > 1:
+            raise InputError(f"adaptive items estimate the score on bank {bank.name} alone, {SEVERAL}")
+        parts[["score", "error"]] = of_bank.score, of_bank.error
     usable = parts[parts["score"].notna()]
     if usable.empty:
         raise InputError(

@@ -248,6 +248,8 @@ class Total:
         Half-widths of ln density from the items, and from the reference, which no number of items narrows.
     measured : float
         Of both together: the interval that a density is reported with.
+    recipe : float
+        With the scatter of models around the reference, where that is known.
     shares : mapping of float
         Parts of the variance of a recipe's ln density: items, reference, scatter (of models around the reference; NaN
         where it is not known).
@@ -256,6 +258,7 @@ class Total:
     items: float
     reference: float
     measured: float
+    recipe: float
     shares: Mapping[str, float]
 
     @property
@@ -363,6 +366,10 @@ class StoppingRule:
         each = max(MINIMUM_PER_TASK, math.ceil(self.minimum / len(self.sizes)))
         return {task: min(each, size) for task, size in self.sizes.items()}
 
+    def orders(self, look: Decision | None = None) -> dict[str, list[int]]:
+        """Return documents whose order is not random: none."""
+        return {}
+
     def update(self, losses_by_task: Mapping[str, ArrayLike], earlier: Decision | None = None) -> Decision:
         """Return the decision at a look, after everything drawn so far (not only what is new).
 
@@ -419,9 +426,7 @@ class StoppingRule:
             ahead = [
                 one.count + math.ceil(part * (count - one.count)) for one, count in zip(samples, ahead, strict=True)
             ]
-        low, high = self.reference.fit.domain["params"]
-        beyond = math.log(self.guard)
-        if now.log_size[2] < math.log(low) - beyond or now.log_size[1] > math.log(high) + beyond:
+        if self._beyond(now):
             reason = BOUND
         look = PastLook(dict(zip(self.sizes, counts, strict=True)), critical)
         return Decision(
@@ -444,13 +449,16 @@ class StoppingRule:
         >>> rule.total().measured == rule.total().reference > 0
         True
         """
+        if decision is not None:
+            return self.total_at(decision.mean, decision.half_width)
+        fit = self.reference.fit
+        middle = math.exp(sum(map(math.log, fit.domain["params"])) / 2)
+        at = {name: np.array([value]) for name, value in {"params": middle, **self.reference.given}.items()}
+        return self.total_at(float(fit.law.predict(fit.theta, at)[0]), 0.0)
+
+    def total_at(self, mean: float, items: float) -> Total:
+        """Return the same at a mean over the tasks, whose items leave ln density within a half-width."""
         fit, tail = self.reference.fit, (1 - self.level) / 2
-        if decision is None:
-            middle = math.exp(sum(map(math.log, fit.domain["params"])) / 2)
-            at = {name: np.array([value]) for name, value in {"params": middle, **self.reference.given}.items()}
-            mean, items = float(fit.law.predict(fit.theta, at)[0]), 0.0
-        else:
-            mean, items = decision.mean, decision.half_width
         limits = guard_limits(self.reference, self.guard)
         drawn = log_sizes(self.reference, fit.draws, np.full((len(fit.draws), 1), mean), limits)
         low, high = np.quantile(drawn, [tail, 1 - tail])
@@ -461,9 +469,9 @@ class StoppingRule:
             normal = -stdtrit(scatter.freedom, tail)
             off = self._through(mean, normal * scatter.sd * (mean if scatter.relative else 1.0)).half_width
         squares = {"items": items**2, "reference": reference**2, "scatter": off**2}
-        whole = sum(value for value in squares.values() if math.isfinite(value))
-        shares = {name: value / whole if math.isfinite(value) else math.nan for name, value in squares.items()}
-        return Total(items, reference, math.hypot(items, reference), shares)
+        whole = sum(value for value in squares.values() if not math.isnan(value))
+        shares = {name: value / whole if math.isfinite(whole) else math.nan for name, value in squares.items()}
+        return Total(items, reference, math.hypot(items, reference), math.sqrt(whole), shares)
 
     def describe(self) -> dict[str, Any]:
         """Return the rule as plain data, for the settings of an evaluation."""
@@ -496,6 +504,17 @@ class StoppingRule:
             freedom = total**2 / sum(variance**2 / free for variance, free in parts)
             critical = float(-stdtrit(freedom, ndtr(-critical))) if freedom < 1e4 else critical
         return self._through(mean, critical * math.sqrt(self._variance(samples)))
+
+    def through(self, mean: float, margin: float) -> tuple[float, bool]:
+        """Return the half-width of ln density where the mean is known within a margin, and whether that is a bound."""
+        interval = self._through(mean, margin)
+        return interval.half_width, self._beyond(interval)
+
+    def _beyond(self, interval: _Interval) -> bool:
+        """Whether an interval lies beyond the reference's guard as a whole."""
+        low, high = (math.log(end) for end in self.reference.fit.domain["params"])
+        beyond = math.log(self.guard)
+        return interval.log_size[2] < low - beyond or interval.log_size[1] > high + beyond
 
     def _through(self, mean: float, margin: float) -> _Interval:
         ends = (mean, mean - margin, mean + margin)

@@ -5,6 +5,7 @@ from .adapters import read_adapter as read_adapter
 from .adaptive import Stopped as Stopped
 from .adaptive import run_until as run_until
 from .identity import identify_model as identify_model
+from .items import ANSWERS as ANSWERS
 from .items import metric_values as metric_values
 from .measurements import Measurements as Measurements
 from .measurements import left_out as left_out

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from densing.core import InputError, Note, strip_secrets
 from densing.scores.evals.evaluation import environment, evaluate_unit
 from densing.scores.evals.identity import effective_shots
-from densing.scores.evals.items import item_table
+from densing.scores.evals.items import ANSWERS, item_table
 from densing.scores.evals.journal import Journal, recorded
 from densing.scores.evals.models import LoadedModel, load_model, seed_all
 from densing.scores.evals.plan import Plan, Settings, json_like
@@ -33,7 +33,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Per-document metrics that are read, the ladder's own first; a loss is derived from the samples where none is stored.
-METRICS = {"loss": ("metric_bits_per_byte",), "score": ("metric_accuracy", "metric_acc_norm", "metric_acc")}
+METRICS = {
+    "loss": ("metric_bits_per_byte",),
+    "score": ("metric_accuracy", "metric_acc_norm", "metric_acc"),
+    "answer": ANSWERS,
+}
 
 
 class Look(Protocol):
@@ -78,6 +82,9 @@ class Rule(Protocol):
     @property
     def first(self) -> Mapping[str, int]:
         """Items of each task at the first look."""
+
+    def orders(self, look: Any = None) -> Mapping[str, Sequence[int]]:
+        """Return documents of tasks whose order is not random: those that the look after this one needs, or more."""
 
     def update(self, losses_by_task: Mapping[str, Sequence[float]], earlier: Any = None) -> Look:
         """Decide after everything drawn so far, given the decision of the look before."""
@@ -147,8 +154,9 @@ def run_until(
         The store. A killed call goes on where it stopped.
     make_rule : callable
         Makes the rule from the tasks' benchmarks and sizes, e.g. :func:`densing.scores.density.rule_for`.
-    quantity : {"loss", "score"}
-        What of each item the rule sees: bits per byte of the gold answer, or right and wrong.
+    quantity : {"loss", "score", "answer"}
+        What of each item the rule sees: bits per byte of the gold answer, or right and wrong (``answer``: as banks of
+        items take it).
     order_seed : int
         Seed of the order of items.
     progress : callable
@@ -204,7 +212,7 @@ class _Adaptive:
             self.parts.append(_Part(work, dict(loaded["tasks"])))
         tasks = {name: task for part in self.parts for name, task in part.tasks.items()}
         self.sizes = {name: len(task.eval_docs) for name, task in tasks.items()}
-        self.order = {name: random_order(name, size, order_seed) for name, size in self.sizes.items()}
+        self.order = {name: random_order(name, size, order_seed).tolist() for name, size in self.sizes.items()}
         self.rule = make_rule({name: benchmark_of(name, task) for name, task in tasks.items()}, self.sizes)
         until = {"quantity": quantity, "order_seed": order_seed, "rule": self.rule.describe()}
         for part in self.parts:
@@ -213,29 +221,31 @@ class _Adaptive:
             key = dataclasses.replace(part.work.key, settings=settings)
             part.work = dataclasses.replace(part.work, key=key, unit=session.store.unit(key))
             part.stored = part.work.unit.items() if part.work.unit.status == "done" else None
+        self.locks, self.journals = ExitStack(), ExitStack()
         self.values: dict[str, list[float]] = {}
         self.drawn = dict.fromkeys(self.sizes, 0)
 
     def run(self, progress: OnProgress) -> Stopped:
         """Draw until the rule stops, or read from the store where it stopped before."""
-        name, full = self.model.spec.name, sum(self.sizes.values())
-        if all(part.stored is not None for part in self.parts):
-            look = None
-            # Numbers of the last digit may have stopped the stored run elsewhere than its items would stop one here.
+        name, full, look = self.model.spec.name, sum(self.sizes.values()), None
+        stored = [part for part in self.parts if part.stored is not None]
+        if stored:
+            # A part of which the rule took nothing is not stored. Of whole ones numbers of the last digit may have
+            # stopped the run elsewhere than its items would stop one here.
             with suppress(KeyError):
                 look = self._draw(None, ignore)
-            items = sum(part.stored["doc_id"].size for part in self.parts if part.stored is not None)
-            units = tuple(part.work.outcome("skipped") for part in self.parts)
+        if look is not None or len(stored) == len(self.parts):
+            items = sum(part.stored["doc_id"].size for part in stored if part.stored is not None)
+            units = tuple(part.work.outcome("skipped") for part in stored)
             return Stopped(name, units, look, items, full, 0.0, math.nan, self._notes(look))
         assert self.model.identity is not None
         loaded = load_model(self.model.spec, self.model.loading, self.model.identity)
-        with ExitStack() as locks:
-            for part in self.parts:
-                locks.enter_context(part.work.unit.lock())
+        with self.locks:
             started = time.monotonic()
             look = self._draw(loaded, progress)
             seconds = time.monotonic() - started
-            units = tuple(self._store(loaded, part, look) for part in self.parts)
+            drawn = [part for part in self.parts if any(self.drawn[task] for task in part.tasks)]
+            units = tuple(self._store(loaded, part, look) for part in drawn)
         items = sum(self.drawn.values())
         return Stopped(name, units, look, items, full, seconds, seconds / items * (full - items), self._notes(look))
 
@@ -248,8 +258,11 @@ class _Adaptive:
         keys = [part.work.key for part in self.parts]
         for unit in (*self.session.store.units(), *self.session.store.partial()):
             key = unit.key
-            rule = (key.settings.get("until") or {}).get("rule") if key else None
-            if key is None or rule is None or rule.get("rule") == self.rule.describe().get("rule"):
+            until = (key.settings.get("until") or {}) if key else {}
+            if key is None or until.get("rule", {}).get("rule") == self.rule.describe().get("rule"):
+                continue
+            # Items of a bank and items at random are drawn for different ends.
+            if not until or ("answer" in {until["quantity"], self.quantity} and until["quantity"] != self.quantity):
                 continue
             if any(key.model == own.model and key.task == own.task for own in keys):
                 message = (
@@ -262,16 +275,15 @@ class _Adaptive:
 
     def _draw(self, loaded: LoadedModel | None, progress: OnProgress) -> Look:
         """Draw items look by look until the rule stops; those of stored units come from the store."""
-        with ExitStack() as journals:
-            for part in self.parts:
-                if part.stored is None:
-                    part.journal = journals.enter_context(Journal(part.work.unit.journal_path, part.work.key.digest))
+        self.values, self.drawn = {}, dict.fromkeys(self.sizes, 0)
+        with self.journals:
             look, counts = None, self._counts(self.rule.first)
             while look is None or not look.stop:
+                self.order |= {task: list(documents) for task, documents in self.rule.orders(look).items()}
                 for part in self.parts:
                     self._draw_part(part, counts, loaded, self._count(part, look, progress))
                 self.drawn = counts
-                look = self.rule.update({task: self.values[task] for task in self.rule.sizes}, look)
+                look = self.rule.update({task: self.values.get(task, []) for task in self.rule.sizes}, look)
                 counts = self._counts(look.ahead)
         return look
 
@@ -280,16 +292,21 @@ class _Adaptive:
     ) -> None:
         """Draw the items of one task or group that the next look adds, and keep what the rule needs of them."""
         fresh = {name: self.order[name][self.drawn[name] : counts[name]] for name in part.tasks}
-        ids = {name: sorted(block.tolist()) for name, block in fresh.items() if block.size}
+        ids = {name: sorted(block) for name, block in fresh.items() if block}
         if part.stored is not None:
             tables = {name: part.stored[part.stored["task"].eq(name)] for name in ids}
         elif ids:
-            assert loaded is not None and part.journal is not None
+            if loaded is None:
+                raise KeyError(next(iter(ids)))
+            if part.journal is None:
+                self.locks.enter_context(part.work.unit.lock())
+                journal = Journal(part.work.unit.journal_path, part.work.key.digest)
+                part.journal = self.journals.enter_context(journal)
             with recorded(loaded.lm, part.journal, on_count) as recorder:
                 tables = evaluate_block(loaded.lm, part.tasks, ids, part.work.settings)
             part.fresh += recorder.fresh
-        for name, block in ids.items():
-            self.values.setdefault(name, []).extend(item_values(tables[name], block, self.quantity))
+        for name in ids:
+            self.values.setdefault(name, []).extend(item_values(tables[name], fresh[name], self.quantity))
 
     def _counts(self, ahead: Mapping[str, int]) -> dict[str, int]:
         """Return items of every task; of those that the rule does not look at as many as of the others on average."""
@@ -311,14 +328,14 @@ class _Adaptive:
 
     def _store(self, loaded: LoadedModel, part: _Part, look: Look) -> UnitOutcome:
         """Let lm-eval evaluate the chosen items as one unit; the journal answers."""
-        chosen = {name: tuple(sorted(self.order[name][: self.drawn[name]].tolist())) for name in part.tasks}
+        chosen = {name: tuple(sorted(self.order[name][: self.drawn[name]])) for name in part.tasks}
         counts = {name: len(ids) for name, ids in chosen.items()}
         work = dataclasses.replace(
             part.work,
             identity=dataclasses.replace(part.work.identity, docs=counts),
             settings=dataclasses.replace(part.work.settings, samples=chosen),
         )
-        caveat = f"items drawn until a rule stopped: {look.message} of {sum(self.sizes.values())}"
+        caveat = f"items drawn until a rule stopped: {look.message}; the full sets have {sum(self.sizes.values())}"
         model = dataclasses.replace(loaded, facts={**loaded.facts, "caveats": [*loaded.facts["caveats"], caveat]})
         outcome = evaluate_unit(self.session, model, work, lambda count: None)
         if outcome.state == "skipped":
@@ -377,7 +394,7 @@ def item_values(table: pd.DataFrame, ids: Sequence[int], quantity: str) -> list[
         Items of one task (:func:`item_table`).
     ids : sequence of int
         Documents, in the order wanted.
-    quantity : {"loss", "score"}
+    quantity : {"loss", "score", "answer"}
         Bits per byte of the gold answer, or 1 and 0.
 
     Raises
@@ -391,9 +408,9 @@ def item_values(table: pd.DataFrame, ids: Sequence[int], quantity: str) -> list[
     >>> item_values(pd.DataFrame({"doc_id": [3, 5], "metric_acc": [1.0, 0.0]}), [5, 3], "score")
     [0.0, 1.0]
     """
-    metric = next((column for column in METRICS[quantity] if column in table.columns), None)
-    if metric is not None:
-        values = table[metric]
+    metrics = [column for column in METRICS[quantity] if column in table.columns]
+    if metrics:
+        values = table[metrics].astype(float).bfill(axis=1).iloc[:, 0]
     elif quantity == "loss":
         values = table["nll"] / (table["n_bytes"] * math.log(2))
     else:

@@ -31,6 +31,8 @@ Tokenizer = Callable[[str], Sequence[int]]
 COLUMNS = ["model", "task", "doc_id", "doc_hash", "gold", "n_choices", "correct", "correct_norm", "nll", "n_chars",
            "n_bytes", "n_tokens", "p_gold", "margin", "tokenizer", "output_type"]  # fmt: skip
 TEXT_COLUMNS = ("model", "task", "doc_hash", "tokenizer", "output_type")
+ANSWERS = ("metric_accuracy", "correct", "metric_exact_match")
+"""What says that an item was right or wrong: a suite's own accuracy first, then what is there."""
 _WHOLE = ("doc_id", "gold", "n_choices")
 CHOICE, CLOZE, ROLLING, GENERATE = "multiple_choice", "loglikelihood", "loglikelihood_rolling", "generate_until"
 # Where WinoGrande-like tasks keep the gold index: field, and what the first choice is called.

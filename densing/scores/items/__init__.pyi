@@ -4,6 +4,7 @@ from .answers import answer_rows as answer_rows
 from .answers import one_model as one_model
 from .answers import read_answers as read_answers
 from .bank import LEVELS as LEVELS
+from .bank import MOST_ADAPTIVE as MOST_ADAPTIVE
 from .bank import BankScore as BankScore
 from .bank import Chosen as Chosen
 from .bank import ItemBank as ItemBank

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core import Array, InputError, TableError, TableLike, read_sheet, short
-from densing.scores.evals import read_results
+from densing.scores.evals import ANSWERS, read_results
 
 ANSWER_COLUMNS = ("answer", "correct")
 KINDS = ("model", "item")
@@ -198,7 +198,7 @@ def answer_rows(items: pd.DataFrame) -> pd.DataFrame:
     items : pandas.DataFrame
         Of :func:`densing.read_results`, or of a store.
     """
-    columns = [name for name in ("metric_accuracy", "correct", "metric_exact_match") if name in items]
+    columns = [name for name in ANSWERS if name in items]
     right = items[columns].astype(float).bfill(axis=1).iloc[:, 0]
     rows = items.assign(correct=right)[right.notna()]
     return pd.DataFrame(

@@ -282,8 +282,13 @@ class ItemBank(Readable):
         ----------
         count : int
         chosen : {"stratified", "random"}
-            Two from each of ``count / 2`` strata of difficulty, or any. Adaptive ones come from :meth:`next`.
+            Spread evenly over difficulty, or any. Adaptive ones come from :meth:`next`.
         seed : int
+
+        Returns
+        -------
+        list of str
+            A larger count begins with the items of a smaller one, so that more can be asked later.
 
         Raises
         ------
@@ -302,14 +307,8 @@ class ItemBank(Readable):
         if not 1 <= count <= len(self):
             raise InputError(f"{count} items: the bank has {len(self)}")
         rng = named_stream(seed, "items", self.name, chosen)
-        if chosen == "random":
-            picked = rng.permutation(len(self))[:count]
-        else:
-            strata = np.array_split(self._order, max(1, count // PER_STRATUM))
-            wanted = [len(part) for part in np.array_split(np.arange(count), len(strata))]
-            drawn = [rng.permutation(part) for part in strata]
-            picked = np.concatenate([part[:n] for part, n in zip(drawn, wanted, strict=True)])
-        return [str(name) for name in self.items["item"].to_numpy()[picked]]
+        every = rng.permutation(len(self)) if chosen == "random" else _spread(self._order, rng)
+        return [str(name) for name in self.items["item"].to_numpy()[every[:count]]]
 
     def of_items(self, names: Iterable[str]) -> ItemBank:
         """Return a bank of some of the items, whose score is the mean over these.
@@ -895,6 +894,22 @@ def predict_rest(curves: Array, weights: Array, known: Array, exists: Array) -> 
     of_ability = np.maximum((weights * at_node**2).sum(1) - score**2, 0.0)
     p = weights @ curves.T
     return score, np.sqrt(of_ability + (p * (1 - p) * open_).sum(1) / count**2)
+
+
+def _spread(order: Array, rng: np.random.Generator) -> Array:
+    """Return an order of which every beginning is spread evenly: halves take turns, and so do theirs.
+
+    Lots decide which half begins, in proportion to their items, and which is the larger, so that no item comes early
+    more often than others.
+    """
+    count = len(order)
+    if count < 2:
+        return order
+    cut = (count + int(rng.integers(2))) // 2
+    halves = [_spread(half, rng) for half in (order[:cut], order[cut:])]
+    first = int(rng.random() >= cut / count)
+    turns = [np.arange(len(half)) + (at != first) / 2 for at, half in enumerate(halves)]
+    return np.concatenate(halves)[np.argsort(np.concatenate(turns), kind="stable")]
 
 
 def _few(value: Array, level: float) -> tuple[float, float, float]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +15,8 @@ from scipy.special import expit
 
 import densing
 from densing.core.errors import InputError
-from densing.scores.density import bank_measurements, choose_items
+from densing.scores.density import BankLook, BankRule, bank_measurements, choose_items
+from densing.scores.density.stopping import TOLERATED_MISS
 from densing.scores.items import AnswerTable, ItemBank, calibrate_items
 from tests.support.command import answer
 from tests.support.command import densing as command
@@ -110,6 +114,84 @@ def test_benchmarks_with_too_few_answers_are_left_out_and_named(suite: tuple[Ite
     # A small benchmark gives what it has, the other the rest.
     chosen = pd.Series(choose_items(bank, 400)).str.partition("/")[0].value_counts()
     assert chosen.to_dict() == {"olmo_ladder_piqa": 250, "olmo_ladder_csqa": 150}
+
+
+def asked(rule: BankRule, row: pd.Series) -> list[BankLook]:
+    """Every look of a rule at a model that answers as the row says."""
+    looks: list[BankLook] = []
+    while not looks or not looks[-1].stop:
+        last = looks[-1] if looks else None
+        values = {task: [row[f"{task}/{at}"] for at in places] for task, places in rule.orders(last).items()}
+        assert last is None or sum(map(len, values.values())) == len(set(last.sequence)) == sum(last.ahead.values())
+        looks.append(rule.update(values, last))
+    return looks
+
+
+@pytest.mark.slow
+def test_asking_stops_where_more_items_no_longer_matter_and_intervals_hold(
+    suite: tuple[ItemBank, pd.DataFrame],
+) -> None:
+    bank, later = suite
+    ends = []
+    for at, (_, row) in enumerate(later.iloc[::4].iterrows()):
+        rule = replace(BankRule.of(bank, TASKS, count=len(bank), target=2.2), seed=at)
+        end = asked(rule, row)[-1]
+        ends.append((end, abs(end.score - row.mean()) <= end.hi - end.score + 1e-9))
+        assert end.total is not None and end.message.startswith(f"{end.items} of 450 items of bank suite")
+        if end.reason == "narrow":
+            assert end.met and end.total.recipe <= 2.2
+        elif end.reason == "settled":
+            assert not end.met and 2.2 < end.total.recipe <= TOLERATED_MISS * end.settled
+        # What all items would leave is near what they leave in the end.
+        if end.reason == "narrow" and end.items < 450:
+            every = replace(rule, count=450, reading=replace(rule.reading, target=1e-6)).total(row.to_dict())[0].recipe
+            assert every < end.total.recipe and every == pytest.approx(end.settled, rel=0.5)
+    reasons = {end.reason for end, _ in ends}
+    assert {"narrow", "bound"} <= reasons <= {"narrow", "settled", "bound", "exhausted"}
+    assert np.mean([held for _, held in ends]) >= 0.85
+    assert min(end.items for end, _ in ends) < 450 and all(end.items >= 100 for end, _ in ends if end.reason == "bound")
+
+
+def test_adaptive_items_follow_the_answers_and_give_the_density_of_one_benchmark(
+    suite: tuple[ItemBank, pd.DataFrame],
+) -> None:
+    bank, later = suite
+    row = later.iloc[1]
+    looks = asked(BankRule.of(bank, TASKS, count=35, chosen="adaptive"), row)
+    assert [look.items for look in looks] == [10, 20, 30, 35] and looks[-1].met
+    told: dict[str, float] = {}
+    for look in looks:
+        told |= {item: row[item] for item in bank.next(told, look.items - len(told))}
+    assert tuple(told) == looks[-1].sequence
+    score = bank.estimate(told, chosen="adaptive")
+    assert (score.score, score.lo, score.hi) == (looks[-1].score, looks[-1].lo, looks[-1].hi)
+    with pytest.raises(InputError, match="not on each of its benchmarks"):
+        bank_measurements(bank, told, chosen="adaptive")
+    with pytest.raises(InputError, match="not on each of its benchmarks"):
+        BankRule.of(bank, TASKS, chosen="adaptive", target=0.5)
+    piqa = bank.of_items(row.index[:300])
+    told = {item: row[item] for item in piqa.next({}, 40)}
+    (measured,) = bank_measurements(piqa, told, chosen="adaptive").measurements.to_dict("records")
+    score = piqa.estimate(told, chosen="adaptive")
+    assert measured["value"] == score.score
+    assert measured["stderr"] == pytest.approx(
+        math.hypot(score.error, math.sqrt(score.score * (1 - score.score) / 300))
+    )
+
+
+def test_a_rule_of_a_bank_refuses_what_it_cannot_ask(suite: tuple[ItemBank, pd.DataFrame]) -> None:
+    bank, _ = suite
+    calls: tuple[tuple[str, Mapping[str, Any], Mapping[str, int]], ...] = (
+        ("of another version of the task", {}, {**TASKS, "olmo_ladder_csqa": 149}),
+        ("calibrated up to 100", {"chosen": "adaptive", "count": 101}, TASKS),
+        ("takes 6", {"count": 5}, TASKS),
+        ("does not cover", {"target": 0.5, "reference": "qwen1.5"}, TASKS),
+    )
+    for problem, options, sizes in calls:
+        with pytest.raises(InputError, match=problem):
+            BankRule.of(bank, sizes, **options)
+    with pytest.raises(InputError, match="too few models"):
+        BankRule.of(replace(bank, corrections=()), TASKS, chosen="adaptive")
 
 
 def test_a_bank_that_no_reference_reads_says_what_it_has() -> None:

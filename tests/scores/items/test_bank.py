@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from scipy.special import expit
 
 from densing.core import Array, ArtefactError, InputError, TableError, UnknownNameError
@@ -167,12 +168,23 @@ def test_the_null_has_no_false_alarms() -> None:
     assert flags.isin(["misfit", "drift", "duplicate"]).mean() < 0.02
 
 
-def test_stratified_items_are_two_of_each_stratum(bank: ItemBank) -> None:
+def test_every_beginning_of_stratified_items_is_spread_over_difficulty(bank: ItemBank) -> None:
     chosen = bank.choose(100, seed=4)
     place = {item: at for at, item in enumerate(bank.items["item"].to_numpy()[bank._order])}
-    strata = np.searchsorted(np.cumsum([len(part) for part in np.array_split(np.arange(len(bank)), 50)]),
-                             [place[item] for item in chosen], side="right")  # fmt: skip
-    assert np.bincount(strata, minlength=50).tolist() == [2] * 50
+
+    def uneven(items: list[str]) -> float:
+        """The most by which items up to some difficulty are more, or fewer, than their share."""
+        up_to = np.sort([place[item] for item in items]) / len(bank) * len(items)
+        return float(np.abs(up_to - np.arange(len(items)) - 0.5).max())
+
+    for count in (10, 30, 64, 100):
+        assert uneven(chosen[:count]) < 2.5
+    assert uneven(bank.choose(100, chosen="random", seed=4)) > 4
+    # No item comes early more often than others.
+    few = bank.of_items(bank.items["item"][:37])
+    times = pd.Series([item for seed in range(600) for item in few.choose(9, seed=seed)]).value_counts()
+    assert len(times) == 37 and stats.chisquare(times).pvalue > 0.001
+    assert bank.choose(30, seed=4) == chosen[:30] and set(bank.choose(len(bank))) == set(bank.items["item"])
     assert chosen == bank.choose(100, seed=4) != bank.choose(100, seed=5)
 
 
