@@ -275,7 +275,8 @@ def findings(system: System, validated: Sequence[Mapping[str, Any]]) -> list[Map
     """Return the claims of a system: of its techniques, else of the tables of its page."""
     if system.techniques:
         return [row for row in validated if row["technique"] in system.techniques]
-    return [{**row, "grade": "measured"} for row in table_rows(system.page) if {"claim", "verdict"} <= set(row)]
+    rows = ({head.lower(): cell for head, cell in row.items()} for row in table_rows(system.page))
+    return [{**row, "grade": "measured"} for row in rows if {"claim", "verdict"} <= set(row)]
 
 
 def null_of(row: Mapping[str, Any]) -> str:
