@@ -36,6 +36,8 @@ MOST_RANKS = 10_000_000
 DETAILS = ("auto", "device", "host")
 SHOWN_RANKS = 8
 SHOWN_COLLECTIVES = 5
+SHOWN_KERNELS = 8
+NAME_SHOWN = 48
 WIDE = 100
 """Columns to which sentences are folded on a wide terminal."""
 LONGEST_SENTENCE = 300
@@ -575,7 +577,8 @@ def screen(
     """
     from densing.efficiency.profile import SHOWN
 
-    lines = [*_folded(_headline(run), width), "", *_ranks(run, width), "", *_collectives(run, width)]
+    lines = [*_folded(_headline(run), width), "", *_ranks(run, width), ""]
+    lines += [*_collectives(run, width), *_kernels(run, width)]
     unit, causes = _unit(run), []
     for position, cause in enumerate(run.causes[:SHOWN], start=1):
         cost = f"{_ms(cause.gain_ms_per_step)} ms per {unit} ({cause.gain_pct:.1f} %)"
@@ -696,17 +699,27 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
     yield ""
 
 
+def _kernels(run: RunProfile, width: int | None) -> Iterator[str]:
+    """Yield what took longest by name."""
+    listing = run.names_listing("names", "", NAME_SHOWN)
+    if listing.rows:
+        yield from _table(listing, width, SHOWN_KERNELS)
+        if len(listing.rows) > SHOWN_KERNELS:
+            yield "... more names: --json or --html"
+        yield ""
+
+
 def _across(run: RunProfile) -> Iterator[str]:
     """What several ranks tell of each other: how their clocks compare, and who is waited for."""
     if run.together is None:
         return
     clocks, stragglers = run.together.clocks, run.together.stragglers
-    residual = _ms(max(clocks.residual_ns.values(), default=0) / 1e6)
+    error = formatting.duration(clocks.error_ns)
     if clocks.verdict == "agree":
-        yield f"Clocks: the ranks' agree to {residual} ms (ends of matched collectives); times as recorded"
+        yield f"Clocks: the ranks' agree to {error} (ends of matched collectives); times as recorded"
     elif clocks.verdict == "aligned":
         offset = _ms(max(map(abs, clocks.offset_ns.values())) / 1e6)
-        yield f"Clocks: aligned on ends of collectives, up to {offset} ms taken out; {residual} ms remain uncertain"
+        yield f"Clocks: aligned on ends of collectives, up to {offset} ms taken out; {error} remain uncertain"
     elif clocks.verdict == "not aligned":
         yield "Clocks: not comparable between ranks; the last arrival is inferred from durations"
     if stragglers.worst is not None:
@@ -719,20 +732,8 @@ def _across(run: RunProfile) -> Iterator[str]:
         yield f"Waited for most: rank {stragglers.worst}{often}{gain}"
     elif stragglers.within_clock_error is not None:
         yield f"Waited for most: within clock error (rank {stragglers.within_clock_error} as recorded; see the notes)"
-    if stragglers.worst is not None or stragglers.within_clock_error is not None:
-        yield from _delays(run)
     if clocks.verdict != "one rank" or stragglers.worst is not None:
         yield ""
-
-
-def _delays(run: RunProfile) -> Iterator[str]:
-    """How late ranks are beyond their work, as a model; nothing where too few steps were recorded to say."""
-    fit = run.delays()
-    if fit.best is not None:
-        yield f"Delays: {fit.sentence}"
-        yield from (
-            f"   {note.message}" for note in doubts(fit.notes) if note.code not in ("undecided", "no-fit", "tail-open")
-        )
 
 
 def _unrecognised(run: RunProfile) -> Iterator[str]:
@@ -741,19 +742,13 @@ def _unrecognised(run: RunProfile) -> Iterator[str]:
         (True, "kernel", "counted as compute; if it is communication, use --comm-pattern REGEX"),
         (False, "other name", "not counted, as no rule covers the category"),
     ):
-        total: dict[str, int] = {}
-        for rank in run.ranks:
-            for row in rank.unrecognised:
-                if (row.kind != "unknown") == by_default:
-                    total[row.name] = total.get(row.name, 0) + row.total_ns
-        if total:
-            names = sorted(total, key=lambda name: -total[name])
-            longest = ", ".join(formatting.cut(name, 40) for name in names[:3])
+        rows = [row for row in run.name_totals("unrecognised") if (row.kind != "unknown") == by_default]
+        if rows:
+            longest = ", ".join(formatting.cut(row.name, 40) for row in rows[:3])
+            counted = formatting.plural(sum(row.names for row in rows), noun)
+            total = _ms(sum(row.total_ns for row in rows) / 1e6)
             yield ""
-            yield (
-                f"No rule knows {len(names)} {noun}{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in "
-                f"all; {longest}): {consequence}"
-            )
+            yield f"No rule knows {counted} ({total} ms in all; {longest}): {consequence}"
 
 
 def _comparison(comparison: Comparison, width: int | None) -> list[str]:

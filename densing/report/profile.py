@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
-from densing.core import Field, Note, as_row, column, doubts, formatting, numeric, shares, times
+from densing.core import Field, Note, as_row, column, formatting, numeric, shares, times
 from densing.efficiency.profile import (
     SHOWN,
     all_step_times,
@@ -415,13 +415,13 @@ def clock_words(run: RunProfile) -> str:
             "The clocks of the ranks could not be aligned, so each rank begins at its own zero: lengths compare across "
             "ranks, moments do not."
         )
-    residual = formatting.duration(max(clocks.residual_ns.values(), default=0))
+    error = formatting.duration(clocks.error_ns)
     if clocks.verdict == "agree":
-        return f"The ranks' clocks agree (to {residual}, by the ends of matched collectives); times stand as recorded."
+        return f"The ranks' clocks agree (to {error}, by the ends of matched collectives); times stand as recorded."
     offset = formatting.duration(max(abs(value) for value in clocks.offset_ns.values()))
     return (
         f"The clocks were aligned on the ends of matched collectives: offsets of up to {offset} were taken out, "
-        f"{residual} remain uncertain."
+        f"{error} remain uncertain."
     )
 
 
@@ -431,9 +431,7 @@ def straggler_words(run: RunProfile) -> list[str]:
         return ["One rank was profiled, so nothing tells who waits for whom: profile all ranks of the run."]
     stragglers = run.together.stragglers
     if stragglers.method == "none" or stragglers.worst is None:
-        notes = [formatting.sentence(note.message) for note in stragglers.notes]
-        delays = [] if stragglers.within_clock_error is None else _delay_words(run)
-        return [*notes, *delays] or ["No rank was waited for."]
+        return [formatting.sentence(note.message) for note in stragglers.notes] or ["No rank was waited for."]
     # Only on a common clock do starts tell who came last; without one the shortest call is taken to have.
     by_start = stragglers.method == "starts"
     worst = next(row for row in stragglers.ranks if row.rank == stragglers.worst)
@@ -463,18 +461,7 @@ def straggler_words(run: RunProfile) -> list[str]:
             if even.worst is not None and even.worst_explains is not None:
                 share = f"; rank {even.worst} alone explains {formatting.percent(100 * even.worst_explains)} of that"
             sentences.append(f"{replay} would be {even.slowdown:.3f} times as fast{share}.")
-    return [*sentences, *_delay_words(run)]
-
-
-def _delay_words(run: RunProfile) -> list[str]:
-    """Say which model of delays the ranks' own seconds speak for, and what makes it doubtful."""
-    delays = run.delays()
-    if delays.best is None:
-        return []
-    return [
-        f"Delays of the ranks: {delays.sentence}.",
-        *(formatting.sentence(note.message) for note in doubts(delays.notes)),
-    ]
+    return sentences
 
 
 def figures(run: RunProfile) -> dict[str, Figure]:

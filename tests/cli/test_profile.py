@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner, Result
@@ -25,7 +24,6 @@ from densing.efficiency.profile.run import merge_run
 from densing.jobs.local import LocalExecutor
 from tests.support import folders, trace_make
 from tests.support.command import printed
-from tests.support.delay_runs import write_run
 from tests.support.profile_command import cut, densing, event, profile, run_of, trace, two, write
 from tests.support.straggler_runs import profiles
 
@@ -56,17 +54,6 @@ def test_every_window_is_named_and_an_unknown_one_is_refused(two: Path) -> None:
     for window in ("steps", "all", "hta"):
         assert profile(two, "--window", window)["window"] == window
     assert "did you mean 'steps'" in densing("profile", two, "--window", "step", code=1).stderr
-
-
-def test_the_delays_of_late_ranks_are_said(tmp_path: Path) -> None:
-    own = 0.02 + np.random.default_rng(1).exponential(0.01, (6, 20))
-    traces = write_run(tmp_path / "run", own)
-    found = profile(traces)["delays"]
-    assert found["status"] == "ok" and found["models"][0]["kind"] == "shifted-exp"
-    shown = densing("profile", traces, "--html", tmp_path / "page.html").stdout
-    assert "Delays: shifted exponential, iid, mean" in shown and "beyond 20" in shown
-    page = (tmp_path / "page.html").read_text()
-    assert "Delays of the ranks: shifted exponential, iid, mean" in page
 
 
 def test_two_ranks_tell_who_is_waited_for(two: Path) -> None:

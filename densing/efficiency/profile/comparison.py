@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Field, InputError, Listing, Note, as_row, column, formatting, numeric, shares, times
-from densing.efficiency.profile.rank import SHOWN_NAMES, per_step
+from densing.efficiency.profile.rank import KEPT_NAMES, per_step
 from densing.efficiency.timeline import occurrences
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class Comparison:
         )
         title = (
             "Time per step and rank by name, the largest change first; collectives by operation, group and size. Of "
-            f"each rank only the {SHOWN_NAMES} longest names are known. There is no test: times within "
+            f"each rank only the {KEPT_NAMES} longest names are known. There is no test: times within "
             f"{ALIKE_PCT:g} % count as alike."
         )
         rows = [{**as_row(item), "change": item.other_ns - item.base_ns} for item in self.items[:ITEMS]]
@@ -436,7 +436,8 @@ def _items(base: RunProfile, other: RunProfile) -> tuple[ItemChange, ...]:
     for run in (base, other):
         table: dict[tuple[str, str], list[float]] = {}
         steps = per_step(run.ranks)
-        rows = [(row.name, row.kind, row.count, row.total_ns) for rank in run.ranks for row in rank.names]
+        names = [row for rank in run.ranks for row in rank.names]
+        rows = [(row.name or "all others", row.kind, row.count, row.total_ns) for row in names]
         for one in run.collectives:
             size = formatting.volume(one.bytes / one.count_sized) if one.count_sized else "unknown size"
             rows.append((f"{one.op or 'communication'}, {one.group or one.group_label}, {size}", "collective",

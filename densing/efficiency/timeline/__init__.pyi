@@ -55,6 +55,7 @@ from .timeline import RankTimeline as RankTimeline
 from .timeline import Spans as Spans
 from .timeline import Step as Step
 from .timeline import Timeline as Timeline
+from .timeline import longest as longest
 from .timeline import totals as totals
 from .traffic import COLUMNS as COLUMNS
 from .traffic import OPS as OPS

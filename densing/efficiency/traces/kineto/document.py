@@ -27,6 +27,7 @@ from densing.efficiency.traces.kineto.events import (
     NeedsText,
     Role,
     category_of,
+    from_text,
     from_value,
     role,
     tag_of,
@@ -158,6 +159,8 @@ class Document:
         buffer.lo += 1
         first, _ = buffer.next_byte()
         if key == "traceEvents" and first == ord("["):
+            if self.has_events:
+                self._warn("events-twice", "has the key traceEvents twice; the events of both were read")
             self._array()
             return
         value = self._value()
@@ -313,6 +316,7 @@ class EventArray:
         """Read up to and including the array's closing bracket."""
         buffer = self._buffer
         span = buffer.size
+        self._salvage.owed = 0
         while True:
             buffer.fill(span)
             # Where a comma is owed, its lack is seen by going one by one only.
@@ -446,7 +450,7 @@ class LooseEvents:
     skipped : set of str
         Categories met whose events are left out.
     halves : int
-        Events that only begin or only end something (phases B and E), as no Kineto writes them.
+        Events that only begin or only end something (phases B and E) and have no partner.
     """
 
     def __init__(self, rows: Rows, decoders: Decoders) -> None:
@@ -455,24 +459,56 @@ class LooseEvents:
         self.processes: dict[int | str, dict[str, str]] = {}
         self.uncategorised: Counter[str] = Counter()
         self.skipped: set[str] = set()
-        self.halves = 0
+        self._begun: dict[tuple[int | str, int | str], list[AnyEvent]] = {}
+        self._lone_ends = 0
 
     def add(self, events: list[AnyEvent], locate: Locate) -> list[AnyEvent]:
         """Take events; return those that were left out because of their times."""
-        self._decoders.learn({event.cat for event in events if event.cat and event.ph == "X"})
+        self._decoders.learn({event.cat for event in events if event.cat and event.ph in ("X", "B")})
         structs, source = [], {}
+        event: AnyEvent | None
         for event in events:
             if event.ph == "M":
                 self._remember(event)
             elif event.ph in ("B", "E"):
-                self.halves += 1
-            elif event.ph == "X":
+                event = self._joined(event)
+            if event is not None and event.ph == "X":
                 struct = self._typed(event)
                 if struct is not None:
                     structs.append(struct)
                     source[id(struct)] = event
         untimed = self._rows.add(structs, lambda struct: locate(source[id(struct)]), text=True)
         return [source[id(struct)] for struct in untimed]
+
+    @property
+    def halves(self) -> int:
+        """Events of phase B or E without a partner."""
+        return self._lone_ends + sum(map(len, self._begun.values()))
+
+    def _joined(self, event: AnyEvent) -> AnyEvent | None:
+        """Return the complete event that an end (E) makes of the last beginning (B) of its thread.
+
+        Source: "Trace Event Format" (Google, 2016), duration events: they nest, in order of time on each thread; the
+        arguments of both are merged.
+        """
+        open_events = self._begun.setdefault((event.pid, event.tid), [])
+        if event.ph == "B":
+            # Times point into a buffer that moves on.
+            open_events.append(msgspec.structs.replace(event, ts=msgspec.Raw(bytes(event.ts))))
+            self._rows.keep(1)
+            return None
+        if not open_events:
+            self._lone_ends += 1
+            return None
+        begin = open_events.pop()
+        try:
+            took = from_text(bytes(event.ts)) - from_text(bytes(begin.ts))
+        except ValueError:
+            took = -1
+        sign, took = ("-" if took < 0 else ""), abs(took)
+        duration = msgspec.Raw(f"{sign}{took // 1000}.{took % 1000:03d}".encode())
+        args = {**(begin.args or {}), **(event.args or {})}
+        return msgspec.structs.replace(begin, ph="X", dur=duration, args=args)
 
     def announce(self, raw: bytes) -> None:
         """Take an operator's text for what it says of a communication."""
