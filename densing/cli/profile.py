@@ -38,6 +38,9 @@ SHOWN_RANKS = 8
 SHOWN_COLLECTIVES = 5
 SHOWN_KERNELS = 8
 NAME_SHOWN = 48
+SHOWN_GAPS = 3
+IDLE_PCT = 5.0
+"""Least share of idle time with which single gaps are shown."""
 WIDE = 100
 """Columns to which sentences are folded on a wide terminal."""
 LONGEST_SENTENCE = 300
@@ -145,6 +148,12 @@ class Outputs:
             "--perfetto", help="Write the trace back with overlay tracks that Perfetto opens.", metavar="FILE"
         ),
     ] = None
+    slice: Annotated[
+        Path | None,
+        typer.Option(
+            "--slice", help="Write what surrounds the longest gap, as a small trace for Perfetto.", metavar="FILE"
+        ),
+    ] = None
     mfu: Annotated[
         str | None,
         typer.Option(
@@ -184,7 +193,7 @@ class Outputs:
 
 
 @grouped(
-    "window html compare fail_if what_if perfetto comm_pattern explain",
+    "window html compare fail_if what_if perfetto slice comm_pattern explain",
     "detail mfu density density_model density_benchmark device_hours",
     "rank_files json",
 )
@@ -285,10 +294,10 @@ def check_source(path: Path) -> None:
 
 def _check_outputs(source: Source, outputs: Outputs) -> None:
     """Keep outputs from replacing what is read, each other, or what is not a file."""
-    pairs = (("--html", outputs.html), ("--perfetto", outputs.perfetto))
+    pairs = (("--html", outputs.html), ("--perfetto", outputs.perfetto), ("--slice", outputs.slice))
     files = {flag: path for flag, path in pairs if path is not None}
     if len({path.absolute() for path in files.values()}) < len(files):
-        raise InputError("--html and --perfetto name one file; choose two")
+        raise InputError(f"{' and '.join(files)} name one file; choose others")
     density = [outputs.density] if outputs.density is not None else []
     for flag, path in files.items():
         if path.is_dir() or (path.exists() and not path.is_file()):
@@ -299,19 +308,19 @@ def _check_outputs(source: Source, outputs: Outputs) -> None:
             if any(map(path.samefile, inputs)):
                 raise InputError(f"{flag} {path}: is one of the files to be read; choose another name")
         _check_place(f"{flag} {path}", path.parent)
-    out = outputs.perfetto
-    if out is None:
-        return
-    if out.suffix == ".zip":
-        raise InputError(f"--perfetto {out}: written as .json or .json.gz; choose such a name")
-    if source.paths and all(map(_is_store, source.paths)):
-        raise InputError(f"--perfetto {out}: stored results contain no individual spans; give the traces instead")
-    folders = [path.resolve() for path in source.paths if path.is_dir()]
-    folder = out.resolve().parent
-    # Of a folder without traces its subfolders are read.
-    beside_traces = folder in folders or (folder.parent in folders and not _has_traces(folder.parent))
-    if beside_traces and _is_named(out):
-        raise InputError(f"--perfetto {out}: would be read as another rank next time; choose another folder")
+    for flag, out in files.items():
+        if flag == "--html":
+            continue
+        if out.suffix == ".zip":
+            raise InputError(f"{flag} {out}: written as .json or .json.gz; choose such a name")
+        if source.paths and all(map(_is_store, source.paths)):
+            raise InputError(f"{flag} {out}: stored results contain no individual spans; give the traces instead")
+        folders = [path.resolve() for path in source.paths if path.is_dir()]
+        folder = out.resolve().parent
+        # Of a folder without traces its subfolders are read.
+        beside_traces = folder in folders or (folder.parent in folders and not _has_traces(folder.parent))
+        if beside_traces and _is_named(out):
+            raise InputError(f"{flag} {out}: would be read as another rank next time; choose another folder")
 
 
 def _check_place(output: str, folder: Path) -> None:
@@ -540,6 +549,15 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
 
         build_profile_report(run, outputs.html, baseline=comparison, density=joined, utilisation=used)
         say(f"wrote {outputs.html}")
+    if outputs.slice is not None:
+        from densing.efficiency.profile import write_slice
+
+        if not run.gaps:
+            raise InputError(f"--slice {outputs.slice}: no gap was recorded, there is nothing to write")
+        rank, gap = run.gaps[0]
+        trace = next(trace for trace in _traces(source, []) if trace.label == rank.source)
+        write_slice(trace, outputs.slice, gap.start_ns, gap.end_ns, source.options())
+        say(f"wrote {outputs.slice}: rank {rank.rank} around its longest gap; open it in ui.perfetto.dev")
     if outputs.perfetto is not None:
         from densing.efficiency.profile import write_profiled
 
@@ -700,12 +718,16 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
 
 
 def _kernels(run: RunProfile, width: int | None) -> Iterator[str]:
-    """Yield what took longest by name."""
+    """Yield what took longest by name, and the longest gaps where idle time matters."""
     listing = run.names_listing("names", "", NAME_SHOWN)
-    if listing.rows:
+    if any(rank.names for rank in run.ranks):
         yield from _table(listing, width, SHOWN_KERNELS)
-        if len(listing.rows) > SHOWN_KERNELS:
+        if len(run.name_totals("names")) > SHOWN_KERNELS:
             yield "... more names: --json or --html"
+        yield ""
+    idle = run.figures["idle_pct"]
+    if isinstance(idle, float) and idle >= IDLE_PCT and run.gaps:
+        yield from _table(run.gaps_listing(), width, SHOWN_GAPS)
         yield ""
 
 

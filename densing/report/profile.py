@@ -147,7 +147,8 @@ def profile_page(
         _stragglers(run, shown),
         Section("idle", "Idle time", (
             shown["idle"], *present(idle_table(run), meanwhile_table(run)),
-            Fold("The longest gaps, and launches rank by rank", (gaps_table(run), launches_table(run))),
+            Fold("The longest gaps, and launches rank by rank",
+                 (page_table("gaps-table", run.gaps_listing()), launches_table(run))),
         ), short="Idle", folded=True),
         _path(run, shown),
         _steps(run, shown),
@@ -717,31 +718,6 @@ def idle_table(run: RunProfile) -> ShownTable:
         shares("Of idle time", "share"),
     )
     return shown_table("idle-table", "Idle time by cause, over all ranks.", rows, fields)
-
-
-def gaps_table(run: RunProfile, count: int = 12) -> ShownTable:
-    """Return the longest idle stretches of all ranks."""
-    gaps = [(rank, gap) for rank in run.ranks for gap in rank.idle.longest]
-    # Each rank knows its own longest; the longest of all are among them.
-    best = sorted(gaps, key=lambda pair: pair[1].start_ns - pair[1].end_ns)[:count]
-    rows = [
-        {
-            "rank": f"rank {rank.rank}",
-            "length": gap.end_ns - gap.start_ns,
-            "at": gap.start_ns - rank.start_ns,
-            "cause": CAUSES.get(gap.cause, gap.cause),
-            "next": gap.next_name or formatting.MISSING,
-        }
-        for rank, gap in best
-    ]
-    fields = (
-        Field("Rank", column("rank")),
-        times("Length", "length"),
-        times("After the window's start", "at"),
-        Field("Cause", column("cause")),
-        Field("Ended by", column("next", lambda value: formatting.clean(value, 120))),
-    )
-    return shown_table("gaps-table", "The longest stretches in which a device did nothing.", rows, fields)
 
 
 def meanwhile_table(run: RunProfile, count: int = 15) -> ShownTable:

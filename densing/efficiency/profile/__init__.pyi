@@ -38,5 +38,6 @@ from .store import read_profiles as read_profiles
 from .store import store_files as store_files
 from .store import store_info as store_info
 from .tracks import write_profiled as write_profiled
+from .tracks import write_slice as write_slice
 from .waiting import Stragglers as Stragglers
 from .whatif_job import what_if_job as what_if_job

@@ -50,6 +50,7 @@ from densing.efficiency.timeline import (
     COLUMNS,
     Collectives,
     CollectiveSummary,
+    Gap,
     Group,
     NameTotal,
     Partition,
@@ -95,8 +96,17 @@ _RATES = ("algbw_gbps", "busbw_gbps", "hidden_pct")
 
 
 MOST_STEPS = 2**20
-MOST_ROWS, MOST_RANKS = 40, 256
+MOST_ROWS, MOST_RANKS, MOST_GAPS = 40, 256, 12
 NAME_WIDTH = 120
+GAP_CAUSES = {
+    "host_bound": "nothing was launched",
+    "communication": "the host waited for communication",
+    "kernel_wait": "launched, not begun",
+    "no_launch_record": "launch not recorded",
+    "before_first": "before the first work",
+    "after_last": "after the last work",
+}
+"""Why a device did nothing, in words."""
 """Of a table that is shown."""
 
 
@@ -293,6 +303,37 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             len(self.ranks) > len(rows)
         )
         return Listing(f"Rank by rank.{left_out}", rows, fields)
+
+    @property
+    def gaps(self) -> list[tuple[RankProfile, Gap]]:
+        """The longest idle stretches of all ranks, each with its rank, the longest first."""
+        found = [(rank, gap) for rank in self.ranks for gap in rank.idle.longest]
+        return sorted(found, key=lambda pair: pair[1].start_ns - pair[1].end_ns)[:MOST_GAPS]
+
+    def gaps_listing(self) -> Listing:
+        """Return the longest stretches in which a device did nothing."""
+        rows = []
+        for rank, gap in self.gaps:
+            step = next((one.number for one in rank.steps if one.start_ns <= gap.start_ns < one.end_ns), None)
+            rows.append(
+                {
+                    "rank": f"rank {rank.rank}",
+                    "length": gap.end_ns - gap.start_ns,
+                    "at": gap.start_ns - rank.start_ns,
+                    "step": step,
+                    "cause": GAP_CAUSES.get(gap.cause, gap.cause),
+                    "next": gap.next_name or formatting.MISSING,
+                }
+            )
+        fields = (
+            Field("Gap", column("rank")),
+            times("Length", "length"),
+            times("After the start", "at", "Of the rank's window"),
+            numeric("Step", "step", formatting.count),
+            Field("Cause", column("cause")),
+            Field("Ended by", column("next", lambda value: formatting.middle_cut(formatting.clean(value, 120), 40))),
+        )
+        return Listing("The longest stretches in which a device did nothing.", rows, fields)
 
     def names_listing(self, attribute: str, title: str, width: int = NAME_WIDTH) -> Listing:
         """Return what took longest by name, summed over the ranks.

@@ -10,6 +10,7 @@ from .dependencies import Row as Row
 from .dependencies import Spent as Spent
 from .dependencies import condense as condense
 from .idle import CAUSES as CAUSES
+from .idle import Gap as Gap
 from .idle import IdleCauses as IdleCauses
 from .idle import idle_causes as idle_causes
 from .intervals import Int as Int

@@ -5,7 +5,7 @@ named ``ProfilerStep#N``, as torch's ``emit_nvtx`` and the profiler's ``step`` w
 
 Source: Nsight Systems user guide, "SQLite Schema Reference" (tables ``CUPTI_ACTIVITY_KIND_*``, ``NVTX_EVENTS``,
 ``StringIds``, ``TARGET_INFO_GPU``; times in nanoseconds; ``NvtxPushPopRange`` is event type 59, ``NvtxStartEndRange``
-60; of ``globalTid`` the lowest 24 bits are the thread, the next 24 the process), recalled.
+60; of ``globalTid`` the lowest 24 bits are the thread, the next 24 the process).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from densing.efficiency.timeline import Classifier, RankTimeline
 from densing.efficiency.traces.kineto import Activity, assemble
 from densing.efficiency.traces.source import Detail, Limits, Progress, TraceFile
 
-SUFFIXES = (".sqlite",)
+SUFFIXES: tuple[str, ...] = (".sqlite",)
 """Suffixes of such exports."""
 _MAGIC = b"SQLite format 3\x00"
 _KERNELS, _CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
