@@ -131,7 +131,8 @@ class Outputs:
             "--fail-if",
             help="'METRIC > NUMBER', e.g. 'exposed_pct>10' or 'step_ms>=250 and overlap_pct<50': exit code 4 if it is "
             "true or undecided; may be repeated. METRIC: a key of `figures` in --json (exposed_pct, overlap_pct, "
-            "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct or hfu_pct; its name states the unit.",
+            "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct, hfu_pct, item_ms[NAME] or "
+            "item_change_pct[NAME]; its name states the unit.",
         ),
     ] = field(default_factory=list)
     what_if: Annotated[
@@ -260,11 +261,16 @@ def _check_flags(source: Source, outputs: Outputs) -> None:
 
         Classifier(source.comm_pattern)
     if outputs.fail_if:
-        from densing.core import check_conditions
-        from densing.efficiency.profile import METRICS
+        from densing.core import check_conditions, parse_condition
+        from densing.efficiency.profile import ITEM_METRICS, METRICS
 
         # On a run without figures every condition is undecided: what is left to find is names that no run has.
-        hits = check_conditions(outputs.fail_if, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
+        parsed = [parse_condition(condition) for condition in outputs.fail_if]
+        named = {part.metric for condition in parsed for part in condition.comparisons}
+        of_items = {name for name in named if "[" in name and name.partition("[")[0] in ITEM_METRICS}
+        hits = check_conditions(parsed, dict.fromkeys((*METRICS, "slowdown", *OF_MFU, *of_items)))
+        if not outputs.compare and (changes := sorted(name for name in of_items if "change" in name)):
+            raise InputError(f"--fail-if: {changes[0]} needs a baseline; give it with --compare")
         metrics = {name for hit in hits for name in hit.values}
         if outputs.mfu is None and (without := sorted(metrics.intersection(OF_MFU))):
             raise InputError(f"--fail-if: {without[0]} needs --mfu, e.g. --mfu params=7e9,tokens=4.2e6")
@@ -526,12 +532,14 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
         run = structs.replace(run, notes=(*run.notes, *of_part("baseline", doubts(base.notes))))
     hits: Sequence[Hit] = ()
     if outputs.fail_if:
-        from densing.core import check_conditions
+        from densing.core import check_conditions, parse_condition
+        from densing.efficiency.profile import item_figures
 
         figures: Mapping[str, object] = run.figures
         if used is not None:
             figures = {**figures, **{key: used.to_dict()[key] for key in OF_MFU}}
-        hits = check_conditions(outputs.fail_if, figures)
+        metrics = [part.metric for one in map(parse_condition, outputs.fail_if) for part in one.comparisons]
+        hits = check_conditions(outputs.fail_if, {**figures, **item_figures(metrics, run, comparison)})
     joined = outputs.joined(run)
     planned = [run.what_if(change) for change in outputs.what_if]
     if outputs.json:
@@ -582,7 +590,7 @@ def screen(
     joined: DensityCost | None,
     width: int | None = None,
 ) -> list[str]:
-    """Return the summary, line by line: headline, ranks, communications, causes.
+    """Return the summary, line by line: headline, ranks, communications, causes; then single names and gaps.
 
     Parameters
     ----------
@@ -596,14 +604,15 @@ def screen(
     from densing.efficiency.profile import SHOWN
 
     lines = [*_folded(_headline(run), width), "", *_ranks(run, width), ""]
-    lines += [*_collectives(run, width), *_kernels(run, width)]
+    lines += _collectives(run, width)
     unit, causes = _unit(run), []
     for position, cause in enumerate(run.causes[:SHOWN], start=1):
         cost = f"{_ms(cause.gain_ms_per_step)} ms per {unit} ({cause.gain_pct:.1f} %)"
         causes += [f"{position}. {cost}: {cause.message}", f"   try: {cause.remedy}"]
     if run.causes:
         causes.append(_account(run))
-    lines += _folded([*_across(run), *causes, *_unrecognised(run)], width)
+    lines += [*_folded([*_across(run), *causes], width), *_kernels(run, width)]
+    lines += _folded(_unrecognised(run), width)
     if used is not None:
         remarks = "; ".join(note.message for note in used.notes)
         sentence = f"MFU unknown: {remarks}"
@@ -721,14 +730,14 @@ def _kernels(run: RunProfile, width: int | None) -> Iterator[str]:
     """Yield what took longest by name, and the longest gaps where idle time matters."""
     listing = run.names_listing("names", "", NAME_SHOWN)
     if any(rank.names for rank in run.ranks):
+        yield ""
         yield from _table(listing, width, SHOWN_KERNELS)
         if len(run.name_totals("names")) > SHOWN_KERNELS:
             yield "... more names: --json or --html"
-        yield ""
     idle = run.figures["idle_pct"]
     if isinstance(idle, float) and idle >= IDLE_PCT and run.gaps:
-        yield from _table(run.gaps_listing(), width, SHOWN_GAPS)
         yield ""
+        yield from _table(run.gaps_listing(), width, SHOWN_GAPS)
 
 
 def _across(run: RunProfile) -> Iterator[str]:

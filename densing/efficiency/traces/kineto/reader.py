@@ -192,7 +192,12 @@ def _read_once(trace: TraceFile, limits: Limits, operators: bool, progress: Prog
         rows = Rows(damage, text, limits.spans)
         events = EventArray(buffer, Decoders(operators, text), rows, damage)
         document = Document(buffer, events, trace.label)
-        document.read()
+        try:
+            document.read()
+        except InputError as error:
+            if source.damage:
+                raise InputError(f"{error} ({source.damage})") from error
+            raise
         if events.count == 0:
             raise InputError(f"{trace.label}: holds no events; record at least one active step")
         if events.count == damage.skipped:
