@@ -66,7 +66,8 @@ class Source:
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Traces (.json, .gz, .zip), folders of ranks, or results stored with --out.", metavar="PATH..."
+            help="Traces (.json, .gz, .zst, .zip, .sqlite), folders of ranks, or results stored with --out.",
+            metavar="PATH...",
         ),
     ] = field(default_factory=list)
     window: Window = None

@@ -21,6 +21,7 @@ from densing.efficiency.traces.kineto.events import (
     ANY_EVENTS,
     BLUNT_NS,
     CATEGORY,
+    KERNEL,
     ROLES,
     AnyEvent,
     Decoders,
@@ -536,6 +537,9 @@ class LooseEvents:
     def _typed(self, event: AnyEvent) -> Any:
         """Return a complete event as a typed struct; None where it is left out."""
         category = event.cat or category_of(event.pid)
+        process = self.processes.get(event.pid, {}).get("name", "") if not category else ""
+        if process.startswith(("/device:", "/host:")):
+            event, category = _of_xla(event, process, (self.threads.get((event.pid, event.tid)) or [""])[-1])
         if not category:
             is_shown = str(event.pid) in self.uncategorised or len(self.uncategorised) < _SHOWN
             self.uncategorised[str(event.pid) if is_shown else "..."] += 1
@@ -551,3 +555,16 @@ class LooseEvents:
             self._rows.announce(typed(event, category))
             return None
         return typed(event, category)
+
+
+def _of_xla(event: AnyEvent, process: str, thread: str) -> tuple[AnyEvent, str]:
+    """Return an event of XLA's profiler, which writes no category, and the category that its process and thread tell.
+
+    Source: JAX's ``trace.json.gz``: processes ``/device:GPU:0``, ``/device:TPU:0`` and ``/host:CPU``; of a device the
+    threads ``Stream #...`` or ``XLA Ops`` hold its work, ``Steps`` one event per step; Python's frames begin with $.
+    """
+    if process.startswith("/device:"):
+        if thread == "Steps":
+            return msgspec.structs.replace(event, name=f"ProfilerStep#{event.name}"), "user_annotation"
+        return event, KERNEL if thread.startswith("Stream") or thread == "XLA Ops" else "Trace"
+    return event, "python_function" if event.name.startswith("$") else "user_annotation"

@@ -93,6 +93,36 @@ def test_a_log_folder_of_tensorboard_is_one_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("stream", "reduce"), [("Stream #13(Compute)", "ncclDevKernel_AllReduce"), ("XLA Ops", "all-reduce.7")]
+)
+def test_a_trace_of_jax_has_no_categories_and_is_read_by_its_processes(
+    stream: str, reduce: str, tmp_path: Path
+) -> None:
+    def meta(what: str, name: str, pid: int, tid: int = 0) -> dict[str, Any]:
+        return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+
+    def event(name: str, pid: int, tid: int, ts: float, dur: float) -> dict[str, Any]:
+        return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
+
+    path = tmp_path / "rank2.trace.json"
+    path.write_text(
+        document(
+            meta("process_name", "/device:GPU:0", 1), meta("process_name", "/host:CPU", 7),
+            meta("thread_name", stream, 1, 3), meta("thread_name", "Steps", 1, 4),
+            meta("thread_name", "XLA Modules", 1, 5),
+            event("0", 1, 4, 0, 100), event("1", 1, 4, 100, 100), event("jit_step", 1, 5, 0, 200),
+            event("fusion.3", 1, 3, 10, 50), event(reduce, 1, 3, 60, 20), event("fusion.3", 1, 3, 110, 50),
+            event("$train.py:3 step", 7, 9, 0, 200), event("PjitFunction(step)", 7, 9, 1, 5),
+        )
+    )  # fmt: skip
+    [rank] = read_timeline(path).ranks
+    assert spans(path) == [("fusion.3", 10_000, 60_000), (reduce, 60_000, 80_000), ("fusion.3", 110_000, 160_000)]
+    assert [(step.number, step.end) for step in rank.steps] == [(0, 100_000), (1, 200_000)]
+    assert rank.work.comms[rank.work.comm[1]].op == "all_reduce" and not rank.on_host
+    assert "PjitFunction(step)" in {rank.host.names[name] for name in rank.host.name}
+
+
+@pytest.mark.parametrize(
     ("name", "advice"),
     [
         ("r.nsys-rep", "nsys export --type sqlite"),
