@@ -194,10 +194,10 @@ def test_words_on_clocks(run: RunProfile) -> None:
     assert "agree" in clock_words(run)
     assert run.together is not None
     clocks = run.together.clocks
-    moved = altered(clocks, verdict="aligned", offset_ns={0: 0, 1: -2_000_000}, bound_ns={0: 0, 1: 1500})
+    moved = dataclasses.replace(clocks, verdict="aligned", offset_ns={0: 0, 1: -2_000_000}, bound_ns={0: 0, 1: 1500})
     words = clock_words(altered(run, together=altered(run.together, clocks=moved)))
     assert "up to 2.00 ms" in words and "1.50 µs remain" in words
-    lost = altered(clocks, verdict="not aligned")
+    lost = dataclasses.replace(clocks, verdict="not aligned")
     assert "could not be aligned" in clock_words(altered(run, together=altered(run.together, clocks=lost)))
     assert clock_words(runs.lonely()) == ""
 
