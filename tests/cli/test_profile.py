@@ -704,3 +704,27 @@ def test_a_blind_rank_among_others_takes_no_part(tmp_path: Path) -> None:
     different = {key for key in figures[0] if figures[0][key] != figures[1][key]}
     assert different == {"ranks"}
     assert "mixed-steps" not in {note["code"] for note in printed(two.stdout)["notes"]}
+
+
+def test_totals_of_names_are_totals_however_many_there_are(tmp_path: Path) -> None:
+    lane = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "args": {"stream": 7, "device": 0}}
+    events = [{**lane, "name": f"frob_{i}", "ts": 10 * i, "dur": 2} for i in range(1000)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    shown = densing("profile", path).stdout
+    assert "No rule knows 1000 kernels (2.00 ms in all;" in shown
+    row = profile(path)["ranks"][0]["names"][-1]
+    assert (row["name"], row["names"], row["count"], row["total_ns"]) == ("", 900, 900, 1_800_000)
+
+
+def test_a_slice_is_a_small_trace_and_needs_a_gap(tmp_path: Path) -> None:
+    lane = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "args": {"stream": 7, "device": 0}}
+    path, out = tmp_path / "rank0.json", tmp_path / "slice" / "gap.json"
+    path.write_text(json.dumps({"traceEvents": [{**lane, "ts": ts, "dur": 10} for ts in (0, 50_000)]}))
+    shown = densing("profile", path, "--slice", out)
+    assert "rank 0  50.0 ms" in shown.stdout and "around its longest gap" in shown.stderr
+    assert any(event.get("name") == "gap" for event in json.loads(out.read_text())["traceEvents"])
+    path.write_text(json.dumps({"traceEvents": [{**lane, "ts": 0, "dur": 10}]}))
+    assert "no gap was recorded" in densing("profile", path, "--slice", out, code=1).stderr
+    assert "needs a baseline" in densing("profile", path, "--fail-if", "item_change_pct[gemm]>1", code=1).stderr
+    assert profile(path, "--fail-if", "item_ms[gemm]>0.005", code=4)["fail_if"]

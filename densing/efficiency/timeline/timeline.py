@@ -248,7 +248,7 @@ def totals(work: Spans) -> list[NameTotal]:
     >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "gemm"},
     ...                     {"start": 7, "end": 9, "kind": Kind.COMPUTE, "name": "gemm"}])
     >>> totals(work)
-    [NameTotal(name='gemm', kind='compute', count=2, total_ns=7)]
+    [NameTotal(name='gemm', kind='compute', count=2, total_ns=7, names=1)]
     """
     if not len(work):
         return []
