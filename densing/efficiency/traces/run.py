@@ -165,7 +165,7 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
     if not path.is_file():
         raise InputError(f"{path}: is not a regular file; write the trace to a file first")
     if hint := _hint([path]):
-        raise InputError(f"{path}: cannot be read:{hint.removeprefix(' (').removesuffix(')').removeprefix(path.name)}")
+        raise InputError(f"{path}:{hint.removeprefix(' (').removesuffix(')').removeprefix(path.name)}")
     if _head(path, len(ZIP)) != ZIP:
         if path.name.endswith((".tar", ".tar.gz", ".tgz")):
             raise InputError(f"{path}: is a tar archive; unpack it and give the folder, or zip the traces")
