@@ -35,6 +35,11 @@ MOST_RANKS = 10_000_000
 DETAILS = ("auto", "device", "host")
 SHOWN_RANKS = 8
 SHOWN_COLLECTIVES = 5
+SHOWN_KERNELS = 8
+NAME_SHOWN = 48
+SHOWN_GAPS = 3
+IDLE_PCT = 5.0
+"""Least share of idle time with which single gaps are shown."""
 WIDE = 100
 """Columns to which sentences are folded on a wide terminal."""
 LONGEST_SENTENCE = 300
@@ -60,7 +65,8 @@ class Source:
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Traces (.json, .gz, .zip), folders of ranks, or results stored with --out.", metavar="PATH..."
+            help="Traces (.json, .gz, .zst, .zip, .sqlite), folders of ranks, or results stored with --out.",
+            metavar="PATH...",
         ),
     ] = field(default_factory=list)
     window: Window = None
@@ -125,7 +131,8 @@ class Outputs:
             "--fail-if",
             help="'METRIC > NUMBER', e.g. 'exposed_pct>10' or 'step_ms>=250 and overlap_pct<50': exit code 4 if it is "
             "true or undecided; may be repeated. METRIC: a key of `figures` in --json (exposed_pct, overlap_pct, "
-            "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct or hfu_pct; its name states the unit.",
+            "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct, hfu_pct, item_ms[NAME] or "
+            "item_change_pct[NAME]; its name states the unit.",
         ),
     ] = field(default_factory=list)
     what_if: Annotated[
@@ -150,6 +157,12 @@ class Outputs:
             "--perfetto", help="Write the trace back with overlay tracks that Perfetto opens.", metavar="FILE"
         ),
     ] = None
+    slice: Annotated[
+        Path | None,
+        typer.Option(
+            "--slice", help="Write what surrounds the longest gap, as a small trace for Perfetto.", metavar="FILE"
+        ),
+    ] = None
     mfu: Annotated[
         str | None,
         typer.Option(
@@ -163,7 +176,7 @@ class Outputs:
 
 
 @grouped(
-    "window html compare fail_if what_if what_if_trace perfetto comm_pattern explain",
+    "window html compare fail_if what_if what_if_trace perfetto slice comm_pattern explain",
     "detail mfu",
     "rank_files json",
 )
@@ -257,11 +270,16 @@ def _check_flags(source: Source, outputs: Outputs) -> None:
 
         Classifier(source.comm_pattern)
     if outputs.fail_if:
-        from densing.core import check_conditions
-        from densing.efficiency.profile import METRICS
+        from densing.core import check_conditions, parse_condition
+        from densing.efficiency.profile import ITEM_METRICS, METRICS
 
         # On a run without figures every condition is undecided: what is left to find is names that no run has.
-        hits = check_conditions(outputs.fail_if, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
+        parsed = [parse_condition(condition) for condition in outputs.fail_if]
+        named = {part.metric for condition in parsed for part in condition.comparisons}
+        of_items = {name for name in named if "[" in name and name.partition("[")[0] in ITEM_METRICS}
+        hits = check_conditions(parsed, dict.fromkeys((*METRICS, "slowdown", *OF_MFU, *of_items)))
+        if not outputs.compare and (changes := sorted(name for name in of_items if "change" in name)):
+            raise InputError(f"--fail-if: {changes[0]} needs a baseline; give it with --compare")
         metrics = {name for hit in hits for name in hit.values}
         if outputs.mfu is None and (without := sorted(metrics.intersection(OF_MFU))):
             raise InputError(f"--fail-if: {without[0]} needs --mfu, e.g. --mfu params=7e9,tokens=4.2e6")
@@ -291,7 +309,12 @@ def check_source(path: Path) -> None:
 
 def _check_outputs(source: Source, outputs: Outputs) -> None:
     """Keep outputs from replacing what is read, each other, or what is not a file."""
-    pairs = (("--html", outputs.html), ("--perfetto", outputs.perfetto), ("--what-if-trace", outputs.what_if_trace))
+    pairs = (
+        ("--html", outputs.html),
+        ("--perfetto", outputs.perfetto),
+        ("--slice", outputs.slice),
+        ("--what-if-trace", outputs.what_if_trace),
+    )
     if outputs.what_if_trace is not None and len(outputs.what_if) != 1:
         raise InputError(f"--what-if-trace {outputs.what_if_trace}: belongs to one --what-if; give it, e.g. link=2x")
     files = {flag: path for flag, path in pairs if path is not None}
@@ -306,19 +329,19 @@ def _check_outputs(source: Source, outputs: Outputs) -> None:
             if any(map(path.samefile, inputs)):
                 raise InputError(f"{flag} {path}: is one of the files to be read; choose another name")
         _check_place(f"{flag} {path}", path.parent)
-    out = outputs.perfetto
-    if out is None:
-        return
-    if out.suffix == ".zip":
-        raise InputError(f"--perfetto {out}: written as .json or .json.gz; choose such a name")
-    if source.paths and all(map(_is_store, source.paths)):
-        raise InputError(f"--perfetto {out}: stored results contain no individual spans; give the traces instead")
-    folders = [path.resolve() for path in source.paths if path.is_dir()]
-    folder = out.resolve().parent
-    # Of a folder without traces its subfolders are read.
-    beside_traces = folder in folders or (folder.parent in folders and not _has_traces(folder.parent))
-    if beside_traces and _is_named(out):
-        raise InputError(f"--perfetto {out}: would be read as another rank next time; choose another folder")
+    for flag, out in files.items():
+        if flag == "--html":
+            continue
+        if out.suffix == ".zip":
+            raise InputError(f"{flag} {out}: written as .json or .json.gz; choose such a name")
+        if source.paths and all(map(_is_store, source.paths)):
+            raise InputError(f"{flag} {out}: stored results contain no individual spans; give the traces instead")
+        folders = [path.resolve() for path in source.paths if path.is_dir()]
+        folder = out.resolve().parent
+        # Of a folder without traces its subfolders are read.
+        beside_traces = folder in folders or (folder.parent in folders and not _has_traces(folder.parent))
+        if beside_traces and _is_named(out):
+            raise InputError(f"{flag} {out}: would be read as another rank next time; choose another folder")
 
 
 def _check_place(output: str, folder: Path) -> None:
@@ -524,12 +547,14 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
         run = structs.replace(run, notes=(*run.notes, *of_part("baseline", doubts(base.notes))))
     hits: Sequence[Hit] = ()
     if outputs.fail_if:
-        from densing.core import check_conditions
+        from densing.core import check_conditions, parse_condition
+        from densing.efficiency.profile import item_figures
 
         figures: Mapping[str, object] = run.figures
         if used is not None:
             figures = {**figures, **{key: used.to_dict()[key] for key in OF_MFU}}
-        hits = check_conditions(outputs.fail_if, figures)
+        metrics = [part.metric for one in map(parse_condition, outputs.fail_if) for part in one.comparisons]
+        hits = check_conditions(outputs.fail_if, {**figures, **item_figures(metrics, run, comparison)})
     planned = [run.what_if(change) for change in outputs.what_if]
     if outputs.json:
         parts = {"utilisation": used, "comparison": comparison}
@@ -552,6 +577,15 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
         made = run.what_if_timeline(outputs.what_if[0])
         write_timelines((RankTracks(rank, (), 0) for rank in made.ranks), outputs.what_if_trace)
         say(f"wrote {outputs.what_if_trace}: the run with {outputs.what_if[0]}; open it in ui.perfetto.dev")
+    if outputs.slice is not None:
+        from densing.efficiency.profile import write_slice
+
+        if not run.gaps:
+            raise InputError(f"--slice {outputs.slice}: no gap was recorded, there is nothing to write")
+        rank, gap = run.gaps[0]
+        trace = next(trace for trace in _traces(source, []) if trace.label == rank.source)
+        write_slice(trace, outputs.slice, gap.start_ns, gap.end_ns, source.options())
+        say(f"wrote {outputs.slice}: rank {rank.rank} around its longest gap; open it in ui.perfetto.dev")
     if outputs.perfetto is not None:
         from densing.efficiency.profile import write_profiled
 
@@ -575,7 +609,7 @@ def screen(
     comparison: Comparison | None,
     width: int | None = None,
 ) -> list[str]:
-    """Return the summary, line by line: headline, ranks, communications, causes.
+    """Return the summary, line by line: headline, ranks, communications, causes; then single names and gaps.
 
     Parameters
     ----------
@@ -587,14 +621,16 @@ def screen(
     """
     from densing.efficiency.profile import SHOWN
 
-    lines = [*_folded(_headline(run), width), "", *_ranks(run, width), "", *_collectives(run, width)]
+    lines = [*_folded(_headline(run), width), "", *_ranks(run, width), ""]
+    lines += _collectives(run, width)
     unit, causes = _unit(run), []
     for position, cause in enumerate(run.causes[:SHOWN], start=1):
         cost = f"{_ms(cause.gain_ms_per_step)} ms per {unit} ({cause.gain_pct:.1f} %)"
         causes += [f"{position}. {cost}: {cause.message}", f"   try: {cause.remedy}"]
     if run.causes:
         causes.append(_account(run))
-    lines += _folded([*_across(run), *causes, *_unrecognised(run)], width)
+    lines += [*_folded([*_across(run), *causes], width), *_kernels(run, width)]
+    lines += _folded(_unrecognised(run), width)
     if used is not None:
         remarks = "; ".join(note.message for note in used.notes)
         sentence = f"MFU unknown: {remarks}"
@@ -705,17 +741,31 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
     yield ""
 
 
+def _kernels(run: RunProfile, width: int | None) -> Iterator[str]:
+    """Yield what took longest by name, and the longest gaps where idle time matters."""
+    listing = run.names_listing("names", "", NAME_SHOWN)
+    if any(rank.names for rank in run.ranks):
+        yield ""
+        yield from _table(listing, width, SHOWN_KERNELS)
+        if len(run.name_totals("names")) > SHOWN_KERNELS:
+            yield "... more names: --json or --html"
+    idle = run.figures["idle_pct"]
+    if isinstance(idle, float) and idle >= IDLE_PCT and run.gaps:
+        yield ""
+        yield from _table(run.gaps_listing(), width, SHOWN_GAPS)
+
+
 def _across(run: RunProfile) -> Iterator[str]:
     """What several ranks tell of each other: how their clocks compare, and who is waited for."""
     if run.together is None:
         return
     clocks, stragglers = run.together.clocks, run.together.stragglers
-    residual = _ms(max(clocks.residual_ns.values(), default=0) / 1e6)
+    error = formatting.duration(clocks.error_ns)
     if clocks.verdict == "agree":
-        yield f"Clocks: the ranks' agree to {residual} ms (ends of matched collectives); times as recorded"
+        yield f"Clocks: the ranks' agree to {error} (ends of matched collectives); times as recorded"
     elif clocks.verdict == "aligned":
         offset = _ms(max(map(abs, clocks.offset_ns.values())) / 1e6)
-        yield f"Clocks: aligned on ends of collectives, up to {offset} ms taken out; {residual} ms remain uncertain"
+        yield f"Clocks: aligned on ends of collectives, up to {offset} ms taken out; {error} remain uncertain"
     elif clocks.verdict == "not aligned":
         yield "Clocks: not comparable between ranks; the last arrival is inferred from durations"
     if stragglers.worst is not None:
@@ -728,20 +778,8 @@ def _across(run: RunProfile) -> Iterator[str]:
         yield f"Waited for most: rank {stragglers.worst}{often}{gain}"
     elif stragglers.within_clock_error is not None:
         yield f"Waited for most: within clock error (rank {stragglers.within_clock_error} as recorded; see the notes)"
-    if stragglers.worst is not None or stragglers.within_clock_error is not None:
-        yield from _delays(run)
     if clocks.verdict != "one rank" or stragglers.worst is not None:
         yield ""
-
-
-def _delays(run: RunProfile) -> Iterator[str]:
-    """How late ranks are beyond their work, as a model; nothing where too few steps were recorded to say."""
-    fit = run.delays()
-    if fit.best is not None:
-        yield f"Delays: {fit.sentence}"
-        yield from (
-            f"   {note.message}" for note in doubts(fit.notes) if note.code not in ("undecided", "no-fit", "tail-open")
-        )
 
 
 def _unrecognised(run: RunProfile) -> Iterator[str]:
@@ -750,19 +788,13 @@ def _unrecognised(run: RunProfile) -> Iterator[str]:
         (True, "kernel", "counted as compute; if it is communication, use --comm-pattern REGEX"),
         (False, "other name", "not counted, as no rule covers the category"),
     ):
-        total: dict[str, int] = {}
-        for rank in run.ranks:
-            for row in rank.unrecognised:
-                if (row.kind != "unknown") == by_default:
-                    total[row.name] = total.get(row.name, 0) + row.total_ns
-        if total:
-            names = sorted(total, key=lambda name: -total[name])
-            longest = ", ".join(formatting.cut(name, 40) for name in names[:3])
+        rows = [row for row in run.name_totals("unrecognised") if (row.kind != "unknown") == by_default]
+        if rows:
+            longest = ", ".join(formatting.cut(row.name, 40) for row in rows[:3])
+            counted = formatting.plural(sum(row.names for row in rows), noun)
+            total = _ms(sum(row.total_ns for row in rows) / 1e6)
             yield ""
-            yield (
-                f"No rule knows {len(names)} {noun}{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in "
-                f"all; {longest}): {consequence}"
-            )
+            yield f"No rule knows {counted} ({total} ms in all; {longest}): {consequence}"
 
 
 def _comparison(comparison: Comparison, width: int | None) -> list[str]:

@@ -6,6 +6,7 @@
     conjunction := comparison { "and" comparison }
     comparison := metric operator number [unit]
     operator   := ">" | ">=" | "<" | "<=" | "==" | "!="
+    metric     := word [ "[" part of a name "]" ]
     unit       := "ns" | "us" | "ms" | "s" (of a metric of time), "%" (of a metric in percent)
 
 Nothing is evaluated as code. A metric that is undefined in a run (the overlap ratio of a run without communication)
@@ -41,7 +42,7 @@ UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 MAX_TEXT = 2000
 
 _COMPARISON = re.compile(
-    r"\s*(?P<metric>[A-Za-z_][\w.]*)\s*(?P<op>>=|<=|==|!=|>|<)\s*(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"\s*(?P<metric>[A-Za-z_][\w.]*(?:\[[^\[\]]+\])?)\s*(?P<op>>=|<=|==|!=|>|<)\s*(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
     r"\s*(?P<unit>ns|us|ms|s|%)?\s*",
     re.ASCII,
 )
@@ -244,7 +245,7 @@ def _comparison(text: str) -> Comparison:
     metric, number, unit = match["metric"], float(match["number"]), match["unit"]
     if unit is not None:
         # The units that a number may have beside this metric, in the metric's own, which its name tells.
-        parts = metric.split("_")
+        parts = metric.partition("[")[0].split("_")
         own = next((UNITS[part] for part in parts if part in UNITS), None)
         units: Mapping[str, float] = {"%": 1} if parts[-1] == "pct" else {}
         if own is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
-from densing.core import Field, Note, as_row, column, doubts, formatting, numeric, shares, times
+from densing.core import Field, Note, as_row, column, formatting, numeric, shares, times
 from densing.efficiency.profile import (
     SHOWN,
     all_step_times,
@@ -144,7 +144,8 @@ def profile_page(
         _stragglers(run, shown),
         Section("idle", "Idle time", (
             shown["idle"], *present(idle_table(run), meanwhile_table(run)),
-            Fold("The longest gaps, and launches rank by rank", (gaps_table(run), launches_table(run))),
+            Fold("The longest gaps, and launches rank by rank",
+                 (page_table("gaps-table", run.gaps_listing()), launches_table(run))),
         ), short="Idle", folded=True),
         _path(run, shown),
         _steps(run, shown),
@@ -416,13 +417,13 @@ def clock_words(run: RunProfile) -> str:
             "The clocks of the ranks could not be aligned, so each rank begins at its own zero: lengths compare across "
             "ranks, moments do not."
         )
-    residual = formatting.duration(max(clocks.residual_ns.values(), default=0))
+    error = formatting.duration(clocks.error_ns)
     if clocks.verdict == "agree":
-        return f"The ranks' clocks agree (to {residual}, by the ends of matched collectives); times stand as recorded."
+        return f"The ranks' clocks agree (to {error}, by the ends of matched collectives); times stand as recorded."
     offset = formatting.duration(max(abs(value) for value in clocks.offset_ns.values()))
     return (
         f"The clocks were aligned on the ends of matched collectives: offsets of up to {offset} were taken out, "
-        f"{residual} remain uncertain."
+        f"{error} remain uncertain."
     )
 
 
@@ -432,9 +433,7 @@ def straggler_words(run: RunProfile) -> list[str]:
         return ["One rank was profiled, so nothing tells who waits for whom: profile all ranks of the run."]
     stragglers = run.together.stragglers
     if stragglers.method == "none" or stragglers.worst is None:
-        notes = [formatting.sentence(note.message) for note in stragglers.notes]
-        delays = [] if stragglers.within_clock_error is None else _delay_words(run)
-        return [*notes, *delays] or ["No rank was waited for."]
+        return [formatting.sentence(note.message) for note in stragglers.notes] or ["No rank was waited for."]
     # Only on a common clock do starts tell who came last; without one the shortest call is taken to have.
     by_start = stragglers.method == "starts"
     worst = next(row for row in stragglers.ranks if row.rank == stragglers.worst)
@@ -464,18 +463,7 @@ def straggler_words(run: RunProfile) -> list[str]:
             if even.worst is not None and even.worst_explains is not None:
                 share = f"; rank {even.worst} alone explains {formatting.percent(100 * even.worst_explains)} of that"
             sentences.append(f"{replay} would be {even.slowdown:.3f} times as fast{share}.")
-    return [*sentences, *_delay_words(run)]
-
-
-def _delay_words(run: RunProfile) -> list[str]:
-    """Say which model of delays the ranks' own seconds speak for, and what makes it doubtful."""
-    delays = run.delays()
-    if delays.best is None:
-        return []
-    return [
-        f"Delays of the ranks: {delays.sentence}.",
-        *(formatting.sentence(note.message) for note in doubts(delays.notes)),
-    ]
+    return sentences
 
 
 def figures(run: RunProfile) -> dict[str, Figure]:
@@ -731,31 +719,6 @@ def idle_table(run: RunProfile) -> ShownTable:
         shares("Of idle time", "share"),
     )
     return shown_table("idle-table", "Idle time by cause, over all ranks.", rows, fields)
-
-
-def gaps_table(run: RunProfile, count: int = 12) -> ShownTable:
-    """Return the longest idle stretches of all ranks."""
-    gaps = [(rank, gap) for rank in run.ranks for gap in rank.idle.longest]
-    # Each rank knows its own longest; the longest of all are among them.
-    best = sorted(gaps, key=lambda pair: pair[1].start_ns - pair[1].end_ns)[:count]
-    rows = [
-        {
-            "rank": f"rank {rank.rank}",
-            "length": gap.end_ns - gap.start_ns,
-            "at": gap.start_ns - rank.start_ns,
-            "cause": CAUSES.get(gap.cause, gap.cause),
-            "next": gap.next_name or formatting.MISSING,
-        }
-        for rank, gap in best
-    ]
-    fields = (
-        Field("Rank", column("rank")),
-        times("Length", "length"),
-        times("After the window's start", "at"),
-        Field("Cause", column("cause")),
-        Field("Ended by", column("next", lambda value: formatting.clean(value, 120))),
-    )
-    return shown_table("gaps-table", "The longest stretches in which a device did nothing.", rows, fields)
 
 
 def meanwhile_table(run: RunProfile, count: int = 15) -> ShownTable:

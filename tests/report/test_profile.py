@@ -200,10 +200,10 @@ def test_words_on_clocks(run: RunProfile) -> None:
     assert "agree" in clock_words(run)
     assert run.together is not None
     clocks = run.together.clocks
-    moved = altered(clocks, verdict="aligned", offset_ns={0: 0, 1: -2_000_000}, residual_ns={0: 0, 1: 1500})
+    moved = dataclasses.replace(clocks, verdict="aligned", offset_ns={0: 0, 1: -2_000_000}, bound_ns={0: 0, 1: 1500})
     words = clock_words(altered(run, together=altered(run.together, clocks=moved)))
     assert "up to 2.00 ms" in words and "1.50 µs remain" in words
-    lost = altered(clocks, verdict="not aligned")
+    lost = dataclasses.replace(clocks, verdict="not aligned")
     assert "could not be aligned" in clock_words(altered(run, together=altered(run.together, clocks=lost)))
     assert clock_words(runs.lonely()) == ""
 
@@ -229,7 +229,7 @@ def test_steps_as_a_table(run: RunProfile) -> None:
 
 def test_names_are_summed_over_ranks(run: RunProfile) -> None:
     table = page_table("names-table", run.names_listing("names", ""))
-    assert table.rows[0][0].shown == f"gemm {runs.HOSTILE}" and column(table, "Times")[0] == "24"
+    assert table.rows[0][0].shown == f"gemm {runs.HOSTILE}" and column(table, "Calls")[0] == "24"
     assert column(table, "Time in all")[0] == "12.0 ms"
     unknown = page_table("unrecognised-table", run.names_listing("unrecognised", ""))
     assert all("by default" in kind or kind == "unknown" for kind in column(unknown, "Counts as"))

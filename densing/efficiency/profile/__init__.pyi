@@ -7,11 +7,13 @@ from .batch import result_file as result_file
 from .causes import SHOWN as SHOWN
 from .changes import Planned as Planned
 from .changes import parse_changes as parse_changes
+from .comparison import ITEM_METRICS as ITEM_METRICS
 from .comparison import Change as Change
 from .comparison import Comparison as Comparison
 from .comparison import ItemChange as ItemChange
 from .comparison import compare as compare
 from .comparison import compare_runs as compare_runs
+from .comparison import item_figures as item_figures
 from .comparison import run_steps as run_steps
 from .efficiency import RunUtilisation as RunUtilisation
 from .efficiency import parse_spec as parse_spec
@@ -38,6 +40,7 @@ from .store import read_profiles as read_profiles
 from .store import store_files as store_files
 from .store import store_info as store_info
 from .tracks import write_profiled as write_profiled
+from .tracks import write_slice as write_slice
 from .waiting import Stragglers as Stragglers
 from .whatif_job import is_job as is_job
 from .whatif_job import what_if_job as what_if_job

@@ -476,6 +476,11 @@ class Clocks:
         """Whether starts on different ranks can be compared."""
         return self.verdict in ("agree", "aligned")
 
+    @property
+    def error_ns(self) -> int:
+        """How far apart any two ranks' times may be by error of their clocks: the two largest bounds."""
+        return sum(sorted(self.bound_ns.values())[-2:])
+
     def against(self, rank: int) -> Clocks:
         """Return the clocks shifted by their error bounds so that one rank arrives as early as possible."""
         shift = {other: bound if other == rank else -bound for other, bound in self.bound_ns.items()}

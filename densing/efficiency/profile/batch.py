@@ -255,7 +255,7 @@ def result_file(out: Path, trace: TraceFile) -> Path:
 def text_bytes(traces: Sequence[TraceFile]) -> int:
     """Return the approximate decompressed size of traces."""
     return sum(
-        trace.size * (INFLATION if trace.member is not None or trace.path.suffix in (".gz", ".zip") else 1)
+        trace.size * (INFLATION if trace.member is not None or trace.path.suffix in (".gz", ".zst", ".zip") else 1)
         for trace in traces
     )
 

@@ -263,6 +263,13 @@ def _host(ranks: Sequence[RankProfile], replay: Replay) -> Iterator[_Suspect]:
     sentence, remedy = _PAUSES[pause]
     if pause == "unknown" and all(rank.recorder for rank in ranks):
         remedy = _RECORDED
+    largest = max((gap for rank in ranks for gap in rank.idle.longest if gap.cause == pause), default=None,
+                  key=lambda gap: gap.end_ns - gap.start_ns)  # fmt: skip
+    if largest is not None and pause == "kernel_wait" and 2 * (largest.end_ns - largest.start_ns) > idle[pause]:
+        length = formatting.duration(largest.end_ns - largest.start_ns)
+        before = f" before {formatting.middle_cut(largest.next_name, 60)}" if largest.next_name else ""
+        sentence = f"most of the idle time is one gap of {length}{before}; {sentence}"
+        remedy = "look at what happened around it (--slice FILE)"
     times = dict(zip(CLASSES, replay.class_times().tolist(), strict=True))
     stall = replay.longest_stall_ns
     copies = Counter[str]()

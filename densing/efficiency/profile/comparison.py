@@ -5,6 +5,7 @@ metric is averaged over ranks first; the steps of both runs are then compared by
 and Whitney, and the intervals are those that the test leaves (Hodges and Lehmann). A few slow steps move neither.
 """
 
+# ruff: noqa: PD011 -- the values of RunSteps are no table's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,10 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Field, InputError, Listing, Note, as_row, column, formatting, numeric, shares, times
-from densing.efficiency.profile.rank import SHOWN_NAMES, per_step
+from densing.efficiency.profile.rank import KEPT_NAMES, per_step
 from densing.efficiency.timeline import occurrences
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from densing.efficiency.profile.run import RunProfile
 
 Floats = NDArray[np.float64]
@@ -39,6 +42,7 @@ ITEMS = 40
 ALIKE_PCT = 2.0
 """Change of an operator's time that counts as none, % of the larger: it has no test of its own."""
 STEP = "step_ns"
+COLLECTIVE, OTHERS = "collective", "all others"
 METRICS: dict[str, str] = {
     STEP: "window_ns",
     "compute_ns": "compute_ns",
@@ -260,6 +264,18 @@ class Comparison:
         rows = [{**as_row(change), "interval": change.interval} for change in self.changes]
         return Listing(title, rows, fields)
 
+    def table(self) -> pd.DataFrame:
+        """Return a row per metric: the fields of :class:`Change`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_dict()["changes"], columns=list(Change.__dataclass_fields__))
+
+    def item_table(self) -> pd.DataFrame:
+        """Return a row per operator, kernel and collective: the fields of :class:`ItemChange`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_dict()["items"], columns=list(ItemChange.__dataclass_fields__))
+
     @property
     def items_listing(self) -> Listing:
         """What changed by operator, kernel and collective."""
@@ -276,7 +292,7 @@ class Comparison:
         )
         title = (
             "Time per step and rank by name, the largest change first; collectives by operation, group and size. Of "
-            f"each rank only the {SHOWN_NAMES} longest names are known. There is no test: times within "
+            f"each rank only the {KEPT_NAMES} longest names are known. There is no test: times within "
             f"{ALIKE_PCT:g} % count as alike."
         )
         rows = [{**as_row(item), "change": item.other_ns - item.base_ns} for item in self.items[:ITEMS]]
@@ -432,29 +448,16 @@ def _unlike(base: RunProfile, other: RunProfile) -> Iterable[Note]:
 
 def _items(base: RunProfile, other: RunProfile) -> tuple[ItemChange, ...]:
     """Match operators, kernels and collectives of both runs."""
-    tables = []
-    for run in (base, other):
-        table: dict[tuple[str, str], list[float]] = {}
-        steps = per_step(run.ranks)
-        rows = [(row.name, row.kind, row.count, row.total_ns) for rank in run.ranks for row in rank.names]
-        for one in run.collectives:
-            size = formatting.volume(one.bytes / one.count_sized) if one.count_sized else "unknown size"
-            rows.append((f"{one.op or 'communication'}, {one.group or one.group_label}, {size}", "collective",
-                         one.count, one.sum_ns))  # fmt: skip
-        for name, kind, count, ns in rows:
-            cell = table.setdefault((name, kind), [0.0, 0.0])
-            cell[0] += count / steps
-            cell[1] += ns / steps
-        tables.append(table)
+    tables = [_by_name(run) for run in (base, other)]
     keys = list(dict.fromkeys((*tables[0], *tables[1])))
     both = [(key, tables[0].get(key, [0.0, 0.0]), tables[1].get(key, [0.0, 0.0])) for key in keys]
     # A collective is also a name: each of the two tables adds up by itself.
     total = {False: 0.0, True: 0.0}
     for (_, kind), before, after in both:
-        total[kind == "collective"] += after[1] - before[1]
+        total[kind == COLLECTIVE] += after[1] - before[1]
     items = []
     for (name, kind), before, after in both:
-        change, whole = after[1] - before[1], total[kind == "collective"]
+        change, whole = after[1] - before[1], total[kind == COLLECTIVE]
         status: Literal["new", "gone", "slower", "faster", "alike"] = "slower" if change > 0 else "faster"
         if not before[0] or not after[0]:
             status = "new" if after[0] else "gone"
@@ -463,6 +466,67 @@ def _items(base: RunProfile, other: RunProfile) -> tuple[ItemChange, ...]:
         share = 100 * change / whole if whole else None
         items.append(ItemChange(name, kind, status, before[0], after[0], before[1], after[1], share))
     return tuple(sorted(items, key=lambda item: -abs(item.other_ns - item.base_ns)))
+
+
+def _by_name(run: RunProfile) -> dict[tuple[str, str], list[float]]:
+    """Calls and nanoseconds per step and rank of a run's operators, kernels and collectives, by name and kind."""
+    table: dict[tuple[str, str], list[float]] = {}
+    steps = per_step(run.ranks)
+    rows = [(row.name or OTHERS, row.kind, row.count, row.total_ns) for rank in run.ranks for row in rank.names]
+    for one in run.collectives:
+        size = formatting.volume(one.bytes / one.count_sized) if one.count_sized else "unknown size"
+        name = f"{one.op or 'communication'}, {one.group or one.group_label}, {size}"
+        rows.append((name, COLLECTIVE, one.count, one.sum_ns))
+    for name, kind, count, ns in rows:
+        cell = table.setdefault((name, kind), [0.0, 0.0])
+        cell[0] += count / steps
+        cell[1] += ns / steps
+    return table
+
+
+ITEM_METRICS = {
+    "item_ms": "time per step and rank of operators and kernels (or else collectives) whose name holds the text, ms",
+    "item_change_pct": "change of that time against the baseline of `--compare`, %; null where it took none there",
+}
+"""Figures by name, asked for as ``item_ms[TEXT]``."""
+
+
+def item_figures(
+    metrics: Iterable[str], run: RunProfile, comparison: Comparison | None = None
+) -> dict[str, float | None]:
+    """Return the figures of single operators, kernels and collectives.
+
+    Parameters
+    ----------
+    metrics : iterable of str
+        ``item_ms[TEXT]`` or ``item_change_pct[TEXT]``; others are passed over.
+    run : RunProfile
+    comparison : Comparison, optional
+        Needed for changes.
+
+    Raises
+    ------
+    InputError
+        When no name holds the text.
+    """
+    now = {key: (None, ns) for key, (_, ns) in _by_name(run).items()}
+    both = {(item.name, item.kind): (item.base_ns, item.other_ns) for item in comparison.items} if comparison else {}
+    figures: dict[str, float | None] = {}
+    for metric in metrics:
+        which, bracket, text = metric.removesuffix("]").partition("[")
+        if not bracket or which not in ITEM_METRICS:
+            continue
+        table = both if which == "item_change_pct" else now
+        rows = [(key[1] == COLLECTIVE, *cells) for key, cells in table.items() if text in key[0]]
+        if not rows:
+            raise InputError(f"--fail-if: {metric}: no operator, kernel or collective has {text!r} in its name")
+        # A collective is a kernel too, which counts once.
+        rows = [row for row in rows if row[0] == all(row[0] for row in rows)]
+        before, after = sum(row[1] or 0.0 for row in rows), sum(row[2] for row in rows)
+        figures[metric] = after / 1e6
+        if which == "item_change_pct":
+            figures[metric] = 100 * (after / before - 1) if before else None
+    return figures
 
 
 def _remarks(name: str, run: RunSteps, skipped: int) -> Iterable[Note]:

@@ -34,6 +34,7 @@ from densing.efficiency.timeline import (
     critical_path,
     graph,
     idle_causes,
+    longest,
     partition,
     picture,
     select,
@@ -48,7 +49,8 @@ from densing.efficiency.traces import Detail, TraceFile, read_rank
 
 Figures = dict[str, int | float | str | None]
 
-SHOWN_NAMES = 30
+KEPT_NAMES = 100
+"""Names of a rank that are kept, the longest; the rest is one row per kind."""
 METRICS = {
     "ranks": "ranks profiled",
     "steps": "steps in the window, summed over ranks",
@@ -124,7 +126,7 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     picture : Picture
         The middle step, to be drawn.
     names : tuple of NameTotal
-        What took longest, by name.
+        What took longest, by name; the last rows, without a name, are all others.
     unrecognised : tuple of NameTotal
         Names no rule knows: kernels among them count as compute, other device work counts as nothing.
     world_size : int
@@ -243,13 +245,15 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
     window = select(rank, options.window)
     merged = unions(window.work)
     names = totals(window.work)
-    unrecognised = []
+    unrecognised: tuple[NameTotal, ...] = ()
     if not rank.on_host:
         # Names no rule knows: of unknown kind, or compute only because nothing says otherwise.
-        unrecognised += totals(rank.work.of(Kind.UNKNOWN))
         classifier = Classifier(options.comm_patterns)
         by_default = [row for row in names if row.kind == "compute" and not classifier.knows(row.name)]
-        unrecognised += [replace(row, kind="compute by default") for row in by_default]
+        unrecognised = (
+            *longest(totals(rank.work.of(Kind.UNKNOWN)), KEPT_NAMES),
+            *longest([replace(row, kind="compute by default") for row in by_default], KEPT_NAMES),
+        )
     origin = rank.origin
     # What takes most memory comes first, the largest result last.
     idle, moved = idle_causes(rank, window, merged), transfers(rank, window, merged)
@@ -271,8 +275,8 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         dependencies=condensed,
         picture=picture(rank, window),
         collectives=collectives_of(rank, window, merged),
-        names=tuple(names[:SHOWN_NAMES]),
-        unrecognised=tuple(unrecognised[:SHOWN_NAMES]),
+        names=longest(names, KEPT_NAMES),
+        unrecognised=unrecognised,
         world_size=origin.world_size,
         backend=origin.backend,
         host=origin.host,

@@ -7,7 +7,6 @@ from the store (:class:`HeldRanks`). :func:`run_notes` says what of the run was 
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -27,7 +26,6 @@ from densing.core import (
     formatting,
     numeric,
     once,
-    plain,
     shares,
     times,
 )
@@ -52,11 +50,14 @@ from densing.efficiency.timeline import (
     COLUMNS,
     Collectives,
     CollectiveSummary,
+    Gap,
     Group,
+    NameTotal,
     Partition,
     StepSpread,
     Timeline,
     WindowName,
+    longest,
     step_spread,
     summary,
 )
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from densing.efficiency.profile.changes import Planned
-    from densing.efficiency.simulation import DelayFit
     from densing.efficiency.traces import Detail
 
 Stores = Path | str | Sequence[Path | str]
@@ -96,7 +96,17 @@ _RATES = ("algbw_gbps", "busbw_gbps", "hidden_pct")
 
 
 MOST_STEPS = 2**20
-MOST_ROWS, MOST_RANKS = 40, 256
+MOST_ROWS, MOST_RANKS, MOST_GAPS = 40, 256, 12
+NAME_WIDTH = 120
+GAP_CAUSES = {
+    "host_bound": "nothing was launched",
+    "communication": "the host waited for communication",
+    "kernel_wait": "launched, not begun",
+    "no_launch_record": "launch not recorded",
+    "before_first": "before the first work",
+    "after_last": "after the last work",
+}
+"""Why a device did nothing, in words."""
 """Of a table that is shown."""
 
 
@@ -294,29 +304,80 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         )
         return Listing(f"Rank by rank.{left_out}", rows, fields)
 
-    def names_listing(self, attribute: str, title: str) -> Listing:
+    @property
+    def gaps(self) -> list[tuple[RankProfile, Gap]]:
+        """The longest idle stretches of all ranks, each with its rank, the longest first."""
+        found = [(rank, gap) for rank in self.ranks for gap in rank.idle.longest]
+        return sorted(found, key=lambda pair: pair[1].start_ns - pair[1].end_ns)[:MOST_GAPS]
+
+    def gaps_listing(self) -> Listing:
+        """Return the longest stretches in which a device did nothing."""
+        rows = []
+        for rank, gap in self.gaps:
+            step = next((one.number for one in rank.steps if one.start_ns <= gap.start_ns < one.end_ns), None)
+            rows.append(
+                {
+                    "rank": f"rank {rank.rank}",
+                    "length": gap.end_ns - gap.start_ns,
+                    "at": gap.start_ns - rank.start_ns,
+                    "step": step,
+                    "cause": GAP_CAUSES.get(gap.cause, gap.cause),
+                    "next": gap.next_name or formatting.MISSING,
+                }
+            )
+        fields = (
+            Field("Gap", column("rank")),
+            times("Length", "length"),
+            times("After the start", "at", "Of the rank's window"),
+            numeric("Step", "step", formatting.count),
+            Field("Cause", column("cause")),
+            Field("Ended by", column("next", lambda value: formatting.middle_cut(formatting.clean(value, 120), 40))),
+        )
+        return Listing("The longest stretches in which a device did nothing.", rows, fields)
+
+    def names_listing(self, attribute: str, title: str, width: int = NAME_WIDTH) -> Listing:
         """Return what took longest by name, summed over the ranks.
 
         Parameters
         ----------
         attribute : {"names", "unrecognised"}
         title : str
+        width : int
+            Names are cut to it, in their middle.
         """
-        total: dict[tuple[str, str], list[int]] = {}
+        rows = self.name_totals(attribute)
+        every = sum(row.total_ns for row in rows)
+        shown = [
+            {
+                **row.to_dict(),
+                "name": row.name or f"{formatting.count(row.names)} other names",
+                "share": 100 * row.total_ns / every if every else None,
+                "each": row.total_ns / row.count,
+            }
+            for row in longest(rows, MOST_ROWS)
+        ]
+        fields = (
+            Field("Name", column("name", lambda value: formatting.middle_cut(formatting.clean(value, 200), width))),
+            Field("Counts as", column("kind")),
+            numeric("Calls", "count", formatting.count),
+            times("Time in all", "total_ns", hint="Sum of durations over all ranks, not of their union"),
+            times("Mean", "each", hint="Of one call"),
+            shares("Share", "share", hint="Of the sum of all rows, those that are not shown too"),
+        )
+        return Listing(title, shown, fields)
+
+    def name_totals(self, attribute: str) -> list[NameTotal]:
+        """Return the sums over all ranks by name and kind, the longest first; rows without a name are all others.
+
+        How many names the others are is counted on the rank with most: ranks share most names.
+        """
+        total: dict[tuple[str, str], NameTotal] = {}
         for rank in self.ranks:
             for row in getattr(rank, attribute):
-                entry = total.setdefault((row.name, row.kind), [0, 0])
-                entry[0] += row.count
-                entry[1] += row.total_ns
-        best = sorted(total.items(), key=lambda item: -item[1][1])[:MOST_ROWS]
-        rows = [{"name": name, "kind": kind, "count": count, "ns": ns} for (name, kind), (count, ns) in best]
-        fields = (
-            Field("Name", column("name", lambda value: formatting.clean(value, 200))),
-            Field("Counts as", column("kind")),
-            numeric("Times", "count", formatting.count),
-            times("Time in all", "ns", hint="Sum of durations over all ranks, not of their union"),
-        )
-        return Listing(title, rows, fields)
+                sums = total.get((row.name, row.kind), NameTotal(row.name, row.kind, 0, 0, 0))
+                count, ns = sums.count + row.count, sums.total_ns + row.total_ns
+                total[row.name, row.kind] = NameTotal(row.name, row.kind, count, ns, max(sums.names, row.names))
+        return sorted(total.values(), key=lambda row: (not row.name, -row.total_ns, row.name))
 
     @property
     def counted(self) -> str:
@@ -429,24 +490,6 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
 
         return changed_timeline(self.replay, change)
 
-    def delays(self) -> DelayFit:
-        """Return the model of delays that the ranks' own seconds per step speak for (a third of a second's work, once).
-
-        Examples
-        --------
-        >>> from densing.efficiency.timeline import Kind, RankTimeline, Spans, Timeline
-        >>> work = Spans.build([{"start": 0, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"}])
-        >>> profile_run(Timeline((RankTimeline(0, work, Spans.empty()),))).delays().status
-        'too few'
-        """
-        return self._delays
-
-    @cached_property
-    def _delays(self) -> DelayFit:
-        from densing.efficiency.profile.own_steps import own_seconds
-
-        return own_seconds(self.ranks).fit()
-
     def collective_table(self) -> pd.DataFrame:
         """Return a row per operation and process group, with transfer and wait where ranks could be matched."""
         return _frame(self._collective_rows(), _COLLECTIVE, _RATES).astype(dict.fromkeys(WAIT_COLUMNS, "Int64"))
@@ -486,7 +529,6 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             "clocks": joint and joint.clocks.to_dict(),
             "stragglers": stragglers,
             "what_if": joint and joint.what_if.to_dict(),
-            "delays": joint and plain(self.delays()),
             "critical_path": joint and joint.path and joint.path.to_dict(),
             "step_times": all_step_times(self.ranks).to_dict(),
             "step_spread": [row.to_dict() for row in self.spread],

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+from msgspec.structs import replace
+
 from densing.efficiency.profile.rank import ProfileOptions
 from densing.efficiency.timeline import Classifier, RankTimeline, critical_path, select, unions
 from densing.efficiency.traces import (
@@ -55,6 +58,33 @@ def write_profiled(
     shift = offsets or {}
     ranks = (_read(trace, options) for trace in traces)
     return write_timelines((RankTracks(rank, _tracks(rank, options), -shift.get(rank.rank, 0)) for rank in ranks), out)
+
+
+def write_slice(
+    trace: TraceFile, out: Path | str, start_ns: int, end_ns: int, options: ProfileOptions | None = None
+) -> None:
+    """Write a stretch of one trace and its surroundings, operators too, with a row that marks it.
+
+    Parameters
+    ----------
+    trace : TraceFile
+    out : path
+        Compressed if it ends in ``.gz``.
+    start_ns, end_ns : int
+        Of the stretch; as much as its length, but at least 1 ms, is written before and after.
+    options : ProfileOptions, optional
+
+    Raises
+    ------
+    InputError
+        When the trace cannot be read, or ``out`` cannot be written.
+    """
+    rank = _read(trace, replace(options or ProfileOptions(), detail="host"))
+    margin = max(end_ns - start_ns, 1_000_000)
+    cut = (start_ns - margin, end_ns + margin)
+    part = replace(rank, work=rank.work.touching(*cut), host=rank.host.touching(*cut), steps=())
+    mark = Track("gap", np.array([start_ns], np.int64), np.array([end_ns], np.int64))
+    write_timelines([RankTracks(part, (mark,))], out)
 
 
 def _read(trace: TraceFile, options: ProfileOptions) -> RankTimeline:

@@ -10,6 +10,7 @@ from .dependencies import Row as Row
 from .dependencies import Spent as Spent
 from .dependencies import condense as condense
 from .idle import CAUSES as CAUSES
+from .idle import Gap as Gap
 from .idle import IdleCauses as IdleCauses
 from .idle import idle_causes as idle_causes
 from .intervals import Int as Int
@@ -55,6 +56,7 @@ from .timeline import RankTimeline as RankTimeline
 from .timeline import Spans as Spans
 from .timeline import Step as Step
 from .timeline import Timeline as Timeline
+from .timeline import longest as longest
 from .timeline import totals as totals
 from .traffic import COLUMNS as COLUMNS
 from .traffic import OPS as OPS

@@ -44,7 +44,7 @@ from densing.efficiency.timeline.host import (
     step_mark,
     uncut,
 )
-from densing.efficiency.timeline.intervals import Index, Int, blocks, distinct, median, quantile, used
+from densing.efficiency.timeline.intervals import Index, Int, blocks, distinct, median, positions, quantile, used
 from densing.efficiency.timeline.overlap import Window
 from densing.efficiency.timeline.timeline import BUSY, Kind, RankTimeline, Spans
 
@@ -505,8 +505,7 @@ def _inferred_waits(nodes: Spans, host: Spans, launch: Index, called: NDArray[np
 def _flat(work: Spans) -> Spans:
     """Nested operators of a processor, as the innermost one at each moment."""
     starts, ends, rows = [], [], []
-    for lane in used(work.lane):
-        at = np.flatnonzero(work.lane == lane)
+    for _, at in positions(work.lane):
         segments = innermost(work.start[at], work.end[at])
         starts.append(segments.start)
         ends.append(segments.end)
@@ -539,8 +538,7 @@ def _in_turn(nodes: Spans) -> Spans:
     overlaps the next one keeps its end.
     """
     end = nodes.end.copy()
-    for lane in used(nodes.lane):
-        at = np.flatnonzero(nodes.lane == lane)
+    for _, at in positions(nodes.lane):
         at = at[np.argsort(nodes.start[at], kind="stable")]
         over, length = nodes.end[at[:-1]] - nodes.start[at[1:]], nodes.end[at] - nodes.start[at]
         rounded = (over > 0) & (2 * over < np.minimum(length[:-1], length[1:]))
@@ -635,8 +633,7 @@ def _add_order(nodes: Spans, host: Spans, launch: Index, ordered: NDArray[np.boo
 def _neighbours(nodes: Spans) -> Index:
     """The node that ended last before each node on the same lane."""
     before = np.full(len(nodes), -1, np.int32)
-    for lane in used(nodes.lane):
-        at = np.flatnonzero(nodes.lane == lane)
+    for _, at in positions(nodes.lane):
         near = last_ended(nodes.end[at], nodes.start[at])
         before[at] = np.where(near >= 0, at[near], -1)
     return before

@@ -51,6 +51,7 @@ from densing.efficiency.timeline.intervals import (
     intersect,
     length,
     outside,
+    positions,
     union,
     used,
 )
@@ -341,8 +342,7 @@ def stream_idle(work: Spans, host: Spans) -> tuple[StreamIdle, ...]:
     """
     launch = launch_of(work, host)
     rows = []
-    for lane in used(work.lane):
-        at = np.flatnonzero(work.lane == lane)
+    for lane, at in positions(work.lane):
         pause = work.start[at][1:] - work.end[at][:-1]
         call = launch[at][1:]
         late = (call >= 0) & (host.start[call] > work.end[at][:-1]) if len(host) else np.zeros(len(call), bool)

@@ -44,6 +44,21 @@ def used(codes: NDArray[Any]) -> list[int]:
     return codes_used
 
 
+def positions(codes: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Yield each code that occurs, in order, and the rows that have it; in time n·log n, however many codes there are.
+
+    Examples
+    --------
+    >>> [(code, rows.tolist()) for code, rows in positions(np.array([4, 0, 4]))]
+    [(0, [1]), (4, [0, 2])]
+    """
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    for rows in np.split(order, cuts) if len(codes) else ():
+        yield int(codes[rows[0]]), rows
+
+
 def distinct(moments: Int) -> Int:
     """Return moments in order, each once.
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from densing.core import Record
 from densing.efficiency.timeline.idle import marked_waits
-from densing.efficiency.timeline.intervals import Int, covered, intersect, quantile, subtract, used
+from densing.efficiency.timeline.intervals import Int, covered, intersect, positions, quantile, subtract
 from densing.efficiency.timeline.intervals import median as median_of
 from densing.efficiency.timeline.overlap import Partition, Unions, Window, counted_steps, unions
-from densing.efficiency.timeline.timeline import BUSY, RankTimeline, Spans
+from densing.efficiency.timeline.timeline import BUSY, Kind, RankTimeline, Spans
 
 
 class StepPartition(Record, frozen=True):
@@ -284,18 +284,15 @@ def picture(rank: RankTimeline, window: Window) -> Picture:
     spans = window.work.within(start, end).of(*BUSY)
     pixel = (end - start) // PIXELS
     boxes = []
-    for lane in used(spans.lane):
-        for kind in BUSY:
-            row = spans.take((spans.lane == lane) & (spans.kind == kind))
-            if not len(row):
-                continue
-            # A box begins where nothing before it reaches to within a pixel.
-            reach = np.maximum.accumulate(row.end)
-            begins = np.flatnonzero(np.concatenate(([True], row.start[1:] > reach[:-1] + pixel)))
-            duration = row.end - row.start
-            for begin, stop in zip(begins.tolist(), np.append(begins[1:], len(row)).tolist(), strict=True):
-                longest = begin + int(duration[begin:stop].argmax())
-                name = row.names[row.name[longest]][:200]
-                ends = int(row.start[begin]), int(reach[stop - 1])
-                boxes.append(Box(spans.lanes[lane].text, kind.name.lower(), *ends, stop - begin, name))
+    for code, at in positions(spans.lane.astype(np.int64) * len(Kind) + spans.kind):
+        lane, kind = divmod(code, len(Kind))
+        # A box begins where nothing before it reaches to within a pixel.
+        start_ns, reach = spans.start[at], np.maximum.accumulate(spans.end[at])
+        begins = np.flatnonzero(np.concatenate(([True], start_ns[1:] > reach[:-1] + pixel)))
+        duration = spans.end[at] - start_ns
+        for begin, stop in zip(begins.tolist(), np.append(begins[1:], len(at)).tolist(), strict=True):
+            longest = at[begin + int(duration[begin:stop].argmax())]
+            name = spans.names[spans.name[longest]][:200]
+            ends = int(start_ns[begin]), int(reach[stop - 1])
+            boxes.append(Box(spans.lanes[lane].text, Kind(kind).name.lower(), *ends, stop - begin, name))
     return Picture(step, start, end, tuple(boxes))

@@ -228,12 +228,16 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
 
 
 class NameTotal(Record, frozen=True):
-    """All spans of one name: how many, and the sum of their durations (not of their union), nanoseconds."""
+    """All spans of one name: how many, and the sum of their durations (not of their union), nanoseconds.
+
+    A row without a name stands for several, ``names`` of them.
+    """
 
     name: str
     kind: str
     count: int
     total_ns: int
+    names: int = 1
 
 
 def totals(work: Spans) -> list[NameTotal]:
@@ -244,7 +248,7 @@ def totals(work: Spans) -> list[NameTotal]:
     >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "gemm"},
     ...                     {"start": 7, "end": 9, "kind": Kind.COMPUTE, "name": "gemm"}])
     >>> totals(work)
-    [NameTotal(name='gemm', kind='compute', count=2, total_ns=7)]
+    [NameTotal(name='gemm', kind='compute', count=2, total_ns=7, names=1)]
     """
     if not len(work):
         return []
@@ -260,6 +264,24 @@ def totals(work: Spans) -> list[NameTotal]:
         for k, count, total in zip(keys.tolist(), counts[keys], sums[keys], strict=True)
     ]
     return sorted(rows, key=lambda row: (-row.total_ns, row.name))
+
+
+def longest(rows: Sequence[NameTotal], most: int) -> tuple[NameTotal, ...]:
+    """Return the first rows, and one per kind for all that follow: nothing is lost of their sums.
+
+    Examples
+    --------
+    >>> rows = [NameTotal(name, "compute", 1, ns) for name, ns in (("a", 9), ("b", 5), ("c", 4))]
+    >>> longest(rows, 1)[1]
+    NameTotal(name='', kind='compute', count=2, total_ns=9, names=2)
+    """
+    rest: dict[str, NameTotal] = {}
+    for row in rows[most:]:
+        sums = rest.get(row.kind, NameTotal("", row.kind, 0, 0, 0))
+        rest[row.kind] = NameTotal(
+            "", row.kind, sums.count + row.count, sums.total_ns + row.total_ns, sums.names + row.names
+        )
+    return (*rows[:most], *rest.values())
 
 
 RECORDER = "densing_recorder"

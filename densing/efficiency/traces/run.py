@@ -1,7 +1,7 @@
 """The traces of a run: which formats are known, which files are traces of them, and all of them read to a timeline.
 
-A format is one folder beside this file, ``traces/NAME/``, whose face offers what :class:`Format` asks, and one line
-here: the folder in :data:`FORMATS`. A rank of any format becomes the same
+A format is one folder or module beside this file, ``traces/NAME``, which offers what :class:`Format` asks, and one line
+here: its name in :data:`FORMATS`. A rank of any format becomes the same
 :class:`densing.efficiency.timeline.RankTimeline`, so that nothing else has to know of it; finding the files of a run,
 archives, packing and limits (:mod:`densing.efficiency.traces.source`) are common to all. ``traces/kineto`` is the
 example to read.
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from densing.core import InputError, Note, as_address, shown_address
 from densing.efficiency.timeline import Classifier, RankTimeline, Timeline
-from densing.efficiency.traces import kineto
+from densing.efficiency.traces import kineto, nsys
 from densing.efficiency.traces.source import HEAD_BYTES, ZIP, Detail, Limits, Progress, Source, TraceFile
 
 
@@ -43,7 +43,7 @@ class Format(Protocol):
 
 
 # What none recognises goes to the first, whose messages say what is wrong with it.
-FORMATS: tuple[Format, ...] = (kineto,)
+FORMATS: tuple[Format, ...] = (kineto, nsys)
 
 
 def read_rank(
@@ -85,7 +85,7 @@ def read_rank(
     return kind.read_rank(trace, classifier=classifier, detail=detail, limits=limits, progress=progress)
 
 
-SUFFIXES = (*(suffix for kind in FORMATS for suffix in kind.SUFFIXES), ".gz", ".zip")
+SUFFIXES = (*(suffix for kind in FORMATS for suffix in kind.SUFFIXES), ".gz", ".zst", ".zip")
 """Suffixes of the traces in a folder."""
 # Every rank that is read opens its archive anew.
 _MAX_MEMBERS = 4096
@@ -100,8 +100,9 @@ class Traces(list[TraceFile]):
 def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = None) -> Traces:
     """List the traces that some paths name.
 
-    A file is taken as it is; of a folder, the traces in it (``.json``, ``.gz``, ``.zip``), or if it has none, those
-    of its subfolders; of a zip archive, its members.
+    A file is taken as it is; of a folder, the traces in it (``.json``, ``.gz``, ``.zst``, ``.zip``, ``.sqlite``), or
+    if it has none, those of its subfolders, or of the session in TensorBoard's ``plugins/profile``; of a zip archive,
+    its members.
 
     Parameters
     ----------
@@ -124,12 +125,15 @@ def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = N
         in_path = _in_path(path, ignored)
         if any(trace.path.parent == path for trace in in_path):
             # What the names tell to be traces in subfolders; none is opened.
-            files = sorted(file for ending in (".json", ".json.gz") for file in path.glob(f"*/*{ending}"))
+            files = sorted(file for ending in (".json", ".json.gz", ".json.zst") for file in path.glob(f"*/*{ending}"))
             below += [file for file in files if _is_named(TraceFile(file))]
         traces.extend(in_path)
     if not traces:
         label = ", ".join(map(str, paths)) or "no path"
-        raise InputError(f"{label}: contains no trace; expected *.json, *.json.gz or *.zip files of torch.profiler")
+        raise InputError(
+            f"{label}: contains no trace{_hint(ignored)}; expected *.json, *.json.gz, *.json.zst or *.zip files of "
+            "torch.profiler, or *.sqlite of nsys export"
+        )
     if ignored:
         names = ", ".join(path.name for path in ignored[:5]) + (", ..." if len(ignored) > 5 else "")
         message = f"{len(ignored)} files are not traces and were skipped: {names}"
@@ -151,7 +155,7 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
         if not traces:
             folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
             traces = [trace for folder in folders for trace in _in_folder(folder, ignored)]
-        return traces
+        return traces or _in_session(path, ignored)
     if not path.exists():
         if address := as_address(path):
             raise InputError(
@@ -160,6 +164,8 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
         raise InputError(f"{path}: no such file or folder; check the path")
     if not path.is_file():
         raise InputError(f"{path}: is not a regular file; write the trace to a file first")
+    if hint := _hint([path]):
+        raise InputError(f"{path}:{hint.removeprefix(' (').removesuffix(')').removeprefix(path.name)}")
     if _head(path, len(ZIP)) != ZIP:
         if path.name.endswith((".tar", ".tar.gz", ".tgz")):
             raise InputError(f"{path}: is a tar archive; unpack it and give the folder, or zip the traces")
@@ -173,6 +179,34 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
             raise InputError(f"{path}: contains {inside[0]}, an archive inside an archive; unpack it and give that")
         raise InputError(f"{path}: contains no trace (.json or .json.gz); pack the traces themselves")
     return members
+
+
+EXPORTS = {
+    ".nsys-rep": "a report of Nsight Systems; export it: nsys export --type sqlite FILE",
+    ".qdrep": "a report of Nsight Systems; export it: nsys export --type sqlite FILE",
+    ".pickle": "a pickle, which can run code and is never opened; of torch.profiler export a trace "
+    "(prof.export_chrome_trace); snapshots of memory are not read",
+    ".xplane.pb": "a protocol buffer of XLA; give the trace.json.gz beside it, or write one with "
+    "jax.profiler.start_trace(FOLDER, create_perfetto_trace=True)",
+    ".rocpd": "a database of rocprofv3; write a trace of torch.profiler instead",
+    ".ncu-rep": "a report of Nsight Compute, which has no timeline; record with torch.profiler or nsys",
+}
+"""Files of profilers that are not read, by suffix, and what to export."""
+
+
+def _hint(paths: Sequence[Path]) -> str:
+    """Say what to export, if one of some files is of a profiler that is known."""
+    pairs = ((path, text) for path in paths for suffix, text in EXPORTS.items() if path.name.endswith(suffix))
+    return next((f" ({path.name} is {text})" for path, text in pairs), "")
+
+
+def _in_session(path: Path, ignored: list[Path]) -> list[TraceFile]:
+    """Return the traces of TensorBoard's profile plug-in: ``LOGDIR/plugins/profile/SESSION/``."""
+    sessions = sorted(entry for entry in path.glob("plugins/profile/*") if entry.is_dir())
+    if len(sessions) > 1:
+        names = ", ".join(session.name for session in sessions[-3:])
+        raise InputError(f"{path}: holds {len(sessions)} recordings ({names}); name one, e.g. {sessions[-1]}")
+    return [trace for session in sessions for trace in _in_folder(session, ignored)]
 
 
 def _in_folder(folder: Path, ignored: list[Path]) -> list[TraceFile]:
@@ -244,7 +278,7 @@ def _members(path: Path, ignored: list[Path]) -> list[TraceFile]:
 
 def _is_member(trace: TraceFile, archive: Any) -> bool:
     name = trace.member or ""
-    if not name.endswith((".json", ".gz")) or name.startswith("__MACOSX/"):
+    if not name.endswith((".json", ".gz", ".zst")) or name.startswith("__MACOSX/"):
         return False
     if _is_named(trace):
         return True

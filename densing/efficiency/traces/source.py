@@ -141,7 +141,7 @@ class Limits:
 
 
 class Source(io.RawIOBase):
-    """A trace file as a stream of JSON text, inflated where it is packed: plain, gzip, or a member of a zip archive.
+    """A trace file as a stream of JSON text, inflated where it is packed: plain, gzip, zstd, or in a zip archive.
 
     A file object, so that ``json.load(source)`` and ``io.BufferedReader(source)`` read it.
 
@@ -160,6 +160,7 @@ class Source(io.RawIOBase):
         self.damage = ""
         self._archive: Any = None
         self._packed = 0
+        self._zstd: Any = None
         try:
             if member is None:
                 self._raw: IO[bytes] = path.open("rb", buffering=0)
@@ -177,7 +178,8 @@ class Source(io.RawIOBase):
         if head == ZIP:
             raise InputError(self._refuse("is a zip archive inside another; unpack the outer one"))
         if head == _ZSTD:
-            raise InputError(self._refuse("is compressed with zstd; unpack it first (zstd -d)"))
+            self._raw.seek(0)
+            self._zstd, head = _zstd_stream(self._raw), b""
         self._pending = head
         self._gunzip = Gunzip(self._read) if head[:2] == _GZIP else None
 
@@ -199,8 +201,12 @@ class Source(io.RawIOBase):
         """
         target = memoryview(buffer)
         try:
-            count = self._plain(target) if self._gunzip is None else self._gunzip.into(target)
-        except (OSError, zlib.error, EOFError, _zipfile().BadZipFile) as error:
+            if self._zstd is not None:
+                count = int(self._zstd.readinto(target))
+                self.consumed = self._raw.tell()
+            else:
+                count = self._plain(target) if self._gunzip is None else self._gunzip.into(target)
+        except (OSError, ValueError, zlib.error, EOFError, _zipfile().BadZipFile) as error:
             self.damage = str(error)
             count = 0
         if self._gunzip is not None and self._gunzip.damage:
@@ -208,7 +214,7 @@ class Source(io.RawIOBase):
         self.produced += count
         limits = self.limits
         read = self._packed or self.consumed
-        inflates = self._gunzip is not None or self._packed
+        inflates = self._gunzip is not None or self._zstd is not None or self._packed
         if inflates and self.produced > _SMALL and self.produced > limits.ratio * max(read, 1):
             raise InputError(
                 f"{self.label}: inflates to more than {limits.ratio:g} times its size, unlike any trace; "
@@ -247,6 +253,13 @@ class Source(io.RawIOBase):
             if stream is not None:
                 stream.close()
         super().close()
+
+
+def _zstd_stream(raw: IO[bytes]) -> Any:
+    """Return what inflates a zstd stream: Arrow's, which is installed for Parquet anyway."""
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
 
 
 def _zipfile() -> Any:

@@ -25,7 +25,7 @@ from scipy import stats
 from statsmodels.tsa.stattools import acf
 
 from densing.core.errors import InputError
-from densing.efficiency.profile import profile_run
+from densing.efficiency.profile import RunProfile, profile_run
 from densing.efficiency.profile.comparison import (
     METRICS,
     MIN_STEPS,
@@ -35,11 +35,12 @@ from densing.efficiency.profile.comparison import (
     RunSteps,
     compare,
     compare_runs,
+    item_figures,
     lag_one,
     rank_test,
     run_steps,
 )
-from densing.efficiency.timeline import RankTimeline, Timeline
+from densing.efficiency.timeline import Kind, RankTimeline, Spans, Step, Timeline
 from tests.support.planted_runs import Planted
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
@@ -359,3 +360,21 @@ def test_a_first_step_is_slow_beyond_the_noise_of_the_others(factor: float, told
     # Distances from the median of 100: 0, 0, 40, 40, 50, 80, 80.
     times = (100 + factor * OUTLIER_MADS * 1.4826 * 40, *others)
     assert ("slow-first-step" in {note.code for note in compare(run(*times), run(*others)).notes}) == told
+
+
+def test_figures_of_single_items_and_frames_are_the_comparison_s() -> None:
+    def profiled(ns: int) -> RunProfile:
+        work = [{"start": 0, "end": ns, "kind": Kind.COMPUTE, "name": "ampere_sgemm"},
+                {"start": ns, "end": ns + 4_000_000, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}]  # fmt: skip
+        steps = (Step(0, 0, ns + 4_000_000),)
+        return profile_run(Timeline((RankTimeline(0, Spans.build(work), Spans.empty(), steps),)))
+
+    before, after = profiled(2_000_000), profiled(3_000_000)
+    found = compare_runs(before, after)
+    metrics = ("item_ms[sgemm]", "item_ms[AllReduce]", "item_ms[all_reduce]", "item_change_pct[sgemm]", "idle_pct")
+    assert item_figures(metrics, after, found) == pytest.approx(dict(zip(metrics, (3, 4, 4, 50), strict=False)))
+    with pytest.raises(InputError, match="'nosuch' in its name"):
+        item_figures(["item_ms[nosuch]"], after)
+    frame = found.item_table().set_index("name")
+    assert frame.loc["ampere_sgemm", ["base_ns", "other_ns", "status"]].tolist() == [2e6, 3e6, "slower"]
+    assert found.table().set_index("metric").loc["step_ns", "other"] == 7e6

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from densing.efficiency.profile.own_steps import OwnSteps, largest_run, own_seconds
 from densing.efficiency.profile.rank import RankProfile, profile_timeline
-from densing.efficiency.profile.run import merge_run
 from densing.efficiency.simulation import Delay
 from densing.efficiency.timeline.steps import StepPartition
 from densing.efficiency.timeline.timeline import MARK, Kind, Lane, RankTimeline, Spans, Step
@@ -82,11 +81,3 @@ def test_ranks_without_steps_are_named() -> None:
 def test_runs_are_not_put_together() -> None:
     small, large = OwnSteps((0,), (1,), ((0.5,),)), OwnSteps((0, 1), (1,), ((0.5,), (0.6,)))
     assert largest_run([small, large]).ranks == (0, 1) and largest_run([small]) == small
-
-
-def test_a_profile_says_which_delays_its_ranks_have() -> None:
-    run = delayed_run(Delay("shifted-exp", mu=10.0, lasts="step", seed=1), 6, 30)
-    document = run.to_dict()["delays"]
-    assert document["status"] == "ok" and document["delay"]["kind"] == "shifted-exp"
-    assert document["models"][0]["mu"]["low"] < 10 < document["models"][0]["mu"]["high"]
-    assert merge_run(profiles((0,))).to_dict()["delays"] is None

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from densing.efficiency.profile.rank import ProfileOptions
-from densing.efficiency.profile.tracks import write_profiled
-from densing.efficiency.traces import TraceFile
+from densing.efficiency.profile.run import profile_run
+from densing.efficiency.profile.tracks import write_profiled, write_slice
+from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans, Timeline
+from densing.efficiency.traces import TraceFile, read_timeline
 
 EVENTS = [
     {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": {"stream": 7}}
@@ -56,3 +58,31 @@ def test_several_traces_are_one_file_with_clocks_put_right(tmp_path: Path) -> No
     _, moved = written(tmp_path, 3, offsets={1: 5_000})
     first, second, third = (gap[0][0] for gap in rows(moved).values())
     assert first == third and first - second == 5
+
+
+def test_a_slice_holds_the_gap_and_what_is_near_it(tmp_path: Path) -> None:
+    far = [(f"k{i}", 10_000 * i, 100) for i in range(20)]
+    rows = [*far, ("late", 900_000, 100)]
+    events = [{**EVENTS[0], "name": name, "ts": ts, "dur": dur} for name, ts, dur in rows]
+    file = tmp_path / "rank0.json"
+    file.write_text(json.dumps({"traceEvents": [*events, {**EVENTS[0], "ts": 9_000_000}]}))
+    write_slice(TraceFile(file), tmp_path / "slice.json", 890_000_000, 900_000_000)
+    [rank] = read_timeline(tmp_path / "slice.json").ranks
+    assert [rank.work.names[name] for name in rank.work.name] == ["late"]
+    shown = json.loads((tmp_path / "slice.json").read_text())["traceEvents"]
+    assert [event["dur"] for event in shown if event["name"] == "gap" and event["ph"] == "X"] == [10_000]
+
+
+def test_one_long_gap_is_no_reason_to_fuse_kernels() -> None:
+    def advice(starts: list[int]) -> str:
+        call = {"kind": Kind.LAUNCH, "name": "cudaLaunchKernel"}
+        work = [{"start": at, "end": at + 10**6, "kind": Kind.COMPUTE, "name": "gemm", "correlation": i}
+                for i, at in enumerate(starts)]  # fmt: skip
+        host = [{**call, "start": i, "end": i + 1, "correlation": i} for i in range(len(starts))]
+        run = profile_run(Timeline((RankTimeline(0, Spans.build(work), Spans.build(host)),)))
+        return next(cause.message + cause.remedy for cause in run.causes if cause.code == "idle")
+
+    one = advice([10, 10**6 + 20, 464 * 10**6, 465 * 10**6 + 20])
+    assert "one gap of 462 ms" in one and "--slice" in one and "fuse" not in one
+    many = advice([10 + 2 * i * 10**6 for i in range(40)])
+    assert "fuse small kernels" in many and "one gap" not in many

@@ -21,12 +21,14 @@ from densing.efficiency.traces.kineto.events import (
     ANY_EVENTS,
     BLUNT_NS,
     CATEGORY,
+    KERNEL,
     ROLES,
     AnyEvent,
     Decoders,
     NeedsText,
     Role,
     category_of,
+    from_text,
     from_value,
     role,
     tag_of,
@@ -158,6 +160,8 @@ class Document:
         buffer.lo += 1
         first, _ = buffer.next_byte()
         if key == "traceEvents" and first == ord("["):
+            if self.has_events:
+                self._warn("events-twice", "has the key traceEvents twice; the events of both were read")
             self._array()
             return
         value = self._value()
@@ -313,6 +317,7 @@ class EventArray:
         """Read up to and including the array's closing bracket."""
         buffer = self._buffer
         span = buffer.size
+        self._salvage.owed = 0
         while True:
             buffer.fill(span)
             # Where a comma is owed, its lack is seen by going one by one only.
@@ -446,7 +451,7 @@ class LooseEvents:
     skipped : set of str
         Categories met whose events are left out.
     halves : int
-        Events that only begin or only end something (phases B and E), as no Kineto writes them.
+        Events that only begin or only end something (phases B and E) and have no partner.
     """
 
     def __init__(self, rows: Rows, decoders: Decoders) -> None:
@@ -455,24 +460,56 @@ class LooseEvents:
         self.processes: dict[int | str, dict[str, str]] = {}
         self.uncategorised: Counter[str] = Counter()
         self.skipped: set[str] = set()
-        self.halves = 0
+        self._begun: dict[tuple[int | str, int | str], list[AnyEvent]] = {}
+        self._lone_ends = 0
 
     def add(self, events: list[AnyEvent], locate: Locate) -> list[AnyEvent]:
         """Take events; return those that were left out because of their times."""
-        self._decoders.learn({event.cat for event in events if event.cat and event.ph == "X"})
+        self._decoders.learn({event.cat for event in events if event.cat and event.ph in ("X", "B")})
         structs, source = [], {}
+        event: AnyEvent | None
         for event in events:
             if event.ph == "M":
                 self._remember(event)
             elif event.ph in ("B", "E"):
-                self.halves += 1
-            elif event.ph == "X":
+                event = self._joined(event)
+            if event is not None and event.ph == "X":
                 struct = self._typed(event)
                 if struct is not None:
                     structs.append(struct)
                     source[id(struct)] = event
         untimed = self._rows.add(structs, lambda struct: locate(source[id(struct)]), text=True)
         return [source[id(struct)] for struct in untimed]
+
+    @property
+    def halves(self) -> int:
+        """Events of phase B or E without a partner."""
+        return self._lone_ends + sum(map(len, self._begun.values()))
+
+    def _joined(self, event: AnyEvent) -> AnyEvent | None:
+        """Return the complete event that an end (E) makes of the last beginning (B) of its thread.
+
+        Source: "Trace Event Format" (Google, 2016), duration events: they nest, in order of time on each thread; the
+        arguments of both are merged.
+        """
+        open_events = self._begun.setdefault((event.pid, event.tid), [])
+        if event.ph == "B":
+            # Times point into a buffer that moves on.
+            open_events.append(msgspec.structs.replace(event, ts=msgspec.Raw(bytes(event.ts))))
+            self._rows.keep(1)
+            return None
+        if not open_events:
+            self._lone_ends += 1
+            return None
+        begin = open_events.pop()
+        try:
+            took = from_text(bytes(event.ts)) - from_text(bytes(begin.ts))
+        except ValueError:
+            took = -1
+        sign, took = ("-" if took < 0 else ""), abs(took)
+        duration = msgspec.Raw(f"{sign}{took // 1000}.{took % 1000:03d}".encode())
+        args = {**(begin.args or {}), **(event.args or {})}
+        return msgspec.structs.replace(begin, ph="X", dur=duration, args=args)
 
     def announce(self, raw: bytes) -> None:
         """Take an operator's text for what it says of a communication."""
@@ -500,6 +537,9 @@ class LooseEvents:
     def _typed(self, event: AnyEvent) -> Any:
         """Return a complete event as a typed struct; None where it is left out."""
         category = event.cat or category_of(event.pid)
+        process = self.processes.get(event.pid, {}).get("name", "") if not category else ""
+        if process.startswith(("/device:", "/host:")):
+            event, category = _of_xla(event, process, (self.threads.get((event.pid, event.tid)) or [""])[-1])
         if not category:
             is_shown = str(event.pid) in self.uncategorised or len(self.uncategorised) < _SHOWN
             self.uncategorised[str(event.pid) if is_shown else "..."] += 1
@@ -515,3 +555,16 @@ class LooseEvents:
             self._rows.announce(typed(event, category))
             return None
         return typed(event, category)
+
+
+def _of_xla(event: AnyEvent, process: str, thread: str) -> tuple[AnyEvent, str]:
+    """Return an event of XLA's profiler, which writes no category, and the category that its process and thread tell.
+
+    Source: JAX's ``trace.json.gz``: processes ``/device:GPU:0``, ``/device:TPU:0`` and ``/host:CPU``; of a device the
+    threads ``Stream #...`` or ``XLA Ops`` hold its work, ``Steps`` one event per step; Python's frames begin with $.
+    """
+    if process.startswith("/device:"):
+        if thread == "Steps":
+            return msgspec.structs.replace(event, name=f"ProfilerStep#{event.name}"), "user_annotation"
+        return event, KERNEL if thread.startswith("Stream") or thread == "XLA Ops" else "Trace"
+    return event, "python_function" if event.name.startswith("$") else "user_annotation"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,14 +28,18 @@ from densing.efficiency.timeline import (
 from densing.efficiency.traces.kineto.communications import Comms, complete
 from densing.efficiency.traces.kineto.document import Document, EventArray, LooseEvents, origin_of, rank_of
 from densing.efficiency.traces.kineto.events import (
+    ARGS,
     LIMIT_NS,
     MEMCPY,
     MEMSET,
     MTIA,
     Decoders,
+    DeviceArgs,
     NeedsText,
     Role,
     marks_device,
+    role,
+    struct_of,
 )
 from densing.efficiency.traces.kineto.rows import Rows
 from densing.efficiency.traces.kineto.text import Damage, TextBuffer
@@ -41,6 +47,7 @@ from densing.efficiency.traces.source import Detail, Limits, Progress, Source, T
 
 _ISSUES_WORK = re.compile(r"(cu|hip|mu|ze|ur|cn|gcu|acl|mtia)\w*(Launch|Memcpy|Memset)")
 """Runtime calls that hand work to a device, by name."""
+_BATCH = 4096
 _ON_PROCESSORS = {"gloo", "mpi", "ucc", "cpu", "cuda"}
 """Back-ends that communicate on the CPU, as in ``gloo`` or ``cpu:gloo,cuda:gloo``."""
 
@@ -86,6 +93,84 @@ def read_rank(
     return _timeline(trace, read, classifier or Classifier(), with_operators, device)
 
 
+class Activity(NamedTuple):
+    """One event of a format that is no Chrome trace, under Kineto's categories.
+
+    Attributes
+    ----------
+    category : str
+        ``kernel``, ``gpu_memcpy``, ``gpu_memset``, ``cuda_runtime``, ``user_annotation``, ...
+    name : str
+    start_ns, end_ns : int
+    process, thread : int or str
+        For a device's work its number and stream.
+    correlation, bytes : int
+        -1 where there is none.
+    """
+
+    category: str
+    name: str
+    start_ns: int
+    end_ns: int
+    process: int | str
+    thread: int | str
+    correlation: int = -1
+    bytes: int = -1
+
+
+def assemble(
+    trace: TraceFile,
+    activities: Iterable[Activity],
+    header: Mapping[str, Any],
+    *,
+    classifier: Classifier | None = None,
+    limits: Limits | None = None,
+) -> RankTimeline:
+    """Return the timeline of a rank from its events: spans, streams, communications and steps as of a Kineto trace.
+
+    Parameters
+    ----------
+    trace : TraceFile
+    activities : iterable of Activity
+    header : mapping
+        As of a Kineto trace: ``distributedInfo``, ``deviceProperties``, ``host_name``.
+    classifier, limits
+        As in :func:`read_rank`.
+
+    Raises
+    ------
+    InputError
+        When there is nothing, or more than a limit.
+    """
+    damage = Damage(trace.label)
+    rows = Rows(damage, True, (limits or Limits()).spans)
+    buffer = TextBuffer(lambda _: 0)
+    events = EventArray(buffer, Decoders(True, True), rows, damage)
+    document = Document(buffer, events, trace.label)
+    document.header = dict(header)
+    while batch := list(islice(activities := iter(activities), _BATCH)):
+        structs = []
+        for one in batch:
+            arguments: dict[str, Any] = {"correlation": one.correlation}
+            kind = ARGS[role(one.category)]
+            if kind is DeviceArgs:
+                arguments |= {"device": one.process, "stream": one.thread, "bytes": one.bytes}
+            args = kind(**{key: value for key, value in arguments.items() if key in kind.__struct_fields__})
+            times = {"ts": _microseconds(one.start_ns), "dur": _microseconds(one.end_ns - one.start_ns)}
+            struct = struct_of(one.category, operators=True, text=True)
+            structs.append(struct(name=one.name, pid=one.process, tid=one.thread, args=args, **times))
+        first = events.count
+        rows.add(structs, lambda struct, first=first: (first, 0))  # type: ignore[misc]
+        events.count += len(batch)
+    if events.count == 0:
+        raise InputError(f"{trace.label}: holds no events; record the work of a device")
+    return _timeline(trace, _Read(document, events, rows, damage, ""), classifier or Classifier(), True, "")
+
+
+def _microseconds(ns: int) -> msgspec.Raw:
+    return msgspec.Raw(f"{'-' * (ns < 0)}{abs(ns) // 1000}.{abs(ns) % 1000:03d}".encode())
+
+
 def _read(trace: TraceFile, limits: Limits, operators: bool, progress: Progress | None) -> _Read:
     try:
         return _read_once(trace, limits, operators, progress, text=False)
@@ -107,7 +192,12 @@ def _read_once(trace: TraceFile, limits: Limits, operators: bool, progress: Prog
         rows = Rows(damage, text, limits.spans)
         events = EventArray(buffer, Decoders(operators, text), rows, damage)
         document = Document(buffer, events, trace.label)
-        document.read()
+        try:
+            document.read()
+        except InputError as error:
+            if source.damage:
+                raise InputError(f"{error} ({source.damage})") from error
+            raise
         if events.count == 0:
             raise InputError(f"{trace.label}: holds no events; record at least one active step")
         if events.count == damage.skipped:
@@ -208,8 +298,9 @@ def _remarks(label: str, read: _Read) -> list[Note]:
         message = f"{label}: {count} events of process {process[:80]!r} have no category and are not counted"
         notes.append(Note("category-missing", "warning", message, {"process": process, "count": count}))
     if read.events.loose.halves:
-        message = f"{label}: {read.events.loose.halves} events of phase B or E (begin, end) are not counted"
-        notes.append(Note("phase-unknown", "warning", message, {"count": read.events.loose.halves}))
+        count = read.events.loose.halves
+        message = f"{label}: {count} events of phase B or E (begin, end) have no partner and are not counted"
+        notes.append(Note("phase-unknown", "warning", message, {"count": count}))
     return notes
 
 

@@ -462,6 +462,10 @@ class Salvage:
                 return True
             buffer.lo = max(buffer.lo, buffer.hi - _OVERLAP)
             if not buffer.more():
+                if end := END.search(buffer.data, buffer.lo, buffer.hi):
+                    # It was the array's last.
+                    buffer.lo = end.end()
+                    return True
                 buffer.lo = buffer.hi
                 return self._stop("ends early, inside traceEvents")
 

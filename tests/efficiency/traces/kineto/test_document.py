@@ -32,7 +32,7 @@ from tests.support.trace_make import GOOD, good, kernel, parts, read, text_of, w
         (b"[garbage", "no event of the file can be read"),
         ("[]".encode("utf-16"), "UTF-16"),
         ("[]".encode("utf-16-le"), "UTF-16"),
-        (b"\x28\xb5\x2f\xfd....", "zstd"),
+        (b"\x28\xb5\x2f\xfd....", "ZSTD decompress failed"),
         (b"\x00\x01\x02", "binary"),
     ],
 )
