@@ -553,8 +553,9 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
         figures: Mapping[str, object] = run.figures
         if used is not None:
             figures = {**figures, **{key: used.to_dict()[key] for key in OF_MFU}}
-        metrics = [part.metric for one in map(parse_condition, outputs.fail_if) for part in one.comparisons]
-        hits = check_conditions(outputs.fail_if, {**figures, **item_figures(metrics, run, comparison)})
+        conditions = [parse_condition(text) for text in outputs.fail_if]
+        metrics = [part.metric for condition in conditions for part in condition.comparisons]
+        hits = check_conditions(conditions, {**figures, **item_figures(metrics, run, comparison)})
     planned = [run.what_if(change) for change in outputs.what_if]
     if outputs.json:
         parts = {"utilisation": used, "comparison": comparison}
@@ -569,7 +570,7 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
     if outputs.html is not None:
         from densing.report import build_profile_report
 
-        build_profile_report(run, outputs.html, baseline=comparison, utilisation=used, changes=outputs.what_if)
+        build_profile_report(run, outputs.html, baseline=comparison, utilisation=used, changes=planned)
         say(f"wrote {outputs.html}")
     if outputs.what_if_trace is not None:
         from densing.efficiency.traces import RankTracks, write_timelines

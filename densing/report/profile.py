@@ -63,6 +63,7 @@ from densing.report.tables import ShownTable, page_table, pairs, shown_table
 if TYPE_CHECKING:
     from densing.efficiency.profile import (
         Comparison,
+        Planned,
         RankProfile,
         RunProfile,
         RunUtilisation,
@@ -82,7 +83,7 @@ def build_profile_report(
     *,
     baseline: Comparison | None = None,
     utilisation: RunUtilisation | None = None,
-    changes: Sequence[str] = (),
+    changes: Sequence[Planned] = (),
 ) -> Path:
     """Write the report of a profiled run: one HTML file that needs no network.
 
@@ -99,8 +100,8 @@ def build_profile_report(
         What changed against another run.
     utilisation : RunUtilisation, optional
         Model and hardware FLOPs utilisation.
-    changes : sequence of str
-        What-ifs of the run, as :meth:`RunProfile.what_if` takes them: the middle step with each is drawn.
+    changes : sequence of Planned
+        What-ifs of the run, as :meth:`RunProfile.what_if` gives them: the middle step with each is drawn.
 
     Returns
     -------
@@ -120,7 +121,7 @@ def profile_page(
     *,
     baseline: Comparison | None = None,
     utilisation: RunUtilisation | None = None,
-    changes: Sequence[str] = (),
+    changes: Sequence[Planned] = (),
 ) -> Page:
     """Return the page: what cost the most first, then rank by rank and cause by cause."""
     shown = figures(run)
@@ -139,7 +140,7 @@ def profile_page(
         ), short="Ranks", folded=True),
         Section("timeline", "One step on one axis", (shown["timeline"], *prose(clocks)),
                 short="Timeline"),
-        *(_changed(run, change, number) for number, change in enumerate(changes, 1)),
+        *(_changed(run, planned, number) for number, planned in enumerate(changes, 1)),
         Section("collectives", "Collectives", collectives or prose(NO_COLLECTIVES)),
         _stragglers(run, shown),
         Section("idle", "Idle time", (
@@ -215,13 +216,13 @@ def _steps(run: RunProfile, shown: Mapping[str, Figure]) -> Section:
     return Section("steps", "Steps", (*first, *spread), folded=True)
 
 
-def _changed(run: RunProfile, change: str, number: int) -> Section:
+def _changed(run: RunProfile, planned: Planned, number: int) -> Section:
     """The middle step of the run with something changed, drawn like the recorded one above it."""
-    planned = run.what_if(change)
-    pictures = {rank.rank: picture(rank, select(rank)) for rank in run.what_if_timeline(change).ranks[:DRAWN]}
+    ranks = run.what_if_timeline(planned.change).ranks[:DRAWN]
+    pictures = {rank.rank: picture(rank, select(rank)) for rank in ranks}
     words = "The middle step of the replay with this change, drawn like the recorded one above."
     drawn = shown_figure(f"what-if-{number}", plot_timeline(arrange(same_step(pictures), {})), words)
-    return Section(f"what-if-{number}", f"What if {change}", (drawn, *prose(planned.sentence, planned.model)))
+    return Section(f"what-if-{number}", f"What if {planned.change}", (drawn, *prose(planned.sentence, planned.model)))
 
 
 UNRECOGNISED = (

@@ -281,11 +281,8 @@ def talking_claims(paired: pd.DataFrame, weights: pd.DataFrame | None = None, *,
         held = paired[~paired.index.get_level_values("seed").isin(_choosing(paired))]
     names = own.get(picked, [])
     table = _by_seed(held.dropna(subset=[BASELINE, *names]) if BASELINE in paired else paired.head(0))
-    found = {
-        "TM-1": "needs talking with two or more numbers of rounds, on three seeds",
-        "TM-2": "needs talking with two or more numbers of rounds, on three seeds",
-        "TM-3": "other tasks than the paper's",
-    }
+    needs = "needs talking with two or more numbers of rounds, on three seeds"
+    found = {"TM-1": needs, "TM-2": needs, "TM-3": "other tasks than the paper's"}
     verdicts = dict.fromkeys(found, "not answerable")
     if len(table) >= 3 and len(names) >= 2:
         found["TM-1"], verdicts["TM-1"] = _order(table[[BASELINE, *names]], level)

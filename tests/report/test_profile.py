@@ -78,7 +78,7 @@ def source(run: RunProfile) -> str:
 
 
 def test_a_what_if_is_drawn_beside_the_recorded_step(run: RunProfile) -> None:
-    page = profile_page(run, changes=["link=4x", "hide=all_reduce"])
+    page = profile_page(run, changes=[run.what_if("link=4x"), run.what_if("hide=all_reduce")])
     first, second = (section for section in page.sections if section.name.startswith("what-if"))
     assert run.what_if("link=4x").sentence in str(first.blocks) and "hide=all_reduce" in second.title
     assert "compute" in first.blocks[0].json and first.blocks[0].json != second.blocks[0].json

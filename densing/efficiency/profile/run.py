@@ -97,6 +97,7 @@ _RATES = ("algbw_gbps", "busbw_gbps", "hidden_pct")
 
 MOST_STEPS = 2**20
 MOST_ROWS, MOST_RANKS, MOST_GAPS = 40, 256, 12
+"""Of a table that is shown."""
 NAME_WIDTH = 120
 GAP_CAUSES = {
     "host_bound": "nothing was launched",
@@ -107,7 +108,6 @@ GAP_CAUSES = {
     "after_last": "after the last work",
 }
 """Why a device did nothing, in words."""
-"""Of a table that is shown."""
 
 
 def _long(value: Any) -> str:

@@ -130,8 +130,10 @@ def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = N
         traces.extend(in_path)
     if not traces:
         label = ", ".join(map(str, paths)) or "no path"
+        unread = [(path, what) for path in ignored if (what := _unread(path))]
+        hint = f" ({unread[0][0].name} is {unread[0][1]})" if unread else ""
         raise InputError(
-            f"{label}: contains no trace{_hint(ignored)}; expected *.json, *.json.gz, *.json.zst or *.zip files of "
+            f"{label}: contains no trace{hint}; expected *.json, *.json.gz, *.json.zst or *.zip files of "
             "torch.profiler, or *.sqlite of nsys export"
         )
     if ignored:
@@ -164,8 +166,8 @@ def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
         raise InputError(f"{path}: no such file or folder; check the path")
     if not path.is_file():
         raise InputError(f"{path}: is not a regular file; write the trace to a file first")
-    if hint := _hint([path]):
-        raise InputError(f"{path}:{hint.removeprefix(' (').removesuffix(')').removeprefix(path.name)}")
+    if what := _unread(path):
+        raise InputError(f"{path}: is {what}")
     if _head(path, len(ZIP)) != ZIP:
         if path.name.endswith((".tar", ".tar.gz", ".tgz")):
             raise InputError(f"{path}: is a tar archive; unpack it and give the folder, or zip the traces")
@@ -194,10 +196,9 @@ EXPORTS = {
 """Files of profilers that are not read, by suffix, and what to export."""
 
 
-def _hint(paths: Sequence[Path]) -> str:
-    """Say what to export, if one of some files is of a profiler that is known."""
-    pairs = ((path, text) for path in paths for suffix, text in EXPORTS.items() if path.name.endswith(suffix))
-    return next((f" ({path.name} is {text})" for path, text in pairs), "")
+def _unread(path: Path) -> str:
+    """Return what a file of another profiler is, and what to export in its place; nothing for other files."""
+    return next((text for suffix, text in EXPORTS.items() if path.name.endswith(suffix)), "")
 
 
 def _in_session(path: Path, ignored: list[Path]) -> list[TraceFile]:
