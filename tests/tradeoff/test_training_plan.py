@@ -18,6 +18,7 @@ from densing.efficiency.throughput import frozen, plan_layout
 from densing.scores.fit import LawFit, fit_law, published_law
 from densing.scores.laws import get_law
 from densing.tradeoff import TrainingPlan, plan_training
+from tests.support.budget import FULL, may_be
 from tests.support.training_plans import CLUSTER, hours_of, planted
 
 REFIT = published_law("chinchilla-refit")
@@ -83,7 +84,7 @@ def test_no_shape_near_or_far_trains_to_a_lower_loss(preset: str, devices: int, 
     cluster = load_cluster(preset, n=devices)
     plan = plan_training(REFIT, cluster, hours)
     seconds = hours * 3600 / devices
-    for params in plan.params.value * np.geomspace(1 / 30, 30, 36):
+    for params in plan.params.value * np.geomspace(1 / 30, 30, 12):
         shape = shape_of(params)
         try:
             layout = plan_layout(shape, cluster, devices).layouts[0]
@@ -313,7 +314,7 @@ def fitted(seed: int, scatter: float = 0.01) -> LawFit:
 @pytest.mark.slow
 def test_intervals_hold_what_was_planted_as_often_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     # Worlds: runs with noise, fitted; and a cluster whose speed errs as the cost model's range says.
-    worlds, flops = 200, 1e21
+    worlds, flops = 400 if FULL else 60, 1e21
     known = frozen().ranges["several domains"]
     planted(monkeypatch)
     held = {"size": 0, "tokens": 0, "loss": 0}
@@ -326,6 +327,7 @@ def test_intervals_hold_what_was_planted_as_often_as_they_say(monkeypatch: pytes
         held["size"] += plan.params.low <= best <= plan.params.high
         held["tokens"] += plan.tokens.low <= tokens <= plan.tokens.high
         held["loss"] += plan.loss.low <= loss <= plan.loss.high
-    shares = {name: count / worlds for name, count in held.items()}
-    # Of a true 95 % a sample of 200 shows 92 to 98 %; resampling 64 cases makes intervals somewhat narrow.
-    assert all(0.9 <= share <= 0.99 for share in shares.values()), shares
+    for count in held.values():
+        # Resampling 64 cases makes intervals somewhat narrow.
+        fewest, most = may_be(count / worlds, worlds)
+        assert most >= 0.93 and fewest <= 0.97, held

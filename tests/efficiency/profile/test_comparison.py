@@ -10,7 +10,6 @@ import itertools
 import json
 import logging
 import math
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -41,9 +40,9 @@ from densing.efficiency.profile.comparison import (
     run_steps,
 )
 from densing.efficiency.timeline import Kind, RankTimeline, Spans, Step, Timeline
+from tests.support.budget import FULL
 from tests.support.planted_runs import Planted
 
-FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 REPS = 4000 if FULL else 120
 LOG = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +24,7 @@ from densing.efficiency.profile.waiting import (
 )
 from densing.efficiency.timeline.timeline import Comm
 from densing.efficiency.timeline.traffic import Collectives
+from tests.support.budget import FULL
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of
 
 
@@ -217,7 +217,7 @@ def test_ranks_alike_are_not_named_by_chance_when_a_clock_is_off() -> None:
 @pytest.mark.parametrize("per_step", [1, 8])
 def test_size_of_the_stragglers_p(jitter: int, per_step: int) -> None:
     """With a clock off by as much as they are known to, whatever the scatter of arrivals."""
-    runs = 400 if os.environ.get("DENSING_COVERAGE_BUDGET") == "full" else 80
+    runs = 400 if FULL else 80
     low = sum((together(seed, n=20, jitter=jitter, error=70_000, per_step=per_step).chance or 1) < 0.05
               for seed in range(runs))  # fmt: skip
     assert low <= 0.05 * runs + 2 * math.sqrt(0.05 * 0.95 * runs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +25,7 @@ from densing.scores.density.inversion import (
     size_shifts,
 )
 from densing.scores.references import Reference
+from tests.support.budget import FULL
 from tests.support.frozen import changeable
 from tests.support.references import FLOOR, LOGISTIC, SIZES, TRUTH, logistic_reference
 
@@ -150,8 +150,7 @@ def test_density_interval_covers_the_truth() -> None:
     Each world refits an eight-size family with noise of 0.012 (that of Qwen1.5 on MMLU) and measures a model with
     noise of 0.01.
     """
-    full = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
-    worlds = 4000 if full else 250
+    worlds = 4000 if FULL else 250
     rng = np.random.default_rng(20241205)
     true_n = np.exp(rng.uniform(math.log(1e9), math.log(60e9), worlds))
     hits = 0
@@ -161,7 +160,7 @@ def test_density_interval_covers_the_truth() -> None:
         row = estimate_density(targets([observed], [5e9], se=0.01), reference, seed=world).table.iloc[0]
         hits += row["density_lo"] <= true_n[world] / 5e9 <= row["density_hi"]
     share = hits / worlds
-    if full:
+    if FULL:
         assert 0.93 <= share <= 0.97, share
     else:  # 3.3 binomial standard errors around the band
         margin = 3.3 * math.sqrt(0.05 * 0.95 / worlds)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,13 +33,13 @@ from densing.scores.density.inversion import joint_scatter
 from densing.scores.fit import fit_law
 from densing.scores.references import Reference, build_reference, load_reference, loss_reference
 from densing.scores.trend import TrendData
+from tests.support.budget import FULL
 from tests.support.command import densing, printed
 from tests.support.references import LOGISTIC, SIZES, TRUTH, logistic_reference
 
 TARGETS = [f"target {number}" for number in range(8)]
 BENCHMARKS = [f"benchmark {number}" for number in range(7)]
 SE, SCATTER = 0.01, 0.012
-FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 
 
 def curve(params: np.ndarray) -> np.ndarray:

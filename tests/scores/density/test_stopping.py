@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -33,9 +32,9 @@ from densing.scores.density.stopping import (
 from densing.scores.density.stopping_coverage import SIZES, WORLDS, Outcome, World, follow, simulate, table
 from densing.scores.fit import fit_law
 from densing.scores.references import Reference, load_reference, loss_reference
+from tests.support.budget import FULL
 from tests.support.references import POINTS, SIZE, power_reference
 
-FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 SIMULATIONS = 2000 if FULL else 100
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 from scipy.stats import binomtest
@@ -11,9 +9,9 @@ from scipy.stats import binomtest
 from densing.scores.fit import fit_law
 from densing.scores.fit.diagnostics import lack_of_fit
 from densing.scores.laws import get_law
+from tests.support.budget import FULL
 from tests.support.law_cases import Case
 
-FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 SIMULATIONS = 2000 if FULL else 60
 LOGISTIC = get_law("logistic", floor=0.25)
 TRUTH = np.array([0.6, 0.8, np.log(6e9)])

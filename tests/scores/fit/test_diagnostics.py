@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +13,7 @@ from densing.core.errors import FitError, InputError
 from densing.scores.fit import bounds_table, checklist, conditioning, fit_law, influence, rollout, sensitivity
 from densing.scores.fit.diagnostics import standard_errors
 from densing.scores.laws import get_law
+from tests.support.budget import FULL
 from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case, noisy, open_lm_runs
 
 CHINCHILLA = Case("chinchilla", (1.7, 400.0, 500.0, 0.34, 0.30))
@@ -96,7 +96,7 @@ def test_rollout_intervals_cover_what_the_law_makes():
 
     The small budget allows 3.3 binomial standard errors around that band, as if a table's runs were one observation.
     """
-    worlds = 1000 if os.environ.get("DENSING_COVERAGE_BUDGET") == "full" else 250
+    worlds = 1000 if FULL else 250
     margin = 0.0 if worlds == 1000 else 3.3 * (0.05 * 0.95 / worlds) ** 0.5
     law = get_law("power-offset")
     size = np.geomspace(1e8, 1e11, 16)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +15,8 @@ from densing.scores.fit.misfit import Change, Misfit, _change, estimate_misfit, 
 from densing.scores.fit.solver import Fitter, get_loss
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import get_law
+from tests.support.budget import FULL
 
-FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 OFFSET, CHINCHILLA = get_law("power-offset"), get_law("chinchilla")
 THETA = [1.5, 40.0, 0.2]
 RUNS = [1.8, 480.0, 2100.0, 0.35, 0.37]

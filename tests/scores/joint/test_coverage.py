@@ -8,7 +8,6 @@ are for an average evaluator is known from three evaluators only, and no density
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -16,14 +15,11 @@ import pytest
 
 from densing.core import Array
 from densing.scores.joint.scale import fit_joint
+from tests.support.budget import FULL
 from tests.support.joint_worlds import SKILLS, basket_truth, other_world
 
 WORLDS = 12
-LINKS = (
-    ["probit", "complementary log-log"]
-    if os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
-    else ["complementary log-log"]
-)
+LINKS = ["probit", "complementary log-log"] if FULL else ["complementary log-log"]
 """The uneven one is the further from the model."""
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -25,8 +24,8 @@ from densing.scores.trend import coverage
 from densing.scores.trend.coverage import SCENARIOS, Scenario, measure_coverage, simulate
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope
 from densing.scores.trend.estimators import ORGANISATIONS, measured_coverage
+from tests.support.budget import FULL
 
-FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 REPS = 4000 if FULL else 200
 LOW, HIGH = 0.93, 0.97
 WITH_LABS = 0.90  # families are not independent there: docs/adr/0003 says so, and the table measures it

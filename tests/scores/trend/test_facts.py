@@ -7,7 +7,6 @@ Golden numbers are from the description of the verdicts (``shared/data/ikp_2026/
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,8 +35,7 @@ from densing.scores.trend import (
 )
 from densing.scores.trend.fact_fits import FITS, ikp_months, mean_accuracy, published_fits
 from densing.scores.trend.facts import _line, _pace, _sample, family_jackknife, mean_logit, rasch_ability
-
-FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
+from tests.support.budget import FULL
 
 LEAD = VARIANTS[0]
 
