@@ -22,8 +22,9 @@ test: $(STAMP)  ## the quick and decisive tests, minutes on two cores; left out:
 test-rest: slow lint types  ## what `make test` leaves out, with style, import layers and types
 
 slow: $(STAMP)  ## simulations, kill drills, browsers, Slurm, long real runs
-	# Many of these wait for processes of their own, so that more of them than processors are under way.
-	$(PYTEST) -n 4 --dist worksteal -m slow
+	# Many of these wait for processes of their own, so that more of them than processors are under way. Tests of a file
+	# share what they measure: one process runs them all.
+	$(PYTEST) -n 4 --dist loadfile -m slow
 
 test-all: test test-rest  ## everything; what CI runs
 

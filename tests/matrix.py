@@ -68,7 +68,20 @@ def passes_on(version: str, pins: list[str], workers: int) -> bool:
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "cli.py"):
         shutil.copy(ROOT / name, folder)
-    command = [python, "-m", "pytest", *CHOSEN, "-m", "not slow", "-n", str(workers), "-p", "no:cacheprovider"]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        *CHOSEN,
+        "-m",
+        "not slow",
+        "-n",
+        str(workers),
+        "--dist",
+        "loadfile",
+        "-p",
+        "no:cacheprovider",
+    ]
     # What tests load is compiled once, when it is loaded: a part of what is installed.
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=env)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -18,6 +19,8 @@ def fork_ranks(work: Callable[[int, int], dict[str, Any]]) -> None:
     import torch._dynamo  # by optimizers: once, not in every rank
 
     torch.set_num_threads(1)
+    # What torch's import leaves is for good: no rank looks through it again.
+    gc.freeze()
     size, out = int(sys.argv[-2]), Path(sys.argv[-1])
     children = []
     for rank in range(size):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import faulthandler
+import gc
 import os
 import re
 import sys
@@ -94,6 +95,8 @@ def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:
     rates = parse_rates(env.spec.link, env.world_size)
     if rates[env.rank].kind == "emulated":
         comm.emulate(rates)
+    # What was imported stays: a collection amid a step that looks through it takes a tenth of a second.
+    gc.freeze()
     record = part(env)
     folder.write_json(folder.record_file(Path(env.spec.out), env.rank), record.to_dict())
     folder.spare_file(Path(env.spec.out), env.rank).unlink(missing_ok=True)
