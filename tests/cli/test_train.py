@@ -109,12 +109,12 @@ def test_a_killed_run_goes_on_with_the_same_losses(unbroken: tuple[Path, dict[st
 def test_a_server_and_its_workers_with_injected_delays_beside_the_plan_that_draws_the_same(tmp_path: Path) -> None:
     delay, steps = "shifted-exp:a=0.02,mu=20,lasts=step", 6
     done = densing(
-        "train", "-t", "ddp,uc-mmc,gradient-coding", "--nproc", 3, "--set", "r=2", "--delay", delay, "--model", "tiny",
+        "train", "-t", "ddp,gradient-coding", "--nproc", 3, "--set", "r=2", "--delay", delay, "--model", "tiny",
         "--sequence", 32, "--steps", steps, "--trace-steps", 0, "--seed", 3, "--predict", "a800x4-nvlink", "--out",
         tmp_path / "late", "--json",
     )  # fmt: skip
     document = printed(done.stdout)
-    ddp, uncoded, coded = document["runs"]
+    ddp, coded = document["runs"]
     drawn = parse_delay(delay)
     slept = [drawn.draw(3, step) for step in range(steps)]
     # Ranks of a data-parallel run sleep what is drawn for them, a step's all-reduce waits for the latest.
@@ -123,9 +123,7 @@ def test_a_server_and_its_workers_with_injected_delays_beside_the_plan_that_draw
     for run in document["runs"]:
         assert run["predicted"]["step_s"] > 0.02
         assert run["delay"] == delay
-    # Coded sums of two workers of which one suffices give the gradient of both, up to rounding.
-    assert coded["losses"] == pytest.approx(uncoded["losses"], rel=1e-4)
-    assert uncoded["extra"]["messages"] >= 1
+    assert coded["extra"]["messages"] >= 1
     codes = [note["code"] for note in document["notes"]]
     assert {"injected-delays", "server"} <= set(codes)
 
