@@ -192,7 +192,7 @@ def failed(model: str, task: str, digest: str, error: BaseException) -> UnitOutc
 WORD = re.compile(rb"[^\s\"'\[\]{},#]+")
 NAMED = re.compile(rb"^(?:task|group|tag):[ \t]*([^\s#\[]+)", re.M)
 # Suites that the package brings, by the beginning of their tasks' names.
-SUITES = {"olmo_ladder": "olmo-ladder", "lcbm_films": "lcbm-films"}
+SUITES = {"olmo_ladder": "olmo-ladder", "lcbm_films": "lcbm-films", "densing_law": "densing-law"}
 
 
 @dataclass
