@@ -93,8 +93,26 @@ def solve(folder: Path, solver: str, lam: float, partitions: int, rounds: int) -
     }
 
 
-def answered(options: argparse.Namespace) -> tuple[str, str]:
-    """Return how many documents of each task both models answered, and how well."""
+# A model within so many hundredths of guessing has solved few items that it did not guess.
+NEAR_CHANCE = 0.05
+
+
+def limits(solved: dict[str, float], guessed: float) -> str:
+    """Return what a comparison of models cannot say, by the shares of items that they and guessing solve."""
+    from densing.core.formatting import percentage
+
+    weak = [name for name, share in solved.items() if guessed > 0 and share < guessed + NEAR_CHANCE]
+    if not weak:
+        return ""
+    return (
+        f"**Limits: {weak[0]} solves {percentage(solved[weak[0]])} of these items where guessing solves "
+        f"{percentage(guessed)}, so most of what it solves it guessed. What sets its failures apart from the other "
+        "model's is an example of the method, and no finding about either.**"
+    )
+
+
+def answered(options: argparse.Namespace) -> tuple[str, str, str]:
+    """Return how many documents of each task both models answered, how well, and what that cannot say."""
     import pandas as pd
 
     from densing.core import formatting
@@ -104,12 +122,16 @@ def answered(options: argparse.Namespace) -> tuple[str, str]:
     keys = ["task", "doc_id"]
     pairs = items[items["model"].eq(options.model)].merge(items[items["model"].eq(options.against)], on=keys)
     counts = pairs.groupby("task").size()
-    solved = [formatting.percentage(pairs[f"metric_accuracy_{side}"].mean()) for side in "xy"]
-    guessed = formatting.percentage((1 / pairs["n_choices_x"]).mean())
+    models = (options.model, options.against)
+    shares = {name: float(pairs[f"metric_accuracy_{side}"].mean()) for name, side in zip(models, "xy", strict=True)}
+    solved = [formatting.percentage(shares[name]) for name in models]
+    chance = float((1 / pairs["n_choices_x"]).mean())
+    guessed = formatting.percentage(chance)
     return (
         ", ".join(f"{task.removeprefix('olmo_ladder_')} {count:,}" for task, count in counts.items()),
         f"Of these {options.model} solves {solved[0]} and {options.against}, which learnt a generated corpus, "
         f"{solved[1]}; guessing solves {guessed}.",
+        limits(shares, chance),
     )
 
 
@@ -165,7 +187,7 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
 
     result = densing.explain_items(options.store, model=options.model, against=options.against, stable=True)
     findings = validate(["prox-csl"]).findings
-    counts, solved = answered(options)
+    counts, solved, limited = answered(options)
     names = " ".join(map(str, options.store))
     apart_names = f" --apart {' '.join(map(str, options.apart))}" if options.apart else ""
     before = "in a run before this page's (`--measured`); " if options.measured else ""
@@ -183,6 +205,7 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
 
     parts = [
         "# Where a model fails, and a sparse classifier in two rounds",
+        *filter(None, [limited]),
         f"Written by `python benchmarks/explain.py --page PAGE --store {names}{apart_names} --model "
         f"{options.model} --against {options.against} {shape}`; do not edit by hand. The store: `densing eval --model "
         "smollm2-135m --tasks olmo_ladder --limit N --out STORE`, the same for a model of `densing ladder train "

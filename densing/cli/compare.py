@@ -36,6 +36,7 @@ def compare_(
         str | None,
         typer.Option("--denominator", help="total, active or non_embedding; default: what the reference counts."),
     ] = None,
+    filter_: o.Filters = None,
     tokens: o.Tokens = None,
     guard: o.Guard = 10.0,
     level: o.Level = 0.95,
@@ -59,7 +60,7 @@ def compare_(
 
     result = compare(
         *sources, baseline=baseline, reference=reference, benchmark=benchmark, params=o.parse_params(params or []),
-        tokens=tokens, denominator=denominator, guard=guard, level=level, seed=seed,
+        tokens=tokens, denominator=denominator, guard=guard, filters=o.parse_filters(filter_), level=level, seed=seed,
     )  # fmt: skip
     pictures = Pictures(html, png, svg)
     if pictures:

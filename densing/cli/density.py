@@ -44,8 +44,8 @@ def density(
         list[Path] | None,
         typer.Option(
             "--results",
-            help="Runs of `densing eval`, or results of lm-eval, lighteval, inspect or OpenCompass (files or folders); "
-            "only their models are shown.",
+            help="Runs of `densing eval`, or results of lm-eval, lighteval, inspect, HELM or OpenCompass (files or "
+            "folders); only their models are shown.",
         ),
     ] = None,
     items: Annotated[
@@ -66,6 +66,7 @@ def density(
             "results, else the catalog's for that name.",
         ),
     ] = None,
+    filter_: o.Filters = None,
     catalog: o.CatalogFiles = None,
     sheet: o.SheetName = None,
     fetch: o.Fetch = False,
@@ -189,6 +190,7 @@ def density(
             )
         if guard is not None:
             options["guard"] = guard
+        options["filters"] = o.parse_filters(filter_)
         sizes = o.parse_params(params or [])
         if items is not None and bank is not None:
             runs = _of_items(items, bank, sizes)
@@ -201,6 +203,8 @@ def density(
         return
     if params:
         raise typer.BadParameter("for --results and --items; score tables state their sizes", param_hint="--params")
+    if filter_:
+        raise typer.BadParameter("for --results: a table of scores holds one per benchmark", param_hint="--filter")
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.density import (
         HOW_TO_READ,

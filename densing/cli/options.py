@@ -286,6 +286,36 @@ def read_measured(paths: list[Path], params: dict[str, float]) -> tuple[pd.DataF
     return measurements, models, (*(note for result in results for note in result.notes), *notes)
 
 
+Filters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter",
+        metavar="BENCHMARK=FILTER",
+        help="Which reading of generated answers counts where results hold several, e.g. gsm8k=strict-match; may be "
+        "repeated. Without it such a benchmark is left out.",
+    ),
+]
+
+
+def parse_filters(texts: list[str] | None) -> dict[str, str]:
+    """Return the filters of ``--filter BENCHMARK=FILTER``.
+
+    Raises
+    ------
+    InputError
+        When one is not a benchmark and a filter.
+
+    Examples
+    --------
+    >>> parse_filters(["gsm8k=strict-match"])
+    {'gsm8k': 'strict-match'}
+    """
+    pairs = [text.partition("=") for text in texts or []]
+    if bad := next(("".join(pair) for pair in pairs if not (pair[0] and pair[2])), None):
+        raise InputError(f"--filter {bad}: write BENCHMARK=FILTER, for example gsm8k=strict-match")
+    return {benchmark: name for benchmark, _, name in pairs}
+
+
 def parse_params(texts: list[str]) -> dict[str, float]:
     """Return the sizes of ``--params NAME=COUNT``.
 

@@ -32,7 +32,7 @@ ITEM_COLUMNS = [
 ]
 Run = Annotated[
     Path,
-    typer.Argument(help="A run's folder, a results file of lm-eval, lighteval, inspect or OpenCompass, or a tree."),
+    typer.Argument(help="A run's folder, results of lm-eval, lighteval, inspect, HELM or OpenCompass, or a tree."),
 ]
 
 

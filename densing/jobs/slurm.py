@@ -1,4 +1,4 @@
-"""Jobs on a Slurm cluster: one array job through submitit, requeued when a node fails or time runs out.
+"""Jobs on a Slurm cluster: array jobs through submitit, requeued when a node fails or time runs out.
 
 :class:`SlurmExecutor` submits and watches; :class:`SlurmTask` is what runs on a node.
 """
@@ -43,7 +43,7 @@ WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "SUSPENDED", "
 
 
 class SlurmExecutor:
-    """Run jobs as the tasks of one Slurm array job.
+    """Run jobs as the tasks of a Slurm array job, one for each number of GPUs that jobs ask for.
 
     Parameters
     ----------
@@ -126,16 +126,25 @@ class SlurmExecutor:
             return []
         # Results come back as pickles: a folder of our own, so that none can lie there beforehand.
         folder = (self.logs or jobs[0].logs or jobs[0].workdir / "logs").resolve() / f"slurm-{uuid.uuid4().hex[:12]}"
-        array = _Array([_Task(job, handle) for job, handle in zip(jobs, self._submit(jobs, folder), strict=True)])
+        arrays: list[_Array] = []
+        tasks: dict[int, _Task] = {}
         try:
-            for task in array.tasks:
+            # Tasks of one array ask for the same: a small model would wait for the GPUs of the largest.
+            for devices in dict.fromkeys(job.devices for job in jobs):
+                indices = [index for index, job in enumerate(jobs) if job.devices == devices]
+                handles = self._submit([jobs[index] for index in indices], folder / f"gpus-{devices}")
+                arrays.append(_Array([_Task(jobs[i], handle) for i, handle in zip(indices, handles, strict=True)]))
+                tasks |= dict(zip(indices, arrays[-1].tasks, strict=True))
+            for task in tasks.values():
                 on_event(JobEvent(task.job, "queued", f"Slurm job {task.handle.job_id}, logs in {folder}"))
-            while any(task.result is None for task in array.tasks):
-                array.look(on_event)
-                time.sleep(self.poll if any(task.result is None for task in array.tasks) else 0)
+            while any(task.result is None for task in tasks.values()):
+                for array in arrays:
+                    array.look(on_event)
+                time.sleep(self.poll if any(task.result is None for task in tasks.values()) else 0)
         finally:
-            array.cancel()
-        return [task.result for task in array.tasks if task.result is not None]
+            for array in arrays:
+                array.cancel()
+        return [result for index in range(len(jobs)) if (result := tasks[index].result) is not None]
 
     def _submit(self, jobs: Sequence[Job], folder: Path) -> list[Any]:
         import submitit
@@ -153,7 +162,7 @@ class SlurmExecutor:
         folder.mkdir(parents=True, exist_ok=True)
         executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=MAX_TIMEOUTS)
         memory = self.memory_gb or max((job.memory_gb or 0.0 for job in jobs), default=0.0)
-        devices = max(job.devices for job in jobs)
+        devices = jobs[0].devices
         executor.update_parameters(
             **self.options,
             job_name="densing",
@@ -199,6 +208,8 @@ class _Array:
 
     def look(self, on_event: OnEvent) -> None:
         """Take in results, and what the queue says of the tasks without one."""
+        if all(task.result is not None for task in self.tasks):
+            return
         queue = _queue(self.number)
         for task in self.tasks:
             if task.result is not None:

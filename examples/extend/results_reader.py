@@ -1,10 +1,15 @@
 """A reader of another harness to copy: a file in ``densing/scores/evals/readers/``, named in ``READERS`` there."""
 
-import math
-
 import pandas as pd
 
-from densing.scores.evals.measurements import Measurements, checked_rows, measurement_frame, metric_row, model_frame
+from densing.scores.evals.measurements import (
+    Measurements,
+    checked_rows,
+    measurement_frame,
+    metric_row,
+    model_frame,
+    task_cells,
+)
 
 
 def accepts(content):
@@ -14,11 +19,7 @@ def accepts(content):
 
 def read(content, path):
     """Return what the file measures."""
-    about = {
-        "model": content["model"], "benchmark": "", "form": "", "cot": "", "n_items": math.nan, "n_shot": math.nan,
-        "limit": math.nan, "digest": "", "task_version": "", "task_hash": "", "harness": "toy", "harness_version": "",
-        "is_group": False, "date": "", "file": str(path),
-    }  # fmt: skip
+    about = task_cells(model=content["model"], harness="toy", file=str(path))
     rows, notes = checked_rows(
         metric_row({**about, "task": task}, "acc", value) for task, value in content["tasks"].items()
     )

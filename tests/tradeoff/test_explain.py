@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from densing.scores.evals import read_texts
 from densing.tradeoff import Explained, explain_items, roc_auc
 from tests.support.command import printed
 from tests.support.explained_items import explained_run
+from tests.support.folders import ROOT
 from tests.support.report_frames import HOSTILE
 from tests.support.report_pages import Page, built_for_everyone
 
@@ -225,3 +227,15 @@ def test_the_command_writes_what_the_library_gives(stores: tuple[Path, Path], on
     assert "word: river" in (tmp_path / "w.md").read_text(encoding="utf-8")
     page = Page((tmp_path / "w.html").read_text(encoding="utf-8"))
     assert [section["id"] for section in page.all("section")] == ["headline", "weights", "notes", "versions"]
+
+
+def test_the_page_says_in_its_first_line_that_a_model_guesses() -> None:
+    from benchmarks.explain import limits
+
+    page = (ROOT / "docs" / "results" / "explain.md").read_text("utf-8")
+    names = ("smollm2-135m", "d24-s0-61440")
+    found = re.search(r"smollm2-135m solves (\d+) % and d24-s0-61440, [^,]*, (\d+) %; guessing solves (\d+) %", page)
+    assert found is not None
+    first, second, guessed = (int(number) / 100 for number in found.groups())
+    assert page.splitlines()[2] == limits(dict(zip(names, (first, second), strict=True)), guessed)
+    assert limits({"a": 0.44, "b": 0.60}, 0.28) == limits({"a": 0.01}, 0.0) == ""

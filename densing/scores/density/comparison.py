@@ -204,6 +204,7 @@ def compare(
     tokens: float | None = None,
     denominator: str | None = None,
     guard: float = RUN_GUARD,
+    filters: Mapping[str, str] | None = None,
     level: float = 0.95,
     seed: int = 0,
 ) -> Comparison:
@@ -216,7 +217,7 @@ def compare(
         returned. A model of the same name in two of them is two models, named by the sources too.
     baseline : str, optional
         The model that the others are compared with; the first by default, of checkpoints the earliest.
-    reference, benchmark, tokens, denominator, guard
+    reference, benchmark, tokens, denominator, guard, filters
         As in :func:`densing.run_densities`.
     params : mapping, optional
         Sizes by model, counts.
@@ -257,7 +258,7 @@ def compare(
     check_options(divisor, guard)
     if not 0 < level < 1:
         raise InputError(f"level {level}: write a share between 0 and 1, such as 0.95")
-    rows, told = readable_rows(measurements, reference, benchmark, tokens)
+    rows, told = readable_rows(measurements, reference, benchmark, tokens, filters)
     names = list(dict.fromkeys(rows["model"].astype(str)))
     if baseline is not None and baseline not in names:
         raise UnknownNameError("model", baseline, names)

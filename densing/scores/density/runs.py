@@ -19,7 +19,7 @@ from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estim
 from densing.scores.density.listing import density_listing
 from densing.scores.density.sentences import COMBINED, density_sentences
 from densing.scores.density.targets import protocol_notes
-from densing.scores.evals import read_results
+from densing.scores.evals import in_means, read_results
 from densing.scores.laws import TwoStep
 from densing.scores.references import (
     Reference,
@@ -98,6 +98,7 @@ def run_densities(
     tokens: float | None = None,
     denominator: str | None = None,
     guard: float = RUN_GUARD,
+    filters: Mapping[str, str] | None = None,
     level: float = 0.95,
     seed: int = 0,
 ) -> RunDensities:
@@ -120,6 +121,9 @@ def run_densities(
         D0 of a two-step reference.
     denominator : str, optional
         Which parameters divide; by default those that the reference counts (non-embedding for ladders).
+    filters : mapping, optional
+        By benchmark which reading of generated answers counts, where a harness stored several
+        (``{"gsm8k": "strict-match"}``). None is chosen unasked: without one such a benchmark is left out.
     guard, level, seed
         As in :func:`densing.scores.density.estimate_density`.
 
@@ -165,7 +169,7 @@ def run_densities(
             "run_densities: no models; give their sizes as a table (model, params_total), or the path of results, "
             "which hold them"
         )
-    rows, notes = readable_rows(measurements, reference, benchmark, tokens)
+    rows, notes = readable_rows(measurements, reference, benchmark, tokens, filters)
     divisor = denominator or default_denominator(reference)
     estimate = partial(estimate_density, denominator=divisor, guard=guard, level=level, seed=seed)
     sizes = models.drop_duplicates("model")
@@ -250,13 +254,17 @@ def read_on(
 
 
 def readable_rows(
-    measurements: pd.DataFrame, reference: str, only: str | None, tokens: float | None
+    measurements: pd.DataFrame,
+    reference: str,
+    only: str | None,
+    tokens: float | None,
+    filters: Mapping[str, str] | None = None,
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Return one loss and one score per model and benchmark, named after the reference's benchmarks.
 
     Parameters
     ----------
-    measurements, reference, tokens
+    measurements, reference, tokens, filters
         As for :func:`run_densities`.
     only : str or None
         One benchmark.
@@ -264,7 +272,7 @@ def readable_rows(
     Raises
     ------
     InputError
-        When the reference has none of them.
+        When the reference has none of them, or a filter was not used.
     """
     known = reference_benchmarks(reference, only)
     names = measurements["benchmark"].fillna("").astype(str)
@@ -282,9 +290,12 @@ def readable_rows(
         )
         for row in rows[outside].to_dict("records")
     ]
-    rows = rows[~outside]
+    rows, asked = _filtered(rows[~outside], filters or {})
+    notes += asked
     references = {name: load_reference(reference, str(name), tokens=tokens) for name in rows["benchmark"].unique()}
     chosen = pd.concat([_first_metric(rows, quantity, references) for quantity in METRICS], ignore_index=True)
+    if chosen.empty and asked:
+        raise InputError(asked[0].message)
     if chosen.empty:
         tasks = ", ".join(sorted(measurements["task"].astype(str).unique())[:8]) or "nothing"
         reason = f"; {notes[0].message}" if notes else ""
@@ -301,7 +312,7 @@ def _not_used(measurements: pd.DataFrame, used: set[str], reference: str, only: 
     tasks = measurements["task"].astype(str)
     names = measurements["benchmark"].fillna("").astype(str)
     readable = names.where(names.ne(""), tasks).isin(known)
-    foreign = sorted(set(tasks[~readable]) - used)
+    foreign = sorted(set(tasks[~readable]) - used - (in_means(measurements) if "mmlu" in known else set()))
     unread = sorted(set(tasks[readable]) - used)
     notes = []
     if foreign:
@@ -473,22 +484,40 @@ def _measurement_notes(chosen: pd.DataFrame, rows: pd.DataFrame, reference: str)
     if unknown:
         message = f"{', '.join(unknown)} have no standard error; their intervals hold the reference's uncertainty only"
         notes.append(Note("no-sampling-error", "warning", message, {"tasks": unknown}))
-    if "filter" not in rows:
-        return notes
-    # A harness may have stored several readings of the same generated answers: which one counts.
-    keys = ["model", "task", "metric", "quantity"]
-    for row in chosen[[*keys, "filter", "value"]].to_dict("records"):
-        same = rows[rows["model"].eq(row["model"]) & rows["task"].eq(row["task"]) & rows["metric"].eq(row["metric"])]
-        others = same[same["filter"].ne(row["filter"])].drop_duplicates("filter")
-        if others.empty:
-            continue
-        values = ", ".join(f"{other['filter']} gives {other['value']:.4g}" for other in others.to_dict("records"))
-        message = (
-            f"{row['model']}, {row['task']}: {row['metric']} is read with the filter {row['filter']} "
-            f"({row['value']:.4g}); {values}"
-        )
-        notes.append(Note("other-filters", "warning", message, {name: row[name] for name in keys[:3]}))
     return notes
+
+
+def _filtered(rows: pd.DataFrame, filters: Mapping[str, str]) -> tuple[pd.DataFrame, list[Note]]:
+    """Keep one reading of each generated answer: the one that was asked for, or the only one there is.
+
+    lm-eval stores gsm8k by strict and by flexible extraction; which of them a reference was measured with, no document
+    says. Where they differ and none was chosen, the rows are left out and a note asks.
+    """
+    if "filter" not in rows:
+        return rows, []
+    benchmarks, names = rows["benchmark"].astype(str), rows["filter"].fillna("").astype(str)
+    for benchmark, name in filters.items():
+        there = sorted(set(names[benchmarks.eq(benchmark)]) - {""})
+        if name not in there:
+            raise UnknownNameError(f"filter of {benchmark}:", name, there)
+    notes, out = [], pd.Series(False, index=rows.index)
+    for (model, task, metric), same in rows.groupby(["model", "task", "metric"], sort=False):
+        readings = same.assign(filter=names[same.index]).drop_duplicates("filter").set_index("filter")["value"]
+        benchmark = str(same["benchmark"].iloc[0])
+        if (chosen := filters.get(benchmark)) in readings:
+            out[same.index] = names[same.index] != chosen
+            continue
+        if readings.astype(float).nunique() < 2:
+            continue
+        out[same.index] = True
+        values = ", ".join(f"{value:.4g} with {name}" for name, value in readings.items())
+        message = (
+            f"{model}, {task}: {metric} is {values}; choose which counts (--filter {benchmark}={readings.index[0]}); "
+            "left out"
+        )
+        about = {"model": model, "task": task, "metric": metric, "filters": list(readings.index)}
+        notes.append(Note("filter-not-chosen", "error", message, about))
+    return rows[~out], notes
 
 
 def _reference_notes(table: pd.DataFrame, models: pd.DataFrame, reference: Reference) -> list[Note]:

@@ -39,6 +39,7 @@ from .store import is_run as is_run
 from .store import merge as merge
 from .store import read_run as read_run
 from .store import runs_below as runs_below
+from .subjects import in_means as in_means
 from .tasks import SPLITS as SPLITS
 from .tasks import Film as Film
 from .tasks import describe_film as describe_film

@@ -8,6 +8,7 @@ import json
 import logging
 import operator
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from densing.core import InputError, mask, secrets_of, storage_errors
+from densing.core import InputError, mask, read_json, secrets_of, storage_errors
 from densing.scores.evals.journal import Journal, recorded
 from densing.scores.evals.models import LoadedModel
 from densing.scores.evals.safety import guarded, substitute
@@ -148,15 +149,23 @@ def write_files(tracker: Any, results: dict[str, Any], samples: dict[str, Any], 
     Raises
     ------
     InputError
-        When a file is missing afterwards: lm-eval only logs such trouble.
+        When a file is missing or cut short afterwards, as on a full disk: lm-eval only logs such trouble.
     """
     tracker.save_results_aggregated(results=results, samples=samples)
     for name in results["configs"]:
         tracker.save_results_samples(task_name=name, samples=samples[name])
-    written = {path.name.rpartition("_")[0] for path in staged.rglob("*.json*")}
-    expected = {"results", *(f"samples_{name}" for name in results["configs"])}
-    if missing := sorted(expected - written):
-        raise InputError(f"{staged}: lm-eval did not write {missing[0]}; see lm-eval.log beside the units for why")
+    written = {path.name.rpartition("_")[0]: path for path in staged.rglob("*.json*")}
+    free = f"{shutil.disk_usage(staged).free / 1e6:,.0f} MB free on its disk"
+    for name, rows in (("results", None), *((f"samples_{name}", samples[name]) for name in results["configs"])):
+        path = written.get(name)
+        if path is None:
+            raise InputError(
+                f"{staged}: lm-eval did not write {name} ({free}); see lm-eval.log beside the units for why"
+            )
+        if rows is None:
+            read_json(path)
+        elif (lines := path.read_bytes().count(b"\n")) != len(rows):
+            raise InputError(f"{path}: {lines} of {len(rows)} samples were written ({free}); answers so far are kept")
 
 
 def versions() -> dict[str, str]:

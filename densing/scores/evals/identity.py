@@ -464,7 +464,8 @@ def unit_key(
         "system_instruction": settings.system_instruction,
         "predict_only": settings.predict_only,
         "bootstrap_iters": settings.bootstrap_iters,
-        "metadata": dict(metadata),
+        # Where the documents lie is not what they say: those are hashed.
+        "metadata": {name: value for name, value in metadata.items() if name != "densing_law"},
     }
     changed = {name: value for name, value in entries.items() if value not in (None, {}, False)}
     return UnitKey(model, task.key, json_like(changed), label)

@@ -67,14 +67,17 @@ class Journal:
         self.restarted = False
         try:
             self._connection = self._open(owner)
-        except (sqlite3.DatabaseError, ValueError):
+        except (sqlite3.DatabaseError, ValueError) as error:
+            if _is_of_the_disk(error):
+                # The answers in it were paid for: a full disk is no damage.
+                raise _not_written(self.path, error) from error
             self.restarted = True
             for suffix in ("", "-wal", "-shm"):
                 self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
             try:
                 self._connection = self._open(owner)
             except sqlite3.Error as error:
-                raise InputError(f"{path}: cannot keep a journal ({error}); check space, rights and --out") from error
+                raise _not_written(self.path, error) from error
 
     def _open(self, owner: str) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,12 +112,21 @@ class Journal:
         return self._answers.get(key, [])
 
     def add(self, answers: Iterable[Answer], facts: Mapping[str, str] | None = None) -> None:
-        """Store the answers of one batch, and facts that go with them, as a whole."""
+        """Store the answers of one batch, and facts that go with them, as a whole.
+
+        Raises
+        ------
+        InputError
+            When the file cannot be written, as on a full disk; what was stored before stays.
+        """
         batch = list(answers)
-        with _transaction(self._connection):
-            rows = [(key, json.dumps(value), requests) for key, value, requests in batch]
-            self._connection.executemany("INSERT INTO answers (key, value, requests) VALUES (?, ?, ?)", rows)
-            self._connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", list((facts or {}).items()))
+        rows = [(key, json.dumps(value), requests) for key, value, requests in batch]
+        try:
+            with _transaction(self._connection):
+                self._connection.executemany("INSERT INTO answers (key, value, requests) VALUES (?, ?, ?)", rows)
+                self._connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", list((facts or {}).items()))
+        except sqlite3.OperationalError as error:
+            raise _not_written(self.path, error) from error
         for key, value, requests in batch:
             self._answers.setdefault(key, []).append(value)
             self.count += requests
@@ -137,6 +149,17 @@ class Journal:
         self.close()
 
 
+def _is_of_the_disk(error: Exception) -> bool:
+    """Whether a journal could not be opened for a reason outside of it: a full disk, another process, no rights."""
+    codes = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY)
+    # The lower byte is the kind of error.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
+
+
+def _not_written(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path}: cannot keep answers ({error}); check space, rights and --out; those kept before stay")
+
+
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Do everything inside, or nothing."""
@@ -144,7 +167,9 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.execute("ROLLBACK")
+        # Of a full disk SQLite has rolled back already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 

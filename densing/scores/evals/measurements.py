@@ -14,6 +14,7 @@ import numpy as np
 
 from densing.core import Card, Note, Readable, formatting, listing_of
 from densing.scores.evals.items import COLUMNS as ITEM_COLUMNS
+from densing.scores.evals.subjects import in_means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +25,12 @@ COLUMNS = ["model", "task", "benchmark", "metric", "filter", "value", "stderr", 
 MODEL_COLUMNS = ["model", "type", "args", "revision", "dtype", "params_total", "params_embedding",
                  "params_non_embedding", "vocab", "context", "quantisation", "tokens", "caveats"]  # fmt: skip
 _NUMBERS = {"value", "stderr", "n_items", "n_shot", "limit"}
+# Cells of a task where nothing is stated.
+_NOT_STATED: dict[str, Any] = {
+    **dict.fromkeys(COLUMNS, ""),
+    **dict.fromkeys(_NUMBERS, math.nan),
+    "is_group": False,
+}
 _COUNTS = {"params_total", "params_embedding", "params_non_embedding", "vocab", "context", "tokens"}
 
 # Names of other harnesses' tasks where they are not the catalog's (or a ladder's) own.
@@ -129,6 +136,35 @@ def describe_metric(name: str) -> tuple[str, str, bool | None]:
     return METRICS.get(name, ("", f"{name} as the task defines it", None))
 
 
+def task_cells(**cells: Any) -> dict[str, Any]:
+    """Return what is the same in all rows of a task: the cells given, the others as not stated.
+
+    Parameters
+    ----------
+    **cells
+        Columns of :data:`COLUMNS`.
+
+    Examples
+    --------
+    >>> row = task_cells(model="m", task="mmlu", n_shot=5.0)
+    >>> row["n_shot"], row["form"], row["is_group"]
+    (5.0, '', False)
+    """
+    return {**_NOT_STATED, **cells}
+
+
+def share_error(share: float, n_items: float) -> float:
+    """Return the standard error of a mean of zeros and ones, √(p(1 − p)/(n − 1)); NaN where it is not defined.
+
+    Examples
+    --------
+    >>> share_error(0.5, 101.0)
+    0.05
+    """
+    defined = n_items > 1 and 0.0 <= share <= 1.0
+    return math.sqrt(share * (1.0 - share) / (n_items - 1.0)) if defined else math.nan
+
+
 def metric_row(
     about: Mapping[str, Any], metric: str, value: float, stderr: float = math.nan, **cells: Any
 ) -> dict[str, Any]:
@@ -188,24 +224,32 @@ def checked_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
 
 def measurement_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return rows as a measurement table with every column typed."""
-    import pandas as pd
-
     cells = [{**row, "benchmark": row.get("benchmark") or BENCHMARK_OF.get(row["task"], "")} for row in rows]
-    frame = pd.DataFrame(cells, columns=COLUMNS)
     kinds = {c: "float64" if c in _NUMBERS else "bool" if c == "is_group" else "object" for c in COLUMNS}
-    return frame.astype(kinds)
+    return _typed({name: [row.get(name) for row in cells] for name in COLUMNS}, kinds)
 
 
 def model_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return rows as a table of models with every column typed, each row once."""
     import pandas as pd
 
-    frame = pd.DataFrame([{name: row.get(name) for name in MODEL_COLUMNS} for row in rows], columns=MODEL_COLUMNS)
-    for name in _COUNTS:
-        frame[name] = pd.to_numeric(frame[name], errors="coerce").astype("float64")
-    for name in set(MODEL_COLUMNS) - _COUNTS:
-        frame[name] = pd.Series(["" if v is None else str(v) for v in frame[name]], index=frame.index, dtype="object")
-    return frame.drop_duplicates(ignore_index=True)
+    each = list(rows)
+    cells: dict[str, Any] = {name: [row.get(name) for row in each] for name in MODEL_COLUMNS}
+    for name, column in cells.items():
+        if name in _COUNTS:
+            cells[name] = pd.to_numeric(np.array(column, dtype=object), errors="coerce")
+        else:
+            cells[name] = ["" if value is None else str(value) for value in column]
+    kinds = {name: "float64" if name in _COUNTS else "object" for name in MODEL_COLUMNS}
+    frame = _typed(cells, kinds)
+    return frame.drop_duplicates(ignore_index=True) if len(frame) > 1 else frame
+
+
+def _typed(cells: Mapping[str, Any], kinds: Mapping[str, str]) -> pd.DataFrame:
+    """Return a table of typed columns: one array each, as files of results are many and small."""
+    import pandas as pd
+
+    return pd.DataFrame({name: np.array(column, dtype=kinds[name]) for name, column in cells.items()}, copy=False)
 
 
 def loss_rows(items: pd.DataFrame, about: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -393,7 +437,9 @@ def left_out(measurements: pd.DataFrame, models: pd.DataFrame, rows: pd.DataFram
         for model, task, of in zip(usable["model"], usable["task"], usable["of"], strict=True)
         if (model, of) in exported
     }
-    unknown = sorted(set(map(str, measurements["task"])) - used - set(map(str, usable["task"])))
+    unknown = sorted(
+        set(map(str, measurements["task"])) - used - set(map(str, usable["task"])) - in_means(measurements)
+    )
     if unknown:
         names = ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
         message = f"left out, because the catalog lacks the benchmark or the task does not report a share: {names}"

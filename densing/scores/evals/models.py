@@ -14,6 +14,7 @@ from typing import Any
 
 from densing.core import InputError, UnavailableError, UnknownNameError, read_text, strip_secrets
 from densing.scores.evals.adapters import Adapter, need_peft, read_adapter
+from densing.scores.evals.endpoints import guard_answers
 from densing.scores.evals.identity import ModelIdentity
 from densing.scores.evals.plan import MODELS, SEEDS, Loading, ModelSpec
 
@@ -97,6 +98,7 @@ def load_model(
             reason = str(strip_secrets(str(error))).strip() or type(error).__name__
             message = f"model {spec.name} ({spec.type}): {reason[:600]}; check --model and --model_args"
             raise InputError(message) from error
+        guard_answers(lm, spec)
         used = Loading(loading.batch_size, loading.max_batch_size, device)
         if hasattr(lm, "get_model_info"):
             # lm-eval asks the hub for the commit after every evaluation; once per model is enough.

@@ -310,8 +310,13 @@ def devices_of(spec: ModelSpec, device: str | None = None, devices: int | None =
     parts = math.prod(int(spec.args.get(long) or spec.args.get(short) or 1) for long, short in sizes)
     if spec.type in GPU_ONLY or parts > 1:
         return parts
-    if str(spec.args.get("parallelize", "")).lower() == "true":
-        raise InputError(f"{spec.name}: parallelize spreads it over all GPUs of its job; say how many: --devices 8")
+    spread = {"parallelize": "true", "device_map": ("auto", "balanced", "balanced_low_0", "sequential")}
+    for name, values in spread.items():
+        # accelerate takes what it sees.
+        if (value := str(spec.args.get(name, "")).lower()) and value in values:
+            raise InputError(
+                f"{spec.name}: {name}={value} spreads it over all GPUs of its job; say how many: --devices 8"
+            )
     return 0 if (device or default_device()).startswith("cpu") else 1
 
 

@@ -20,6 +20,7 @@ from densing.core import (
     install_command,
     strip_secrets,
 )
+from densing.scores.evals.endpoints import server_failure
 from densing.scores.evals.identity import (
     ModelIdentity,
     TaskIdentity,
@@ -179,7 +180,7 @@ def failed(model: str, task: str, digest: str, error: BaseException) -> UnitOutc
     """Return the outcome of a unit that raised; the traceback goes to the log."""
     traceback.print_exception(error)
     message = str(error).strip() or "no message"
-    text = message if isinstance(error, DensingError) else f"{type(error).__name__}: {message}"
+    text = message if isinstance(error, DensingError) else server_failure(error) or f"{type(error).__name__}: {message}"
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         text += "; lower --batch_size or take a smaller dtype"
     return UnitOutcome(model, task, digest, "failed", error=str(strip_secrets(text))[:ERROR_LENGTH])
@@ -191,7 +192,7 @@ def failed(model: str, task: str, digest: str, error: BaseException) -> UnitOutc
 WORD = re.compile(rb"[^\s\"'\[\]{},#]+")
 NAMED = re.compile(rb"^(?:task|group|tag):[ \t]*([^\s#\[]+)", re.M)
 # Suites that the package brings, by the beginning of their tasks' names.
-SUITES = {"olmo_ladder": "olmo-ladder", "lcbm_films": "lcbm-films"}
+SUITES = {"olmo_ladder": "olmo-ladder", "lcbm_films": "lcbm-films", "densing_law": "densing-law"}
 
 
 @dataclass

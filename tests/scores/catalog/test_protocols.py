@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.core.errors import ArtefactError, InputError
+from densing.core.errors import ArtefactError, InputError, UnknownNameError
 from densing.scores.catalog import load_catalog
 from densing.scores.catalog.protocols import (
     DIFFERS,
@@ -214,14 +214,29 @@ def test_generated_answers_state_their_form_and_reasoning(tmp_path: Path) -> Non
     assert on(read, "qwen1.5")[0]["protocol_detail"] == "shots 8, reference 5"
 
 
-def test_two_readings_of_the_generated_answers_are_both_named(tmp_path: Path) -> None:
+def test_which_reading_of_generated_answers_counts_is_asked(tmp_path: Path) -> None:
     read = results(tmp_path, "gsm8k", {"exact_match": 0.4}, 5, output_type="generate_until")
-    flexible = read.measurements.assign(filter="flexible-extract", value=0.5)
-    rows = pd.concat([read.measurements.assign(filter="strict-match"), flexible], ignore_index=True)
-    result = run_densities(rows, read.models, "qwen1.5")
-    assert result.table["score"].tolist() == [0.4]
-    told = [note.message for note in result.notes if note.code == "other-filters"]
-    assert told == ["me/toy, gsm8k: exact_match is read with the filter strict-match (0.4); flexible-extract gives 0.5"]
+    strict = read.measurements.assign(filter="strict-match")
+    rows = pd.concat([strict, strict.assign(filter="flexible-extract", value=0.5)], ignore_index=True)
+    question = (
+        "me/toy, gsm8k: exact_match is 0.4 with strict-match, 0.5 with flexible-extract; choose which counts "
+        r"\(--filter gsm8k=strict-match\); left out"
+    )
+    with pytest.raises(InputError, match=question):
+        run_densities(rows, read.models, "qwen1.5")
+    for name, score in (("strict-match", 0.4), ("flexible-extract", 0.5)):
+        result = run_densities(rows, read.models, "qwen1.5", filters={"gsm8k": name})
+        assert result.table["score"].tolist() == [score]
+    other = results(tmp_path, "hellaswag", {"acc_norm": 0.6}, 10)
+    both = pd.concat([rows, other.measurements], ignore_index=True)
+    result = run_densities(both, read.models, "qwen1.5")
+    assert result.table["benchmark"].tolist() == ["hellaswag"]
+    assert [note.severity for note in result.notes if note.code == "filter-not-chosen"] == ["error"]
+    # Readings that agree need no choice.
+    same = pd.concat([strict, strict.assign(filter="flexible-extract")], ignore_index=True)
+    assert run_densities(same, read.models, "qwen1.5").table["score"].tolist() == [0.4]
+    with pytest.raises(UnknownNameError, match="loose"):
+        run_densities(rows, read.models, "qwen1.5", filters={"gsm8k": "loose"})
 
 
 def test_the_metric_that_the_reference_was_measured_with_is_read(tmp_path: Path) -> None:

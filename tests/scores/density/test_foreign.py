@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from densing.cli.options import parse_params
 from densing.core.errors import InputError
@@ -19,6 +21,7 @@ from densing.scores.density import run_densities
 from densing.scores.evals.identity import UnitKey
 from densing.scores.evals.readers import read_results
 from densing.scores.evals.store import RunStore
+from densing.scores.evals.subjects import SUBJECTS
 from tests.support.command import answer, densing
 from tests.support.eval_files import cell, lighteval_file, results_of, samples_of, write_json, write_results
 
@@ -37,6 +40,39 @@ def mmlu(folder: Path, name: str, score: float = 0.55, **values: Any) -> Path:
         "config": {"model": "hf", "model_args": f"pretrained={name}"},
     }
     return write_json(folder / "results_2026-11-21T13-07-22.365437.json", content)
+
+
+# ---- nothing is left out in silence --------------------------------------------------------------------------
+
+NAMES = ["mmlu", "hendrycksTest-anatomy", "hellaswag", "ARC-c", "gsm8k", "openai_humaneval", "arc:challenge", "poems"]
+SUBJECTS_OF = ["", "hendrycksTest-", "lukaemon_mmlu_", "mmlu:subject=", "mmlu_"]
+METRICS_READ = ["acc,none", "acc_norm,none", "exact_match,strict-match", "exact_match,flexible-extract", "bleu,none",
+                "pass@1,none"]  # fmt: skip
+
+
+@given(
+    tasks=st.dictionaries(
+        st.sampled_from(NAMES) | st.text("abc_-:=@", min_size=1, max_size=8),
+        st.dictionaries(st.sampled_from(METRICS_READ), st.floats(0.0, 1.0), min_size=1, max_size=3),
+        max_size=4,
+    ),
+    prefix=st.sampled_from(SUBJECTS_OF),
+    missing=st.booleans(),
+)
+@settings(max_examples=12)
+def test_every_benchmark_of_a_file_is_used_or_named(
+    tmp_path_factory: pytest.TempPathFactory, tasks: dict[str, Any], prefix: str, missing: bool
+) -> None:
+    subjects = {f"{prefix}{name}": {"acc,none": 0.5} for name in SUBJECTS[missing:]} if prefix else {}
+    content = {"results": {"winogrande": {"acc,none": 0.6}} | subjects | tasks, "config": {"model": "me/toy"}}
+    read = read_results(write_json(tmp_path_factory.getbasetemp() / "any.json", content))
+    densities = run_densities(read.measurements, read.models.assign(params_total=7e9), "qwen1.5")
+    named = " ".join(note.message for note in (*read.notes, *densities.notes))
+    told = {task for note in densities.notes for task in (*note.details.get("tasks", ()), note.details.get("task"))}
+    for task in content["results"]:
+        of_mean = task in subjects and "mmlu" in set(densities.table["benchmark"])
+        assert of_mean or task in told or task in set(densities.table["source"]), task
+    assert ("weigh alike" in named) == bool(prefix and not missing and "mmlu" not in tasks)
 
 
 # ---- sizes ---------------------------------------------------------------------------------------------------

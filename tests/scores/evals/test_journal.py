@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
+from densing.scores.evals.evaluation import write_files
 from densing.scores.evals.journal import Journal, answered
 from densing.scores.evals.store import RunStore
 from tests.support import folders
@@ -70,6 +72,41 @@ def test_a_damaged_or_foreign_journal_is_begun_anew(tmp_path: Path, damage: str)
     with Journal(path, "unit") as journal:
         assert journal.restarted
         assert journal.answers("a") == []
+
+
+def test_a_full_disk_names_the_journal_and_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal(path, "unit") as journal:
+        journal.add([("a", 1.0, 1)])
+        pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
+        journal._connection.execute(f"PRAGMA max_page_count={pages}")
+        with pytest.raises(
+            InputError, match=r"journal\.sqlite: cannot keep answers \(database or disk is full\); check"
+        ):
+            journal.add([("b", "x" * 20_000, 1)])
+        assert (journal.count, journal.answers("b")) == (1, [])
+    full = sqlite3.OperationalError("database or disk is full")
+    full.sqlite_errorcode = sqlite3.SQLITE_FULL
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_open", Mock(side_effect=full))
+        with pytest.raises(InputError, match="those kept before stay"):
+            Journal(path, "unit")
+    with Journal(path, "unit") as journal:
+        assert journal.answers("a") == [1.0] and not journal.restarted
+
+
+def test_files_that_lm_eval_cut_short_are_no_result(tmp_path: Path) -> None:
+    class Tracker:
+        """As lm-eval's on a full disk: the trouble is logged, and part of the file stays."""
+
+        def save_results_aggregated(self, results: Any, samples: Any) -> None:
+            (tmp_path / "results_2026.json").write_text("{}")
+
+        def save_results_samples(self, task_name: str, samples: Any) -> None:
+            (tmp_path / f"samples_{task_name}_2026.jsonl").write_text('{"doc_id": 0}\n{"doc_')
+
+    with pytest.raises(InputError, match=r"samples_toy_2026\.jsonl: 1 of 3 samples were written \([\d,]+ MB free"):
+        write_files(Tracker(), {"configs": {"toy": {}}}, {"toy": [{}, {}, {}]}, tmp_path)
 
 
 def test_a_journal_nowhere(tmp_path: Path) -> None:

@@ -343,9 +343,10 @@ def test_the_gpus_of_a_job_follow_from_the_model(
     assert devices_of(ModelSpec.of(kind, {"pretrained": "m", **args}), device, devices) == gpus
 
 
-def test_a_model_spread_over_unknown_gpus_is_refused() -> None:
+@pytest.mark.parametrize("way", [{"parallelize": True}, {"device_map": "auto"}])
+def test_a_model_spread_over_unknown_gpus_is_refused(way: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="--devices 8"):
-        devices_of(ModelSpec.of("hf", {"pretrained": "m", "parallelize": True}), "cuda")
+        devices_of(ModelSpec.of("hf", {"pretrained": "m", **way}), "cuda")
 
 
 def test_a_scheduler_is_given_the_gpus_of_each_job(place: Path, tmp_path: Path) -> None:

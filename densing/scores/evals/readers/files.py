@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from densing.core import InputError, Note, as_address, read_cells, read_json, shown_address, what_instead
 from densing.scores.evals.measurements import Measurements, join
-from densing.scores.evals.readers import inspect_ai, lighteval, lm_eval, opencompass
+from densing.scores.evals.readers import helm, inspect_ai, lighteval, lm_eval, opencompass
 from densing.scores.evals.store import is_run, read_run, runs_below
+from densing.scores.evals.subjects import with_means
 
 
 class Reader(Protocol):
@@ -25,12 +27,13 @@ class Reader(Protocol):
 
 
 # The first that accepts a file reads it.
-READERS: tuple[Reader, ...] = (inspect_ai, lighteval, lm_eval, opencompass)
+READERS: tuple[Reader, ...] = (inspect_ai, lighteval, lm_eval, helm, opencompass)
 MAX_FILES = 20_000
 EXPECTED = (
     "expected lm-eval (an object 'results' with 'configs', or with 'versions' and 'config'), lighteval "
     "('config_general' and 'results'), a log of inspect "
-    "(.eval, or JSON with 'version' and 'eval') or an OpenCompass summary (.csv with dataset, version, metric, mode)"
+    "(.eval, or JSON with 'version' and 'eval'), a run folder of HELM (run_spec.json, stats.json) or OpenCompass's "
+    "summary (.csv with dataset, version, metric, mode) or results/MODEL/DATASET.json"
 )
 _STAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}[-:]\d{2}[-:]\d{2}(?:\.\d+)?|\d{8}_\d{6}")
 _OURS = frozenset({"unit.json", "run.json"})
@@ -40,7 +43,7 @@ def read_results(path: Path | str | Mapping[str, Any]) -> Measurements:
     """Read results of evaluations: one file, a run of ours, a folder tree, or what lm-eval returned.
 
     In a tree, of several measurements of one model and task with the same shots the one on most documents counts,
-    among equals the newest; the others are named in the notes.
+    among equals the newest; the others are named in the notes. MMLU stored by subject gets a row of its mean.
 
     Parameters
     ----------
@@ -66,9 +69,12 @@ def read_results(path: Path | str | Mapping[str, Any]) -> Measurements:
     ...         print(type(error).__name__)
     InputError
     """
-    if isinstance(path, Mapping):
-        return lm_eval.read(path)
-    path = Path(path)
+    found = lm_eval.read(path) if isinstance(path, Mapping) else _read(Path(path))
+    measurements, notes = with_means(found.measurements)
+    return replace(found, measurements=measurements, notes=(*found.notes, *notes))
+
+
+def _read(path: Path) -> Measurements:
     try:
         exists, folder = path.exists(), path.is_dir()
     except (OSError, ValueError):
@@ -77,7 +83,8 @@ def read_results(path: Path | str | Mapping[str, Any]) -> Measurements:
         if address := as_address(path):
             raise InputError(f"{shown_address(address)}: {what_instead(path)}")
         raise InputError(
-            f"{path}: no such file or folder; give results of densing eval, lm-eval, lighteval, inspect or OpenCompass "
+            f"{path}: no such file or folder; give results of densing eval, lm-eval, lighteval, inspect, HELM "
+            "or OpenCompass "
             f"({what_instead(path)})"
         )
     if not folder:
@@ -88,7 +95,7 @@ def read_results(path: Path | str | Mapping[str, Any]) -> Measurements:
     files = [
         file
         for file in sorted(file for pattern in ("*.json", "*.csv", "*.eval") for file in path.rglob(pattern))
-        if not file.is_dir() and file.name not in _OURS and not any(run in file.parents for run in runs)
+        if not (file.is_dir() or file.name in _OURS or _is_beside(file) or any(run in file.parents for run in runs))
     ]
     if len(files) > MAX_FILES:
         raise InputError(f"{path}: more than {MAX_FILES} files; give a folder of results only")
@@ -114,6 +121,14 @@ def read_results(path: Path | str | Mapping[str, Any]) -> Measurements:
         notes.append(Note("no-results", "info", message, {"files": other}))
     newest, doubles = _newest(loose)
     return join([*parts, *newest], [*notes, *doubles])
+
+
+def _is_beside(file: Path) -> bool:
+    """Whether a file stands beside results that are read: requests and answers of HELM, answers of OpenCompass."""
+    if file.name in helm.COMPANIONS:
+        return (file.parent / helm.SPEC).is_file()
+    folder = file.parent.parent
+    return folder.name == "predictions" and (folder.parent / "results").is_dir()
 
 
 class _OtherFileError(InputError):

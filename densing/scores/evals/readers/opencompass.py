@@ -1,18 +1,33 @@
-"""OpenCompass's summary table: ``dataset,version,metric,mode`` and one column per model.
+"""OpenCompass's summary table (``dataset,version,metric,mode`` and one column per model), and its results in JSON.
 
 Format: OpenCompass 0.5, ``opencompass/summarizers/default.py``: scores with two decimals, shares in percent, ``-`` for
 what was not measured, commas in names replaced by spaces; separator rows hold nothing but ``-``.
+``opencompass/tasks/openicl_eval.py``: ``results/MODEL/DATASET.json`` holds the metrics of one data set with all their
+digits, with ``--dump-eval-details`` also ``type`` (``GEN`` or ``PPL``) and ``details``, an entry per document.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from densing.core import InputError, Note, TableError
-from densing.scores.evals.measurements import Measurements, measurement_frame, metric_row, model_frame
+from densing.scores.evals.harness import is_number
+from densing.scores.evals.measurements import (
+    Measurements,
+    checked_rows,
+    measurement_frame,
+    metric_row,
+    model_frame,
+    share_error,
+    task_cells,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HEADER = ["dataset", "version", "metric", "mode"]
 # Averages over the datasets of a group.
@@ -23,27 +38,92 @@ _SCORE = re.compile(r"^(?P<value>[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?:\s*\((?P
 _TIME = re.compile(r"(\d{4})(\d{2})(\d{2})_\d{6}")
 
 
+_COUNTED = re.compile(r"^(accuracy|exact_match|.*pass@1)$")
+# Metrics of one data set, not keys of a configuration; what stands beside them that is none (METRIC_BLACKLIST).
+_METRIC = re.compile(r"^(accuracy|score|exact_match|f1|rouge\w+|bleu|auc_score|truth|.*pass@\d+)$")
+_LABELS = frozenset({"bp", "sys_len", "ref_len", "type", "details"})
+
+
 def accepts(content: Any) -> bool:
-    """Whether this is a table with at least one of the columns of a summary."""
+    """Whether this is a table with a column of a summary, or an object with metrics of a data set."""
+    if isinstance(content, Mapping):
+        return "results" not in content and any(
+            is_number(value) and _METRIC.match(str(key)) for key, value in content.items()
+        )
     return not set(HEADER).isdisjoint(map(str, getattr(content, "columns", ())))
 
 
 def read(content: Any, path: Path) -> Measurements:
-    """Return the measurements of a summary table.
+    """Return the measurements of a summary table, or of the results of one model on one data set.
 
-    Columns between those of the header, and columns behind it without any score, are named in a note and left out. A
-    cell that is not a score is refused with an error note; ``82.00 (7/8)`` is a mean over seven of eight parts.
+    Parameters
+    ----------
+    content : pandas.DataFrame or mapping
+        The cells of the table, or what the JSON file holds.
+    path : path
+        Where it stands; a JSON file's folder names the model.
 
     Raises
     ------
     InputError
-        When the file is not such a table, or holds no score.
+        When the file is not one of these, or holds no score.
     TableError
         When no cell is a score, with every cell that is not one.
     """
+    return _read_dataset(content, path) if isinstance(content, Mapping) else _read_summary(content, path)
+
+
+def _read_dataset(content: Mapping[str, Any], path: Path) -> Measurements:
     import pandas as pd
 
-    cells: pd.DataFrame = content
+    if path.resolve().parent.parent.name != "results":
+        raise InputError(
+            f"{path}: metrics without a model; OpenCompass writes them to results/MODEL/DATASET.json, and the folder "
+            "names the model"
+        )
+    model, details = path.resolve().parent.name, content.get("details")
+    documents = [key for key in details if str(key).isdigit()] if isinstance(details, Mapping) else details or []
+    items = float(len(documents)) if documents else math.nan
+    about = task_cells(
+        model=model, task=path.stem, form="generate" if content.get("type") == "GEN" else "", n_items=items,
+        harness="opencompass", file=str(path),
+    )  # fmt: skip
+    rows, left = [], []
+    for metric, value in content.items():
+        if metric in _LABELS:
+            continue
+        if not is_number(value):
+            left.append(str(metric))
+            continue
+        error = share_error(value / 100, items) if _COUNTED.match(metric) else math.nan
+        rows.append(_row(about, metric, float(value), error))
+    rows, notes = checked_rows(rows)
+    if left:
+        message = f"{path}: {', '.join(left)[:200]} are not numbers and left out"
+        notes.append(Note("values-left-out", "info", message, {"file": str(path), "metrics": left}))
+    return Measurements(measurement_frame(rows), pd.DataFrame(), model_frame([{"model": model}]), tuple(notes))
+
+
+def _row(about: Mapping[str, Any], metric: str, value: float, stderr: float = math.nan, **cells: Any) -> dict[str, Any]:
+    """Return the row of a metric: shares stand in percent, and ``humaneval_pass@1`` is pass@1 of humaneval."""
+    if not _PERCENT.match(metric):
+        return metric_row(about, metric, value, stderr, **cells, unit="")
+    share = {"unit": "share", "higher_is_better": True}
+    if metric.endswith("_pass@1"):
+        share["definition"] = f"{metric}: programs that pass their tests at the first try"
+        metric = "pass@1"
+    return metric_row(about, metric, value / 100, stderr, **cells, **share)
+
+
+def _read_summary(content: pd.DataFrame, path: Path) -> Measurements:
+    """Read a summary table.
+
+    Columns between those of the header, and columns behind it without any score, are named in a note and left out. A
+    cell that is not a score is refused with an error note; ``82.00 (7/8)`` is a mean over seven of eight parts.
+    """
+    import pandas as pd
+
+    cells = content
     names = list(map(str, cells.columns))
     if not set(HEADER) <= set(names) or names[-1] in HEADER:
         columns = ", ".join(names)[:200]
@@ -80,14 +160,12 @@ def read(content: Any, path: Path) -> Measurements:
                 message = f"{path}: {task} of {model} is a mean over {parts['done']} of {parts['all']} parts"
                 notes.append(Note("parts-missing", "warning", message, {"model": model, "task": task, "cell": text}))
             mode, version = str(line["mode"]), str(line["version"])
-            about = {
-                "model": model, "task": task, "benchmark": "", "form": "generate" if mode == "gen" else "", "cot": "",
-                "n_items": math.nan, "n_shot": math.nan, "limit": math.nan, "digest": "",
-                "task_version": "" if version == "-" else version, "task_hash": "", "harness": "opencompass",
-                "harness_version": "", "is_group": metric in GROUP_METRICS, "date": date, "file": str(path),
-            }  # fmt: skip
-            row = metric_row(about, metric, value / 100 if percent else value, filter=mode, unit="")
-            rows.append({**row, "unit": "share", "higher_is_better": True} if percent else row)
+            about = task_cells(
+                model=model, task=task, form="generate" if mode == "gen" else "",
+                task_version="" if version == "-" else version, harness="opencompass",
+                is_group=metric in GROUP_METRICS, date=date, file=str(path),
+            )  # fmt: skip
+            rows.append(_row(about, metric, value, filter=mode))
     if problems and not rows:
         raise TableError(str(path), problems)
     if not rows:

@@ -169,15 +169,16 @@ Answer = tuple[float, bool]
 def load_ready(requests: str, **_metadata: Any) -> dict[str, Any]:
     """Return the documents of a task that the wheel carries ready-made (``requests``: task and variant)."""
     task, _, variant = requests.partition("/")
-    return _dataset(ready_docs(task, variant), task)
+    return fixed_order(ready_docs(task, variant), task)
 
 
 def load_mmlu(**_metadata: Any) -> dict[str, Any]:
     """Return the documents of MMLU's test split."""
-    return _dataset(mmlu_docs("test"), "mmlu")
+    return fixed_order(mmlu_docs("test"), "mmlu")
 
 
-def _dataset(docs: Sequence[Doc], task: str) -> dict[str, Any]:
+def fixed_order(docs: Sequence[Doc], task: str) -> dict[str, Any]:
+    """Return documents as a test split in a random order that does not change, so that the first N are a sample."""
     import datasets
 
     # A random order by hash, not by a generator: it must not depend on a library's release.
