@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from densing.core import InputError, Note, formatting
 from densing.efficiency.simulation import EDGE, STATE_BITS, Cluster, Graph, Served, check_served
-from densing.efficiency.systems.claims import Claim
 from densing.efficiency.systems.plan import Plan
 from densing.efficiency.systems.planner import run_knobs
 from densing.efficiency.systems.registry import BuiltIn, Knob, above_zero, choice, kind_of, optional, settle, whole
@@ -50,13 +49,7 @@ class SacD(BuiltIn):
     not_available = (
         "arXiv 2201.02968: state, reward, network sizes and all figures are in no source that we could read",
     )
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """What is claimed of it, and what we find."""
-        from densing.efficiency.systems.offload.claims import CLAIMS
-
-        return CLAIMS
+    claims_in = "densing.efficiency.systems.offload.claims"
 
     def check(self, workload: Any) -> None:
         """Refuse what is not a request."""
