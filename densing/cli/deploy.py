@@ -45,9 +45,12 @@ def deploy(
         ),
     ] = None,
     tokens: Annotated[int, typer.Option("--tokens", min=1, max=100_000, help="Tokens per request.")] = 128,
+    output_tokens: Annotated[
+        int, typer.Option("--output-tokens", min=1, max=100_000, help="Tokens per answer, decoded one after another.")
+    ] = 1,
     edge_threads: Annotated[int, typer.Option("--edge-threads", min=1, help="Threads of the measured server.")] = 2,
     deadline: Annotated[
-        float, typer.Option("--deadline", help="Deadline of a request, milliseconds.", callback=o.finite)
+        float, typer.Option("--deadline", help="Deadline of a whole answer, milliseconds.", callback=o.finite)
     ] = 500.0,
     interval: Annotated[
         float | None, typer.Option("--interval", help="Milliseconds between requests; default: the deadline.")
@@ -59,7 +62,8 @@ def deploy(
         Path | None,
         typer.Option(
             "--trace",
-            help=f"Table ({o.FORMS}) with mbit, optionally load and s: one row per request.",
+            help=f"Recorded link: table ({o.FORMS}) with mbit, optionally load and s: one row per request; or a "
+            "trace of packets in Mahimahi's format.",
             dir_okay=False,
             exists=True,
         ),
@@ -126,14 +130,16 @@ def deploy(
         spec = ModelOptions(model, model_args).spec("--model: one model is served at a time")
     if trace is not None and channel:
         raise InputError("--trace and --channel: the link is either recorded or made up; leave one out")
-    link = offload.read_channel(trace) if trace is not None else _made_up(channel)
+    link = offload.read_channel(trace, (interval or deadline) / 1e3) if trace is not None else _made_up(channel)
     with progress(json) as step:
-        layers = _times(times, spec, tokens, edge_threads, out, lambda share: step("measuring layers", share))
+        layers = _times(
+            times, spec, (tokens, output_tokens), edge_threads, out, lambda share: step("measuring layers", share)
+        )
         result = deploy_model(
             rows, layers, model=model or (quality or Path("model")).stem, deadline_s=deadline / 1e3,
             quality_from=None if store is None else f"measured by densing eval (store {store.name})",
-            interval_s=None if interval is None else interval / 1e3, latency_s=latency / 1e3, channel=link,
-            text_stays=text_stays, weight_bits=weight_bits,
+            interval_s=None if interval is None else interval / 1e3, latency_s=latency / 1e3,
+            output_tokens=output_tokens, channel=link, text_stays=text_stays, weight_bits=weight_bits,
             policies=tuple(name.strip() for name in policy.split(",") if name.strip()), updates=updates, seeds=seeds,
             traces=traces, seed=seed, progress=step,
         )  # fmt: skip
@@ -178,7 +184,9 @@ def _rows(store: Path | None, quality: Path | None, model: str, reference: str) 
     return served_densities(store, model, reference)
 
 
-def _times(name: str | None, spec: Any, tokens: int, edge_threads: int, out: Path | None, tell: Any) -> Served:
+def _times(
+    name: str | None, spec: Any, tokens: tuple[int, int], edge_threads: int, out: Path | None, tell: Any
+) -> Served:  # fmt: skip
     """Return what layers take: as given, as measured before into this folder, or measured now."""
     from densing.efficiency.simulation import load_served
 
@@ -187,14 +195,14 @@ def _times(name: str | None, spec: Any, tokens: int, edge_threads: int, out: Pat
         return load_served(name)
     if kept is not None and kept.is_file():
         before = load_served(kept)
-        if before.tokens == tokens:
+        if before.tokens == tokens[0] and (tokens[1] == 1 or before.decode is not None):
             return before
     if spec is None:
         raise InputError("layer times are missing; give --times (TOML file or preset), or --model to measure them here")
     from densing.tradeoff import measure_served
 
-    found = measure_served(spec.args["pretrained"], spec.args.get("gguf_file", ""), name=spec.name, tokens=tokens,
-                           edge_threads=edge_threads, progress=tell)  # fmt: skip
+    found = measure_served(spec.args["pretrained"], spec.args.get("gguf_file", ""), name=spec.name, tokens=tokens[0],
+                           output_tokens=tokens[1], edge_threads=edge_threads, progress=tell)  # fmt: skip
     if kept is not None:
         from densing.core import write_text
         from densing.efficiency.simulation import to_toml

@@ -90,5 +90,6 @@ def _facts(result: Deployment) -> tuple[tuple[str, str], ...]:
         ("Take", f"{result.recommended}: {result.reason}"),
         ("Deadline", f"{formatting.number(1e3 * result.service.deadline_s)} ms"),
         ("A request", f"{times.tokens} tokens every {formatting.number(1e3 * result.service.interval_s)} ms"),
+        *([("An answer", f"{result.output_tokens} tokens, one after another")] if result.output_tokens > 1 else []),
         ("The model", f"{times.layers} layers, {times.parameters:,} parameters"),
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from msgspec.structs import asdict
 
 from densing.core import (
     Card,
@@ -32,7 +33,7 @@ from densing.core import (
     write_csv,
     write_text,
 )
-from densing.efficiency.simulation import EDGE, Served
+from densing.efficiency.simulation import EDGE, Served, Sides
 from densing.efficiency.systems import offload
 from densing.tradeoff.pareto import non_dominated
 
@@ -78,6 +79,7 @@ WAYS = (
     numeric("Bytes sent", "bytes", formatting.count),
     numeric("Median ms", "median_ms"),
     numeric("95 % ms", "p95_ms"),
+    numeric("ms per token", "token_ms", optional=True, hint="Median, of each output token after the first"),
     numeric("Taken", "share", formatting.percentage, hint="By the recommended policy"),
 )
 
@@ -93,7 +95,8 @@ class Deployment(Readable):
         A row per way to serve: ``choice``, ``exit``, ``cut`` (NA: nothing is handed over, -1: the tokens are),
         ``cut_bits``, ``bits_per_byte``, ``quality`` (the whole model's bits per byte over its own), the density's
         columns where it is known, ``device_ms``, ``edge_ms``, ``bytes``, ``median_ms`` and ``p95_ms`` of requests
-        that find all free, ``front`` (nothing else is better in quality and p95), ``share`` of the recommended policy.
+        that find all free, ``token_ms`` (median from one output token to the next, where there are several), ``front``
+        (nothing else is better in quality and p95), ``share`` of the recommended policy.
     policies : pandas.DataFrame
         ``policy``, ``reward``, ``p95_ms``, ``late``; and the actor's reward less its own, with an interval:
         ``sac_d_gain``, ``_lo``, ``_hi``.
@@ -104,6 +107,8 @@ class Deployment(Readable):
         What the recommended policy does when all is free: ``load``, ``from_mbit``, ``choice``.
     service : offload.Service
     times : Served
+    output_tokens : int
+        Of an answer.
     level : float
     tried : pandas.DataFrame, optional
         ``choice``, ``measured_ms``, ``predicted_ms``, ``difference``, ``bytes`` of real requests.
@@ -128,6 +133,7 @@ class Deployment(Readable):
     service: offload.Service
     times: Served
     level: float
+    output_tokens: int = 1
     tried: pd.DataFrame | None = None
     quality_from: str = ""
     notes: tuple[Note, ...] = ()
@@ -206,6 +212,7 @@ class Deployment(Readable):
             "reason": self.reason,
             "deadline_ms": 1e3 * self.service.deadline_s,
             "tokens": self.times.tokens,
+            "output_tokens": self.output_tokens,
             "how": "take the row of the load at hand with the largest from_mbit at or below the last bandwidth",
             "choices": self.choices[["choice", "exit", "cut", "cut_bits"]].astype(object)
             .where(self.choices[["choice", "exit", "cut", "cut_bits"]].notna(), None).to_dict("records"),
@@ -225,6 +232,7 @@ def deploy(
     deadline_s: float,
     interval_s: float | None = None,
     latency_s: float = 0.0,
+    output_tokens: int = 1,
     channel: offload.Channel | None = None,
     text_stays: bool = False,
     weight_bits: int = FULL,
@@ -254,6 +262,10 @@ def deploy(
         Where ``quality`` comes from, for what is printed; a table that somebody brings is called given, not measured.
     model : str
     deadline_s, latency_s : float
+        The deadline is that of the whole answer.
+    output_tokens : int
+        Of an answer, decoded one after another: over a cut each sends a state and waits for the next token, so that a
+        request takes its pass + (tokens - 1) (compute + latency + bytes/rate). Needs ``times.decode`` where above 1.
     interval_s : float, optional
         Between requests; the deadline.
     channel : offload.Markov or Recorded, optional
@@ -307,6 +319,7 @@ def deploy(
         times,
         [(int(row.exit), None if math.isnan(row.place) else int(row.place), int(row.cut_bits), float(row.quality))
          for row in chosen.itertuples()],
+        output_tokens,
     )  # fmt: skip
     service = offload.Service(
         deadline_s, deadline_s if interval_s is None else interval_s, latency_s, latency_weight=latency_weight,
@@ -330,14 +343,17 @@ def deploy(
     p95 = np.quantile(flat, 0.95, axis=0)
     choices = chosen.assign(
         choice=list(actions.labels), cut=chosen["place"].astype("Int64"), device_ms=1e3 * actions.device_s,
-        edge_ms=1e3 * actions.edge_s, bytes=actions.bytes.astype(int), median_ms=1e3 * np.median(flat, axis=0),
+        edge_ms=1e3 * actions.edge_s, bytes=actions.all_bytes.astype(int), median_ms=1e3 * np.median(flat, axis=0),
         p95_ms=1e3 * p95, front=non_dominated(actions.quality, p95), share=contest.shares[ranking.recommended],
     )  # fmt: skip
+    if output_tokens > 1:
+        turns = actions.turn_seconds(found.bandwidth, found.load, latency_s).reshape(flat.shape)
+        choices["token_ms"] = 1e3 * np.median(turns, axis=0)
     if "density" in choices:
         choices["density_per_ms"] = choices["density"] / choices["p95_ms"]
     shown = ["choice", "exit", "cut", "cut_bits", "bits_per_byte", "quality", *(c for c in CARRIED if c in choices),
              *(["density_per_ms"] if "density" in choices else []), "device_ms", "edge_ms", "bytes", "median_ms",
-             "p95_ms", "front", "share"]  # fmt: skip
+             "p95_ms", *(["token_ms"] if output_tokens > 1 else []), "front", "share"]  # fmt: skip
     return Deployment(
         model=model,
         choices=choices[shown].sort_values("p95_ms", ignore_index=True),
@@ -349,6 +365,7 @@ def deploy(
         service=service,
         times=times,
         level=level,
+        output_tokens=output_tokens,
         quality_from=quality_from,
         notes=(*read, *_notes(quality_from, times, chosen, text_stays, link)),
     )
@@ -453,7 +470,8 @@ def _notes(
 
 
 def measure_served(
-    pretrained: Path | str, gguf_file: str = "", *, name: str = "model", tokens: int = 128, edge_threads: int = 2,
+    pretrained: Path | str, gguf_file: str = "", *, name: str = "model", tokens: int = 128, output_tokens: int = 1,
+    edge_threads: int = 2,
     progress: Callable[[float], None] = lambda _share: None,
 ) -> Served:  # fmt: skip
     """Measure what a model's layers take on this machine: one thread is the device, several are the server.
@@ -465,6 +483,8 @@ def measure_served(
     name : str
     tokens : int
         Of a request.
+    output_tokens : int
+        Of an answer; above 1 the pass of one token is measured too, behind those of a request.
     edge_threads : int
     progress : callable
         Told the share that is done.
@@ -477,16 +497,26 @@ def measure_served(
         Without torch or transformers.
     """
     halves = offload.Halves(pretrained, gguf_file)
-    device, device_ends = offload.layer_seconds(halves, tokens, threads=1, progress=lambda share: progress(share / 2))
-    edge, edge_ends = offload.layer_seconds(
-        halves, tokens, threads=edge_threads, progress=lambda share: progress((1 + share) / 2)
-    )
+    kinds = ((tokens, 0), (1, tokens)) if output_tokens > 1 else ((tokens, 0),)
+    sides = []
+    for number, (each, behind) in enumerate(kinds):
+        found = []
+        for side, threads in enumerate((1, edge_threads)):
+            done = 2 * number + side
+
+            def told(share: float, done: int = done) -> None:
+                progress((done + share) / (2 * len(kinds)))
+
+            found.append(offload.layer_seconds(halves, each, threads=threads, behind=behind, progress=told))
+        (device, device_ends), (edge, edge_ends) = found
+        sides.append(Sides(device, edge, device_ends, edge_ends))
     source = (
         f"medians of 7 passes of {tokens} tokens in float32 on this machine: device 1 thread, server {edge_threads}"
     )
     return Served(
-        name, device, edge, device_ends, edge_ends, tokens, halves.width, halves.parameters, source, "measured"
-    )
+        name, **asdict(sides[0]), tokens=tokens, width=halves.width, parameters=halves.parameters, source=source,
+        evidence="measured", decode=sides[1] if output_tokens > 1 else None,
+    )  # fmt: skip
 
 
 def try_choices(
@@ -533,7 +563,7 @@ def try_choices(
     ]
     knobs = {
         "pretrained": str(pretrained), "gguf_file": gguf_file, "ways": ",".join(ways), "tokens": result.times.tokens,
-        "edge_threads": edge_threads,
+        "edge_threads": edge_threads, **({"output_tokens": result.output_tokens} if result.output_tokens > 1 else {}),
     }  # fmt: skip
     spec = RunSpec("sac-d", knobs=knobs, nproc=2, steps=requests, seed=seed, link=link, trace_steps=0, timeout_s=120.0)
     # A folder for each trial: other ways or another link are another run.

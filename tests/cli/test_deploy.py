@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from densing.efficiency.simulation import Sides, load_served, to_toml
 from tests.support.command import printed
 from tests.support.profile_command import densing
 
@@ -33,6 +35,17 @@ def test_a_model_is_deployed_and_a_folder_written(ways: Path, tmp_path: Path) ->
     trace.write_text("mbit\n5\n30\n5\n40\n")
     found = printed(densing("deploy", "--quality", ways, *QUICK, "--trace", trace, "--json").stdout)
     assert found["recommended"] in {"last", "fixed"} and len(found["choices"]) == 4
+    packets = tmp_path / "lte.up"
+    packets.write_text("".join(f"{each}\n" for each in range(2000)))
+    times = out / "answers.toml"
+    numbers = load_served("serve-smollm2-135m")
+    sides = {name: getattr(numbers, name) for name in Sides.__struct_fields__}
+    times.write_text(to_toml(msgspec.structs.replace(numbers, decode=Sides(**sides))))
+    options = ("--times", times, *QUICK[2:], "--trace", packets, "--output-tokens", 3, "--deadline", 2000,
+               "--interval", 500)  # fmt: skip
+    found = printed(densing("deploy", "--quality", ways, *options, "--json").stdout)
+    assert found["output_tokens"] == 3 and all(way["token_ms"] > 0 for way in found["choices"])
+    assert "made up" not in json.dumps(found)
 
 
 def test_what_is_missing_is_said(ways: Path, tmp_path: Path) -> None:
@@ -41,6 +54,7 @@ def test_what_is_missing_is_said(ways: Path, tmp_path: Path) -> None:
         (("--quality", ways), "layer times are missing"),
         (("--quality", ways, *QUICK, "--deadline", 1), "is met by nothing"),
         (("--quality", ways, *QUICK, "--channel", "good=fast"), "'fast' is not a number"),
+        (("--quality", ways, *QUICK, "--output-tokens", 2), "decode is missing"),
         (("--quality", ways, *QUICK, "--try", "20mbit"), "needs the model to serve"),
     ):
         assert words in densing("deploy", *options, code=1).stderr

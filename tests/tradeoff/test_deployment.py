@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 
 import densing
 from densing.core import InputError
-from densing.efficiency.simulation import load_served
+from densing.efficiency.simulation import Sides, load_served
 from densing.report import build_deployment
 from densing.tradeoff import Deployment
 from tests.support.report_frames import HOSTILE
@@ -66,6 +67,20 @@ def test_quality_is_relative_to_the_whole_model_not_to_the_best_row() -> None:
     better = ROWS.assign(bits_per_byte=[3.2, 4.2, 1.9, 1.30, 1.33, 1.5])
     found = densing.deploy(better, TIMES, text_stays=True, **QUICK).choices.set_index("choice")["quality"]
     assert found["exit 30 on the device"] == 1 and found["exit 30, cut 6, 8 bits"] == pytest.approx(1.33 / 1.30)
+
+
+def test_an_answer_of_one_token_is_the_request_and_of_many_favours_one_side(stays: Deployment) -> None:
+    """The null is today's answer; planted: a latency of a second for each token leaves no cut on the front."""
+    part = msgspec.structs.asdict(TIMES)
+    sides = Sides(**{name: part[name] for name in Sides.__struct_fields__})
+    times = msgspec.structs.replace(TIMES, decode=sides)
+    one = densing.deploy(ROWS, times, model="small", text_stays=True, output_tokens=1, **QUICK)
+    pd.testing.assert_frame_equal(one.choices, stays.choices)
+    slow = QUICK | {"deadline_s": 60.0}
+    many = densing.deploy(ROWS, times, text_stays=True, latency_s=1.0, output_tokens=8, **slow).choices
+    assert set(many.loc[many["front"], "choice"]) == {"exit 12 on the device", "exit 30 on the device"}
+    cut = many.set_index("choice").loc["exit 30, cut 6, 8 bits"]
+    assert cut["token_ms"] > 1000 and cut["median_ms"] >= 8000
 
 
 def test_densities_are_carried_and_divided_by_latency() -> None:

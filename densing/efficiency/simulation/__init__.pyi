@@ -41,6 +41,7 @@ from .others import load_other as load_other
 from .served import EDGE as EDGE
 from .served import STATE_BITS as STATE_BITS
 from .served import Served as Served
+from .served import Sides as Sides
 from .served import check_served as check_served
 from .served import load_served as load_served
 from .served import served_names as served_names

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
+
 from densing.core import InputError, Record
 from densing.efficiency.simulation.presets import Presets
 
@@ -18,8 +20,28 @@ STATE_BITS = (2, 4, 8, 16)
 """Bit widths in which a number can be sent."""
 
 
+class Sides(Record, frozen=True):
+    """Seconds of one pass on either side.
+
+    Parameters
+    ----------
+    device_s, edge_s : tuple of float
+        Seconds per layer on the device and on the server.
+    device_ends_s, edge_ends_s : tuple of float
+        Seconds of the embedding, and of the last norm and the head.
+    """
+
+    device_s: tuple[float, ...]
+    edge_s: tuple[float, ...]
+    device_ends_s: tuple[float, float]
+    edge_ends_s: tuple[float, float]
+
+
 class Served(Record, frozen=True):
     """A request: all tokens in one pass, some layers on the device and the rest on the server.
+
+    The pass gives the first token of the answer (prefill); further ones are decoded one after another, with keys and
+    values of earlier tokens cached where each layer is computed.
 
     Parameters
     ----------
@@ -36,6 +58,8 @@ class Served(Record, frozen=True):
         Parameters of the model.
     source, evidence : str
         How the seconds were measured.
+    decode : Sides, optional
+        Seconds of a pass of one token behind the request's, which an answer of several tokens needs.
 
     Examples
     --------
@@ -56,6 +80,24 @@ class Served(Record, frozen=True):
     parameters: int = 0
     source: str = ""
     evidence: str = ""
+    decode: Sides | None = None
+
+    @property
+    def one_token(self) -> Served:
+        """The pass that decodes one token.
+
+        Raises
+        ------
+        InputError
+            Where its seconds are not known.
+        """
+        if self.decode is None:
+            raise InputError(
+                f"{self.name}: decode is missing; an answer of several tokens needs the seconds of a pass of one "
+                "token: give a table [decode] with device_s, edge_s, device_ends_s and edge_ends_s, or "
+                "measure the model"
+            )
+        return Served(self.name, tokens=1, width=self.width, **msgspec.structs.asdict(self.decode))
 
     @property
     def layers(self) -> int:
@@ -128,6 +170,14 @@ def check_served(request: Served) -> None:
         if getattr(request, field) < least:
             raise InputError(
                 f"{request.name}: {field}: {getattr(request, field)} is out of range; give a whole number from {least}"
+            )
+    if request.decode is not None:
+        one = request.one_token
+        check_served(one)
+        if one.layers != request.layers:
+            raise InputError(
+                f"{request.name}: decode: {one.layers} layers, but the request has {request.layers}; measure the "
+                "same model"
             )
 
 

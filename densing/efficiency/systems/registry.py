@@ -88,11 +88,14 @@ class BuiltIn:
     """Why nothing should be built on it yet."""
     not_available: ClassVar[tuple[str, ...]] = ()
     """What we looked for and found in no source that we could read; never filled in."""
+    claims_in: ClassVar[str] = ""
+    """Module that holds its ``CLAIMS``, imported when they are asked for; empty for a baseline."""
 
     @property
     def claims(self) -> tuple[Claim, ...]:
         """Published figures that the simulator can check; () for a baseline."""
-        return ()
+        found: tuple[Claim, ...] = importlib.import_module(self.claims_in).CLAIMS if self.claims_in else ()
+        return found
 
 
 def kind_of(workload: Any) -> str:

@@ -14,7 +14,7 @@ it is told by the span that ends it, *the next span*, and by the host call that 
 - ``before_first``, ``after_last``: the same at the window's start, if nothing ran before; no span follows at all.
 - ``unknown``: runs without a device, whose waits leave no event, unless they are marked (``densing::wait``).
 
-HolisticTraceAnalysis asks per stream instead (:func:`stream_idle`): a stream may be idle while the device is busy on
+HolisticTraceAnalysis asks per stream instead: a stream may be idle while the device is busy on
 another, and its parts sum to no window.
 """
 
@@ -51,7 +51,6 @@ from densing.efficiency.timeline.intervals import (
     intersect,
     length,
     outside,
-    positions,
     union,
     used,
 )
@@ -311,43 +310,3 @@ def _on_host(rank: RankTimeline, window: Window, idle: Union) -> IdleCauses:
     marks = rank.host.take(named(rank.host, step_mark))
     by_lane = [(lane, idle) for lane in used(marks.lane)]
     return IdleCauses(total, causes, len(idle[0]), longest, doing(rank.host, by_lane), launch_stats(rank, window))
-
-
-CONSECUTIVE_NS = 30_000
-
-
-class StreamIdle(Record, frozen=True):
-    """Idle time of one stream, ns: launched too late, short pause after an early launch, anything else."""
-
-    stream: str
-    host_wait_ns: int
-    kernel_wait_ns: int
-    other_ns: int
-
-
-def stream_idle(work: Spans, host: Spans) -> tuple[StreamIdle, ...]:
-    """Split each stream's pauses between consecutive spans.
-
-    The pause g = start_i − end_{i−1} > 0 is ``host_wait`` if span i was launched after end_{i−1}; else ``kernel_wait``
-    if g < 30 µs; else ``other``. Source: HolisticTraceAnalysis, ``get_idle_time_breakdown`` (its document gives the
-    threshold in ns; its code applies µs). Here an unknown launch makes a pause ``kernel_wait`` or ``other``.
-
-    Examples
-    --------
-    >>> from densing.efficiency.timeline import Kind
-    >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "a"},
-    ...                     {"start": 9, "end": 12, "kind": Kind.COMPUTE, "name": "b"}])
-    >>> stream_idle(work, Spans.empty())
-    (StreamIdle(stream='', host_wait_ns=0, kernel_wait_ns=4, other_ns=0),)
-    """
-    launch = launch_of(work, host)
-    rows = []
-    for lane, at in positions(work.lane):
-        pause = work.start[at][1:] - work.end[at][:-1]
-        call = launch[at][1:]
-        late = (call >= 0) & (host.start[call] > work.end[at][:-1]) if len(host) else np.zeros(len(call), bool)
-        idle = pause > 0
-        short = idle & ~late & (pause < CONSECUTIVE_NS)
-        sums = [int(pause[mask].sum()) for mask in (idle & late, short, idle & ~late & ~short)]
-        rows.append(StreamIdle(work.lanes[lane].thread, *sums))
-    return tuple(rows)

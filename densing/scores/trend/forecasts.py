@@ -669,30 +669,6 @@ def factor_per_year(months: float) -> float:
     return 2.0 ** (MONTHS_PER_YEAR / _positive(months))
 
 
-def parameter_halving(params: float, elapsed_months: float, months: float) -> float:
-    """Parameters that match a model of ``params`` parameters after ``elapsed_months``.
-
-    N(t) = N0 2^(-t / T).
-
-    Source: Xiao et al., arXiv 2412.04315, corollary 1.
-
-    Parameters
-    ----------
-    params : float
-        A count.
-    elapsed_months : float
-        Months after the first model.
-    months : float
-        Doubling time of density; infinite leaves ``params`` as they are.
-
-    Examples
-    --------
-    >>> parameter_halving(7e9, 7.0, 3.5)
-    1750000000.0
-    """
-    return params * 2.0 ** (-elapsed_months / _positive(months))
-
-
 def with_hardware(months: float, hardware_years: float = HARDWARE_YEARS) -> float:
     """Doubling time, in months, of the effective size that a fixed price buys.
 

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.efficiency.timeline.idle import CAUSES, IdleCauses, idle_causes, stream_idle
+from densing.efficiency.timeline.idle import CAUSES, IdleCauses, idle_causes
 from densing.efficiency.timeline.overlap import partition, select, unions
 from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans, Step
 from tests.support.spans import STREAMS, THREADS, call, span
@@ -161,12 +161,3 @@ def test_a_run_without_a_device_knows_marked_waits_only():
     found, result = causes([span(0, 10), span(20, 30)], [mark, step], on_host=True)
     assert found == {"communication": 5, "unknown": 5}
     assert [(d.name, d.ns) for d in result.meanwhile if d.level == "range"] == [("", 5), ("densing::wait", 5)]
-
-
-def test_streams_as_hta_splits_them():
-    work = [span(0, 10), span(20, 30, correlation=1), span(100_000, 100_010, correlation=2),
-            span(100_020, 100_030, correlation=3), span(5, 6, lane=STREAMS[1])]  # fmt: skip
-    host = [call(12, 13, 1), call(15, 16, 2), call(17, 18, 3)]
-    rows = {row.stream: row for row in stream_idle(Spans.build(work), Spans.build(host))}
-    assert (rows["7"].host_wait_ns, rows["7"].kernel_wait_ns, rows["7"].other_ns) == (10, 10, 99_970)
-    assert rows["20"].host_wait_ns == rows["20"].kernel_wait_ns == 0

@@ -24,7 +24,6 @@ from densing.scores.trend.forecasts import (
     date_for,
     factor_per_year,
     forecast,
-    parameter_halving,
     score_forecast,
     when,
     with_hardware,
@@ -262,12 +261,6 @@ def test_density_and_hardware_combine_as_derived_from_the_paper(days: float, com
 def test_growth_per_year_of_the_published_slopes(slope: float, factor: float) -> None:
     """densing-law.md 1.6, second row of its consistency table."""
     assert factor_per_year(np.log(2) / slope / 30.44) == pytest.approx(factor, abs=0.06)
-
-
-def test_parameters_of_equal_performance_after_127_days() -> None:
-    """densing-law.md 1.11: MiniCPM-1 after Mistral-7B; the law at .0073 per day predicts 39.6 %."""
-    left = parameter_halving(7e9, 127 / 30.44, np.log(2) / 0.0073 / 30.44)
-    assert left / 7e9 == pytest.approx(0.396, abs=5e-4)
 
 
 def test_corollaries_carry_the_interval_and_its_open_end() -> None:

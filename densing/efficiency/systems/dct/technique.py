@@ -82,11 +82,7 @@ class Dct(DataParallelRun, Replicated):
         "eta, the steps between renewals, and the tables of quality",
         "the rule that chooses activations of a sample between stages",
     )
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """What the abstract claims."""
-        return CLAIMS
+    claims_in = __name__
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return gathered packets of the share that eta leaves; between renewals a run's own share drifts."""
@@ -114,11 +110,7 @@ class TopK(Dct):
         Knob("share", 0.01, "share of the gradient that is sent", number(1e-6, 1)),
     )  # fmt: skip
     not_available = ()
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """None: a baseline here, without its momentum correction."""
-        return ()
+    claims_in = ""
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return gathered packets of the share."""

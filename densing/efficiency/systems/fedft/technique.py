@@ -155,11 +155,7 @@ class FedFt(FedAvg):
     )
     changes_loss = "clients drift apart between rounds, and only some frequencies of their differences are sent"
     not_available = ("which coefficients are pruned, and on what schedule", "the tables of accuracy")
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """What abstract and outline claim, and what we found beside."""
-        return CLAIMS
+    claims_in = __name__
 
     def wire(self, knobs: Mapping[str, Any]) -> Wire:
         """Return coefficients: a prefix adds up, the largest are gathered."""

@@ -99,11 +99,7 @@ class Fusion(Pipeline):
         "the formulas of AdaTopK and OP-Fence (ours are reconstructed from summaries)",
         "the testbeds: devices, links and the figures of each",
     )
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """The abstract's range, and our own judge of the cuts."""
-        return CLAIMS
+    claims_in = __name__
 
     def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
         """Return the tasks of some steps.

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from densing.core import InputError, Note, UnavailableError, formatting
 from densing.efficiency.simulation import Cluster, Gather, Graph, check_gather, load_cluster
-from densing.efficiency.systems.claims import Claim
 from densing.efficiency.systems.host_tables.requests import requests_per_row
 from densing.efficiency.systems.plan import FROM_HOST, Plan, measure
 from densing.efficiency.systems.planner import run_knobs
@@ -291,13 +290,7 @@ class ZeroCopy(RealTableTechnique):
     knobs: tuple[Knob, ...] = (OVERLAP, ALIGN, SHARE, HEADER, OUTSTANDING, ROUND_TRIP, *RUN_KNOBS)
     plan_only = tuple(name for name in RealTableTechnique.plan_only if name != "align")
     not_available = ("tables per data set", "runs on several devices")
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """Requests counted, and bars of the README from its other bars."""
-        from densing.efficiency.systems.host_tables.claims import CLAIMS
-
-        return CLAIMS
+    claims_in = "densing.efficiency.systems.host_tables.claims"
 
     def stages(self, workload: Gather, cluster: Cluster, knobs: Mapping[str, Any]) -> Stages:
         """Bound by bandwidth or by latency.

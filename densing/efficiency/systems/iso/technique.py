@@ -105,6 +105,7 @@ class Iso(TensorParallelRun, Sliced):
     summary = "the sequence is split in two parts that alternate: each part's all-reduce overlaps the other's compute"
     modes = ("train", "prefill")
     not_available = ("the paper's per-size tables", "official code")
+    claims_in = __name__
 
     @staticmethod
     def _share(text: str) -> float | str:
@@ -117,11 +118,6 @@ class Iso(TensorParallelRun, Sliced):
         BUCKET,
         MODE,
     )
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """Published figures that the simulator can check."""
-        return CLAIMS
 
     def tensor(self, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> TensorSchedule:
         """Return two parts of the tokens."""

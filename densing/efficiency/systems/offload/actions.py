@@ -14,6 +14,23 @@ from densing.efficiency.simulation import EDGE, Served
 MOST = 500
 
 
+class Turns(NamedTuple):
+    """Passes of one token each that follow the first pass, in columns.
+
+    Attributes
+    ----------
+    number : int
+        Output tokens after the first.
+    device_s, edge_s, bytes : float (n,)
+        Of one token. Bytes are 0 where one side decodes alone.
+    """
+
+    number: int
+    device_s: Array
+    edge_s: Array
+    bytes: Array
+
+
 class Actions(NamedTuple):
     """All choices, in columns.
 
@@ -24,8 +41,10 @@ class Actions(NamedTuple):
         ``layers + 1`` where the device computes all: nothing is sent.
     bits : int (n,)
     device_s, edge_s, bytes, quality : float (n,)
-        Quality: 1 is the whole model's.
+        Of the first pass. Quality: 1 is the whole model's.
     labels : tuple of str
+    turns : Turns, optional
+        Where an answer has several tokens.
     """
 
     exits: np.ndarray
@@ -36,11 +55,24 @@ class Actions(NamedTuple):
     bytes: Array
     quality: Array
     labels: tuple[str, ...]
+    turns: Turns | None = None
+
+    @property
+    def all_bytes(self) -> Array:
+        """Bytes of a request with its whole answer, (n,)."""
+        return self.bytes if self.turns is None else self.bytes + self.turns.number * self.turns.bytes
+
+    def turn_seconds(self, bandwidth: Array, load: Array, latency_s: float = 0.0) -> Array:
+        """Return the seconds of each choice from one output token to the next; 0 where an answer has one."""
+        if self.turns is None:
+            return np.zeros((*np.shape(load), len(self.labels)))
+        return _pass_seconds(self.turns, bandwidth, load, latency_s)
 
     def seconds(self, bandwidth: Array, load: Array, latency_s: float = 0.0) -> Array:
         """Return the seconds of each choice: (n,) for one bandwidth and load, (..., n) for several.
 
-        ``load`` times the device's seconds, bytes over the bandwidth (bytes per second), the server's seconds.
+        ``load`` times the device's seconds, bytes over the bandwidth (bytes per second), the server's seconds; the
+        same again for each further token, with the latency where a token crosses the cut.
 
         Examples
         --------
@@ -48,15 +80,22 @@ class Actions(NamedTuple):
         >>> one.seconds(np.array(50.0), np.array(2.0))
         array([4.5])
         """
-        sent = self.bytes > 0
-        wire = np.where(sent, self.bytes / np.maximum(np.asarray(bandwidth)[..., None], 1e-12) + latency_s, 0.0)
-        seconds: Array = np.asarray(load)[..., None] * self.device_s + wire + self.edge_s
+        seconds = _pass_seconds(self, bandwidth, load, latency_s)
+        if self.turns is not None:
+            seconds = seconds + self.turns.number * self.turn_seconds(bandwidth, load, latency_s)
         return seconds
+
+
+def _pass_seconds(each: Actions | Turns, bandwidth: Array, load: Array, latency_s: float) -> Array:
+    wire = np.where(each.bytes > 0, each.bytes / np.maximum(np.asarray(bandwidth)[..., None], 1e-12) + latency_s, 0.0)
+    seconds: Array = np.asarray(load)[..., None] * each.device_s + wire + each.edge_s
+    return seconds
 
 
 def list_actions(
     times: Served,
     choices: Sequence[tuple[int, int | None, int, float]],
+    output_tokens: int = 1,
 ) -> Actions:
     """Return the choices with their times.
 
@@ -65,11 +104,15 @@ def list_actions(
     times : Served
     choices : sequence of (exit, cut, bits, quality)
         Cut as in :meth:`Served.split`.
+    output_tokens : int
+        Of an answer. The first comes of the request's pass. For each further one the device sends the state of one
+        token and gets back the next one; the server alone goes on without the device.
 
     Raises
     ------
     InputError
-        Without choices, with more than :data:`MOST`, for two that are the same or one whose quality is not a number.
+        Without choices, with more than :data:`MOST`, for two that are the same or one whose quality is not a number;
+        for several output tokens without the times of one.
 
     Examples
     --------
@@ -79,6 +122,8 @@ def list_actions(
     """
     if not 1 <= len(choices) <= MOST:
         raise InputError(f"{len(choices)} ways to serve a request; give 1 to {MOST}")
+    if output_tokens < 1:
+        raise InputError(f"output_tokens={output_tokens}; an answer has at least one")
     rows: list[tuple[Any, ...]] = []
     for exit_, cut, bits, quality in choices:
         label = label_of(exit_, cut, bits)
@@ -91,7 +136,15 @@ def list_actions(
         rows.append((exit_, place, bits, device, edge, float(times.sent(cut, bits)), quality, label))
     *numbers, labels = zip(*rows, strict=True)
     exits, cuts, at, device_s, edge_s, sent, worth = map(np.array, numbers)
-    return Actions(exits, cuts, at, device_s, edge_s, sent, worth, labels)
+    return Actions(exits, cuts, at, device_s, edge_s, sent, worth, labels, _turns(times, choices, output_tokens))
+
+
+def _turns(times: Served, choices: Sequence[tuple[int, int | None, int, float]], output_tokens: int) -> Turns | None:
+    if output_tokens == 1:
+        return None
+    one = times.one_token
+    rows = [(*one.split(exit_, cut), 0 if cut == EDGE else one.sent(cut, bits)) for exit_, cut, bits, _ in choices]
+    return Turns(output_tokens - 1, *np.array(rows, float).T)
 
 
 def whole_bits(ways: Iterable[tuple[int, int | None, float]]) -> float:

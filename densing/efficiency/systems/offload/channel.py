@@ -13,6 +13,8 @@ from densing.core import Array, Column, InputError, Note, Table, as_table, named
 
 MEGABIT = 1e6 / 8
 """Bytes per second."""
+PACKET = 1500
+"""Bytes that a line of a trace of packets delivers."""
 TRACE = Table(
     "trace",
     (
@@ -118,17 +120,41 @@ class Recorded:
 Channel = Markov | Recorded
 
 
-def read_channel(path: Path) -> Recorded:
-    """Read a table with a column ``mbit`` (10^6 bits per second), and perhaps ``load`` (1: nobody else there).
+def read_channel(path: Path, interval_s: float = 1.0) -> Recorded:
+    """Read a recorded link: a table, or a trace of packets in Mahimahi's format.
 
-    A column ``s`` of seconds may say when each was recorded; then it must rise in even steps: a gap would pass for a
-    link that changes at once.
+    A table has a column ``mbit`` (10^6 bits per second), and perhaps ``load`` (1: nobody else there). A column ``s`` of
+    seconds may say when each was recorded; then it must rise in even steps: a gap would pass for a link that changes
+    at once.
+
+    In a trace of packets each line is the millisecond at which the link can deliver 1500 bytes, equal ones where it
+    delivers several; the rate that a request finds is the mean over its interval. An interval without a packet has the
+    rate of one packet in the pause.
+
+    Parameters
+    ----------
+    path : path
+    interval_s : float
+        Between requests, for a trace of packets.
 
     Raises
     ------
     InputError
-        For a file that cannot be read, lacks the column or has fewer than two rows, values that are none, and gaps.
+        For a file that cannot be read, lacks the column or has fewer than two rows, values that are none, and gaps;
+        for a trace of packets that does not span two intervals.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "lte.up")
+    >>> _ = path.write_text("0\\n1\\n2\\n3\\n5\\n7\\n8\\n")
+    >>> (read_channel(path, interval_s=0.004).bandwidth / MEGABIT).tolist()
+    [12.0, 6.0]
+
+    Source: mm-link(1) of Mahimahi (mahimahi.mit.edu), for the format of packets.
     """
+    if (packets := _packets(path)) is not None:
+        return _by_interval(packets, interval_s, path)
     rows, notes = as_table(read_sheet(path), TRACE)
     if len(rows) < 2:
         raise InputError(f"{path}: {len(rows)} rows; a trace has at least two")
@@ -147,3 +173,46 @@ def read_channel(path: Path) -> Recorded:
             f"{path}: row {missing + 2}: s is empty and elsewhere it is not; fill it, or leave the column out"
         )
     return Recorded(rows["mbit"].to_numpy() * MEGABIT, rows["load"].to_numpy(), path.name, notes)
+
+
+def _packets(path: Path) -> list[int] | None:
+    """Return the milliseconds of a trace of packets; None for a file that does not begin with a number."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            if not (first := file.readline()).strip().isdecimal():
+                return None
+            lines = [first, *file]
+    except (OSError, UnicodeError):
+        return None
+    times: list[int] = []
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text.isdecimal() or (times and int(text) < times[-1]):
+            raise InputError(
+                f"{path}: line {number}: {text[:20]!r}; a trace of packets has one whole number of milliseconds "
+                "a line, none less than the one before"
+            )
+        times.append(int(text))
+    return times
+
+
+def _by_interval(packets: list[int], interval_s: float, path: Path) -> Recorded:
+    """Return the rate of each whole interval of a trace of packets."""
+    at = (np.array(packets) - packets[0]) / 1e3
+    # Of what follows the last packet nothing is known, so the interval that holds it is not whole.
+    number = int(at[-1] / interval_s)
+    if number < 2:
+        raise InputError(
+            f"{path}: {at[-1]:g} s of packets; give at least two intervals between requests ({interval_s:g} s)"
+        )
+    edges = np.arange(number + 1) * interval_s
+    counts = np.diff(np.searchsorted(at, edges)).astype(float)
+    empty = counts == 0
+    after = np.searchsorted(at, edges[:-1][empty])
+    counts[empty] = interval_s / (at[after] - at[after - 1])
+    notes: tuple[Note, ...] = ()
+    if empty.any():
+        pauses = int(empty.sum())
+        words = f"{path.name}: {pauses} of {number} intervals have no packet; their rate is one packet in the pause"
+        notes = (Note("pauses", "info", words, {"pauses": pauses}),)
+    return Recorded(counts * PACKET / interval_s, np.ones(number), path.name, notes)

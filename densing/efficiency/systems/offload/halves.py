@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import statistics
 import time
@@ -60,6 +61,9 @@ class Halves:
                 "a Llama; only Llama-like models can be cut"
             )
         self.every, self.norm = list(self.base.layers), self.base.norm
+        # The older name is deprecated where there is a newer one.
+        named = inspect.signature(self.base.forward).parameters
+        self._cache_name = "cache" if "cache" in named else "past_key_values"
         self._check()
 
     @property
@@ -83,8 +87,8 @@ class Halves:
         return sum(weight.numel() for weight in self.model.parameters())
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def compute(self, given: torch.Tensor, first: int, last: int, *, head: bool) -> torch.Tensor:
-        """Compute layers of one request.
+    def compute(self, given: torch.Tensor, first: int, last: int, *, head: bool, cache: Any = None) -> torch.Tensor:
+        """Compute layers of one request, or of the next token of its answer.
 
         Parameters
         ----------
@@ -93,6 +97,9 @@ class Halves:
         first, last : int
         head : bool
             Whether norm and head follow.
+        cache : transformers.DynamicCache, optional
+            Keys and values of these layers for the tokens before; those of ``given`` are added. Another half needs a
+            cache of its own.
 
         Returns
         -------
@@ -101,12 +108,29 @@ class Halves:
         """
         self.base.layers = nn.ModuleList(self.every[first:last])
         self.base.norm = nn.Identity()
+        source: dict[str, Any] = {"inputs_embeds" if given.is_floating_point() else "input_ids": given[None]}
+        if cache is not None:
+            source[self._cache_name] = cache
+            # A cache counts the layers from its own first one.
+            self._number(first)
         try:
-            source = {"inputs_embeds": given[None]} if given.is_floating_point() else {"input_ids": given[None]}
-            state = self.base(**source, use_cache=False).last_hidden_state[0]
+            state = self.base(**source, use_cache=cache is not None).last_hidden_state[0]
         finally:
             self.base.layers, self.base.norm = nn.ModuleList(self.every), self.norm
+            if cache is not None:
+                self._number(0)
         return self.model.lm_head(self.norm(state[-1:]))[0] if head else state
+
+    def new_cache(self) -> Any:
+        """Return an empty cache for :meth:`compute`."""
+        from transformers import DynamicCache
+
+        return DynamicCache()
+
+    def _number(self, first: int) -> None:
+        """Number the layers for a cache; ``first`` has the number 0."""
+        for number, layer in enumerate(self.every):
+            layer.self_attn.layer_idx = number - first
 
     def _check(self) -> None:
         """Refuse a model that is another one when it is cut, such as one that adds positions to its embeddings."""
@@ -122,7 +146,7 @@ class Halves:
 
 
 def layer_seconds(
-    halves: Halves, tokens: int, *, threads: int, repeats: int = 7,
+    halves: Halves, tokens: int, *, threads: int, repeats: int = 7, behind: int = 0,
     progress: Callable[[float], None] = lambda _share: None,
 ) -> tuple[tuple[float, ...], tuple[float, float]]:  # fmt: skip
     """Return the seconds of each layer, and of embedding and head: medians over passes.
@@ -136,12 +160,18 @@ def layer_seconds(
         Of torch while it is measured.
     repeats : int
         Passes, after one that does not count.
+    behind : int
+        Tokens whose keys and values are cached, and grow by those of each pass; 0: nothing is.
     progress : callable
         Told the share that is done.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     given = torch.arange(tokens) % halves.vocabulary
+    cache = None
+    if behind:
+        cache = halves.new_cache()
+        halves.compute(torch.arange(behind) % halves.vocabulary, 0, halves.layers, head=False, cache=cache)
     marks: list[float] = []
     hooks = [layer.register_forward_pre_hook(lambda *_: marks.append(time.perf_counter())) for layer in halves.every]
     hooks.append(halves.every[-1].register_forward_hook(lambda *_: marks.append(time.perf_counter())))
@@ -150,7 +180,7 @@ def layer_seconds(
         for each in range(repeats + 1):
             marks.clear()
             start = time.perf_counter()
-            halves.compute(given, 0, halves.layers, head=True)
+            halves.compute(given, 0, halves.layers, head=True, cache=cache)
             end = time.perf_counter()
             points = [start, *marks, end]
             passes.append([after - before for before, after in pairwise(points)])

@@ -97,7 +97,8 @@ class View(NamedTuple):
 class Requests:
     """Episodes of requests, side by side; a choice affects later requests.
 
-    Device, link and server each serve one request at a time, in their order; a request goes through all three.
+    Device, link and server each serve one request at a time, in their order; a request goes through all three, and
+    holds what its answer's tokens still need until the last of them.
 
     Parameters
     ----------
@@ -160,7 +161,17 @@ def _ends(actions: Actions, chosen: np.ndarray | slice, service: Service, view: 
     wire = sent / np.maximum(bandwidth[:, None], 1e-9)
     on_link = np.where(sent > 0, np.maximum(on_device, link_free) + wire, on_device)
     on_edge = np.where(sent > 0, np.maximum(on_link + service.latency_s / 2, edge_free) + edge_s, on_link)
-    latency = on_edge + np.where(sent > 0, service.latency_s / 2, 0.0)
+    back = np.where(sent > 0, service.latency_s / 2, 0.0)
+    if (turns := actions.turns) is not None:
+        turn_device, turn_edge, turn_bytes = (column[chosen] for column in (turns.device_s, turns.edge_s, turns.bytes))
+        turn_busy, crosses = view.load[:, None] * turn_device, turn_bytes > 0
+        turn_wire = turn_bytes / np.maximum(bandwidth[:, None], 1e-9)
+        way = np.where(crosses, service.latency_s / 2, 0.0)
+        # Each token but the first goes round; device and link are free once they have passed on the last one.
+        on_edge = on_edge + turns.number * (way + turn_busy + turn_wire + way + turn_edge)
+        on_link = np.where(crosses, on_edge - turn_edge - way, on_link)
+        on_device = np.where(crosses, on_link - turn_wire, np.where(sent > 0, on_device, on_edge))
+    latency = on_edge + back
     return np.stack(
         np.broadcast_arrays(
             np.where(busy > 0, on_device, device_free),

@@ -7,11 +7,12 @@ import statistics
 import time
 from typing import NamedTuple
 
+import msgspec
 import torch
 
 from densing.core import InputError
 from densing.efficiency.parallel import RunEnv, RunRecord, burst_bytes, comm, parse_rates
-from densing.efficiency.simulation import EDGE, STATE_BITS, Served
+from densing.efficiency.simulation import EDGE, STATE_BITS, Served, Sides
 from densing.efficiency.systems.offload.halves import Halves, layer_seconds
 from densing.efficiency.systems.offload.wire import pack, unpack
 
@@ -59,7 +60,7 @@ def parse_ways(text: str) -> tuple[Way, ...]:
 
 def serve_requests(
     env: RunEnv, *, pretrained: str, gguf_file: str = "", ways: str = "1:device:16", tokens: int = 128,
-    edge_threads: int = 2, load: Halves | None = None,
+    output_tokens: int = 1, edge_threads: int = 2, load: Halves | None = None,
 ) -> RunRecord:  # fmt: skip
     """Serve ``env.spec.steps`` requests in each way, one after another.
 
@@ -73,6 +74,8 @@ def serve_requests(
         As :func:`parse_ways` reads them.
     tokens : int
         Of a request.
+    output_tokens : int
+        Of an answer; each is the likeliest.
     edge_threads : int
         Threads of the server; the device has one.
     load : Halves, optional
@@ -101,8 +104,8 @@ def serve_requests(
     too_far = max(way.left_at for way in chosen)
     if too_far > halves.layers:
         raise InputError(f"ways: exit={too_far}: the model has {halves.layers} layers")
-    times = _measured(env, halves, tokens, edge_threads)
-    parts = [_Part(halves, way, times, device) for way in chosen]
+    times = _measured(env, halves, tokens, output_tokens, edge_threads)
+    parts = [_Part(halves, way, times, device, output_tokens) for way in chosen]
     draws = torch.Generator().manual_seed(env.spec.seed)
     seconds: list[list[float]] = [[] for _ in chosen]
     waited: list[float] = []
@@ -118,12 +121,16 @@ def serve_requests(
     free = burst_bytes(rate) if rate.kind == "shaped" else 0
     extra = {}
     for number, (way, own) in enumerate(zip(chosen, seconds, strict=True)):
-        here, there = times.split(way.left_at, way.cut)
-        sent = times.sent(way.cut, way.bits)
-        wire = max(sent - free, 0) / rate.bytes_per_s + rate.latency_s * (2 if sent else 0)
+        sent, predicted = [], []
+        for each, passes in ((times, 1), (times.one_token, output_tokens - 1)) if output_tokens > 1 else ((times, 1),):
+            # The server alone goes on without the device.
+            crosses = 0 if each is not times and way.cut == EDGE else each.sent(way.cut, way.bits)
+            wire = max(crosses - free, 0) / rate.bytes_per_s + rate.latency_s * (2 if crosses else 0)
+            sent.append(passes * crosses)
+            predicted.append(passes * (sum(each.split(way.left_at, way.cut)) + wire))
         extra[f"measured_s_{number}"] = statistics.median(own[1:])
-        extra[f"predicted_s_{number}"] = here + wire + there
-        extra[f"bytes_{number}"] = float(sent)
+        extra[f"predicted_s_{number}"] = sum(predicted)
+        extra[f"bytes_{number}"] = float(sum(sent))
     every = tuple(taken for own in seconds for taken in own[1:])
     return RunRecord(
         technique=env.spec.technique, rank=env.rank, world_size=env.world_size, losses=(0.0,) * len(every),
@@ -133,59 +140,86 @@ def serve_requests(
     )  # fmt: skip
 
 
-def _measured(env: RunEnv, halves: Halves, tokens: int, edge_threads: int) -> Served:
+def _measured(env: RunEnv, halves: Halves, tokens: int, output_tokens: int, edge_threads: int) -> Served:
     """Return both sides' seconds, measured one side after the other and told to both."""
+    first = _sides(env, halves, tokens, edge_threads)
+    decode = _sides(env, halves, 1, edge_threads, behind=tokens) if output_tokens > 1 else None
+    return Served("served", tokens=tokens, width=halves.width, decode=decode, **msgspec.structs.asdict(first))
+
+
+def _sides(env: RunEnv, halves: Halves, tokens: int, edge_threads: int, behind: int = 0) -> Sides:
     sides = []
     # A model that is still being read would slow the other side down.
     comm.all_reduce(torch.zeros(1), async_op=False)
     for side, threads in ((DEVICE, 1), (SERVER, edge_threads)):
         if env.rank == side:
-            layers, ends = layer_seconds(halves, tokens, threads=threads)
+            layers, ends = layer_seconds(halves, tokens, threads=threads, behind=behind)
             own = torch.tensor([*layers, *ends], dtype=torch.float64)
         else:
             own = torch.zeros(halves.layers + 2, dtype=torch.float64)
         comm.broadcast(own, side).wait()
         sides.append(own.tolist())
     (*device, first, last), (*edge, edge_first, edge_last) = sides
-    return Served("served", tuple(device), tuple(edge), (first, last), (edge_first, edge_last), tokens, halves.width)
+    return Sides(tuple(device), tuple(edge), (first, last), (edge_first, edge_last))
 
 
 class _Part:
     """One side of a way to serve."""
 
-    def __init__(self, halves: Halves, way: Way, times: Served, device: bool) -> None:
-        self.halves, self.way, self.device = halves, way, device
-        self.answer = torch.zeros(1, dtype=torch.int64)
-        self.packet = torch.empty(times.sent(way.cut, way.bits), dtype=torch.uint8)
+    def __init__(self, halves: Halves, way: Way, times: Served, device: bool, output_tokens: int) -> None:
+        self.halves, self.way, self.device, self.output_tokens = halves, way, device, output_tokens
+        self.answer = torch.zeros(output_tokens if way.cut == EDGE else 1, dtype=torch.int64)
+        passes = (times,) if output_tokens == 1 or way.cut == EDGE else (times, times.one_token)
+        self.packets = [torch.empty(each.sent(way.cut, way.bits), dtype=torch.uint8) for each in passes]
 
     def serve(self, ids: torch.Tensor) -> tuple[float, float]:
         """Serve one request; return its seconds and those in which this side waited."""
-        return self._ask(ids) if self.device else self._answer()
-
-    def _ask(self, ids: torch.Tensor) -> tuple[float, float]:
         left_at, cut, bits = self.way
-        start = time.perf_counter()
+        self.cache = self.halves.new_cache() if self.output_tokens > 1 else None
+        start, waited = time.perf_counter(), 0.0
         if cut is None:
-            self.answer[0] = int(self.halves.compute(ids, 0, left_at, head=True).argmax())
-            return time.perf_counter() - start, 0.0
+            if self.device:
+                self._decode(ids, left_at)
+                return time.perf_counter() - start, 0.0
+            return 0.0, 0.0
         if cut == EDGE:
-            packet = ids.to(torch.int32).view(torch.uint8)
-        else:
-            packet = pack(self.halves.compute(ids, 0, cut, head=False), bits)
+            if self.device:
+                waited += self._send(ids.to(torch.int32).view(torch.uint8))
+            else:
+                waited += _receive(self.packets[0], DEVICE)
+                self.answer[:] = torch.cat(self._decode(self.packets[0].view(torch.int32).long(), left_at))
+                comm.isend(self.answer, DEVICE).wait()
+            return time.perf_counter() - start, waited
+        for number in range(self.output_tokens):
+            if self.device:
+                state = self.halves.compute(ids, 0, cut, head=False, cache=self.cache)
+                waited += self._send(pack(state, bits))
+                ids = self.answer
+            else:
+                packet = self.packets[min(number, 1)]
+                waited += _receive(packet, DEVICE)
+                given = unpack(packet, bits, self.halves.width)
+                self.answer[0] = self.halves.compute(given, cut, left_at, head=True, cache=self.cache).argmax()
+                comm.isend(self.answer, DEVICE).wait()
+        return time.perf_counter() - start, waited
+
+    def _decode(self, ids: torch.Tensor, left_at: int) -> list[torch.Tensor]:
+        """Return the tokens of an answer that this side computes alone."""
+        found: list[torch.Tensor] = []
+        for _ in range(self.output_tokens):
+            ids = self.halves.compute(ids, 0, left_at, head=True, cache=self.cache).argmax()[None]
+            found.append(ids)
+        return found
+
+    def _send(self, packet: torch.Tensor) -> float:
+        """Send a packet to the server and take its answer; return the seconds that took."""
         sent = time.perf_counter()
         comm.isend(packet, SERVER).wait()
-        comm.irecv(self.answer, SERVER).wait()
-        end = time.perf_counter()
-        return end - start, end - sent
+        return time.perf_counter() - sent + _receive(self.answer, SERVER)
 
-    def _answer(self) -> tuple[float, float]:
-        left_at, cut, bits = self.way
-        if cut is None:
-            return 0.0, 0.0
-        start = time.perf_counter()
-        comm.irecv(self.packet, DEVICE).wait()
-        came = time.perf_counter()
-        given = self.packet.view(torch.int32).long() if cut == EDGE else unpack(self.packet, bits, self.halves.width)
-        self.answer[0] = int(self.halves.compute(given, max(cut, 0), left_at, head=True).argmax())
-        comm.isend(self.answer, DEVICE).wait()
-        return time.perf_counter() - start, came - start
+
+def _receive(into: torch.Tensor, source: int) -> float:
+    """Receive what a rank sends; return the seconds waited."""
+    start = time.perf_counter()
+    comm.irecv(into, source).wait()
+    return time.perf_counter() - start

@@ -98,7 +98,7 @@ class DiscreteSac:
             for ring, values in zip(held, (_tensor(state), chosen, _tensor(reward), _tensor(reached)), strict=True):
                 ring.add(values)
             picked = torch.randint(len(held[0]), (self.batch,), generator=self.draws)
-            self.update(*(ring.values[picked] for ring in held))
+            self.update(*(ring.take(picked) for ring in held))
             if step % 100 == 0:
                 progress(step / steps)
 
@@ -141,16 +141,22 @@ def actor_loss(log_policy: torch.Tensor, values: torch.Tensor, alpha: torch.Tens
 
 
 class _Ring:
-    """The newest rows."""
+    """The newest rows, the oldest of them first."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.values = most, torch.empty(0)
+        self.most, self.added = most, 0
 
     def __len__(self) -> int:
-        return len(self.values)
+        return min(self.added, self.most)
 
     def add(self, rows: torch.Tensor) -> None:
-        self.values = rows if not len(self) else torch.cat([self.values, rows])[-self.most :]
+        if not self.added:
+            self.values = rows.new_empty((self.most, *rows.shape[1:]))
+        self.values[(self.added + torch.arange(len(rows))) % self.most] = rows
+        self.added += len(rows)
+
+    def take(self, picked: torch.Tensor) -> torch.Tensor:
+        return self.values[(max(self.added - self.most, 0) + picked) % self.most]
 
 
 def _network(inputs: int, outputs: int) -> nn.Sequential:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from densing.core import InputError, Note, formatting
 from densing.efficiency.simulation import EDGE, STATE_BITS, Cluster, Graph, Served, check_served
-from densing.efficiency.systems.claims import Claim
 from densing.efficiency.systems.plan import Plan
 from densing.efficiency.systems.planner import run_knobs
 from densing.efficiency.systems.registry import BuiltIn, Knob, above_zero, choice, kind_of, optional, settle, whole
@@ -26,6 +25,7 @@ WAYS = Knob(
     "ways", "1:device:16", "comma-separated exit:cut:bits, where cut is a number, device or server, for a real run", str
 )
 TOKENS = Knob("tokens", 128, "tokens per request of a real run", whole(1, 100_000))
+OUTPUT = Knob("output_tokens", 1, "tokens per answer, decoded one after another", whole(1, 100_000))
 THREADS = Knob("edge_threads", 2, "threads of the server in a real run (the device has one)", whole(1, 1024))
 
 DEVICE, SERVER = 0, 1
@@ -41,7 +41,7 @@ class SacD(BuiltIn):
         "the first layers run on a device and the rest on a server, with quantised states "
         "sent between them (densing deploy)"
     )
-    knobs: tuple[Knob, ...] = (EXIT, CUT, BITS, INTERVAL, PRETRAINED, GGUF, WAYS, TOKENS, THREADS)
+    knobs: tuple[Knob, ...] = (EXIT, CUT, BITS, INTERVAL, PRETRAINED, GGUF, WAYS, TOKENS, OUTPUT, THREADS)
     axis: ClassVar[str] = "request"
     plan_only: ClassVar[tuple[str, ...]] = ("exit", "cut", "bits", "interval_ms")
     stand_in = ""
@@ -49,13 +49,7 @@ class SacD(BuiltIn):
     not_available = (
         "arXiv 2201.02968: state, reward, network sizes and all figures are in no source that we could read",
     )
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """What is claimed of it, and what we find."""
-        from densing.efficiency.systems.offload.claims import CLAIMS
-
-        return CLAIMS
+    claims_in = "densing.efficiency.systems.offload.claims"
 
     def check(self, workload: Any) -> None:
         """Refuse what is not a request."""
@@ -85,28 +79,35 @@ class SacD(BuiltIn):
         """
         self.check(workload)
         settings = settle(self.name, self.knobs, knobs)
-        here, there, sent = self._parts(workload, settings)
-        wire = cluster.inter.alpha_s + sent * cluster.inter.beta_s_per_byte if sent else 0.0
-        back = cluster.inter.alpha_s if sent else 0.0
+        passes = []
+        for here, there, sent in self._passes(workload, settings):
+            wire = cluster.inter.alpha_s + sent * cluster.inter.beta_s_per_byte if sent else 0.0
+            passes.append((here, sent, wire, there, cluster.inter.alpha_s if sent else 0.0))
         warmup, steps = 4, 16
-        graph = request_graph([(here, sent, wire, there, back)] * (warmup + steps), settings["interval_ms"] / 1e3)
+        graph = request_graph([passes] * (warmup + steps), settings["interval_ms"] / 1e3)
         return Plan(graph, 2, warmup, steps)
 
     def remarks(self, workload: Served, cluster: Cluster, **knobs: Any) -> tuple[Note, ...]:
         """Return how a request's time is spent."""
-        here, there, sent = self._parts(workload, settle(self.name, self.knobs, knobs))
-        wire = sent * cluster.inter.beta_s_per_byte + (2 * cluster.inter.alpha_s if sent else 0.0)
-        parts = {"device": here, "wire": wire, "server": there}
+        parts = {"device": 0.0, "wire": 0.0, "server": 0.0}
+        for here, there, sent in self._passes(workload, settle(self.name, self.knobs, knobs)):
+            parts["device"] += here
+            parts["wire"] += sent * cluster.inter.beta_s_per_byte + (2 * cluster.inter.alpha_s if sent else 0.0)
+            parts["server"] += there
         each = ", ".join(f"{part} {formatting.number(1e3 * seconds)} ms" for part, seconds in parts.items())
         message = f"{self.name}: a request alone takes {formatting.number(1e3 * sum(parts.values()))} ms ({each})"
         return (Note("stages", "info", message, {"technique": self.name, **parts}),)
 
     @staticmethod
-    def _parts(workload: Served, settings: Mapping[str, Any]) -> tuple[float, float, int]:
-        """Return a request's seconds on the device and on the server, and its bytes."""
-        left_at = settings["exit"] or workload.layers
+    def _passes(workload: Served, settings: Mapping[str, Any]) -> list[tuple[float, float, int]]:
+        """Return for each output token the seconds on the device and on the server, and the bytes sent."""
+        left_at, bits = settings["exit"] or workload.layers, int(settings["bits"])
         cut = place(str(settings["cut"]), left_at)
-        return *workload.split(left_at, cut), workload.sent(cut, int(settings["bits"]))
+        first = (*workload.split(left_at, cut), workload.sent(cut, bits))
+        if not (more := settings["output_tokens"] - 1):
+            return [first]
+        one = workload.one_token
+        return [first, *[(*one.split(left_at, cut), 0 if cut == EDGE else one.sent(cut, bits))] * more]
 
     def check_run(self, spec: RunSpec) -> None:
         """Refuse a run that serves nothing.
@@ -165,13 +166,13 @@ def place(cut: str, left_at: int) -> int | None:
     return number
 
 
-def request_graph(requests: Sequence[tuple[float, int, float, float, float]], interval_s: float) -> Graph:
-    """Return the tasks of requests: device, link, server, and the answer's way back.
+def request_graph(requests: Sequence[Sequence[tuple[float, int, float, float, float]]], interval_s: float) -> Graph:
+    """Return the tasks of requests: for each output token device, link, server, and the token's way back.
 
     Parameters
     ----------
-    requests : sequence of (device_s, bytes, wire_s, edge_s, back_s)
-        What is 0 is passed by.
+    requests : sequence of sequences of (device_s, bytes, wire_s, edge_s, back_s)
+        Passes of each request, one per output token. What is 0 is passed by.
     interval_s : float
         Between requests.
     """
@@ -179,18 +180,24 @@ def request_graph(requests: Sequence[tuple[float, int, float, float, float]], in
     there = Comm("send_recv", "service", "service", 2, (DEVICE, SERVER), src=DEVICE, dst=SERVER)
     back = Comm("send_recv", "service", "service", 2, (SERVER, DEVICE), src=SERVER, dst=DEVICE)
     clock: list[int] = []
-    for step, (device_s, sent, wire_s, edge_s, back_s) in enumerate(requests):
+    for step, passes in enumerate(requests):
         graph.step = step
         # The first request comes at once.
         wait = interval_s if step else 0.0
         clock = [graph.add("request", Kind.ANNOTATION, (DEVICE,), "clock", wait, after=clock)]
         after = clock
-        if device_s:
-            after = [graph.add("first layers", Kind.COMPUTE, (DEVICE,), "compute", device_s, after=after)]
-        if sent:
-            # The bytes take the link; what they then spend on their way holds up no others.
-            after = [graph.add("hand over", Kind.COMM, (DEVICE, SERVER), "there", wire_s, count=sent, after=after,
-                               comm=there)]  # fmt: skip
-            after = [graph.add("last layers", Kind.COMPUTE, (SERVER,), "compute", edge_s, after=after)]
-            graph.add("answer", Kind.COMM, (SERVER, DEVICE), "back", back_s, count=8, after=after, comm=back)
+        for device_s, sent, wire_s, edge_s, back_s in passes:
+            if device_s:
+                after = [graph.add("first layers", Kind.COMPUTE, (DEVICE,), "compute", device_s, after=after)]
+            if sent:
+                # The bytes take the link; what they then spend on their way holds up no others.
+                after = [graph.add("hand over", Kind.COMM, (DEVICE, SERVER), "there", wire_s, count=sent, after=after,
+                                   comm=there)]  # fmt: skip
+            if sent or edge_s:
+                after = [graph.add("last layers", Kind.COMPUTE, (SERVER,), "compute", edge_s, after=after)]
+            if sent:
+                answered = [graph.add("answer", Kind.COMM, (SERVER, DEVICE), "back", back_s, count=8, after=after,
+                                      comm=back)]  # fmt: skip
+                # Without a device's part the server goes on while the token is on its way.
+                after = answered if device_s else after
     return graph

@@ -15,7 +15,6 @@ from densing.efficiency.systems.registry import Kind, Knob, choice, number, sett
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec
     from densing.efficiency.simulation import Cluster, Device, Workload
-    from densing.efficiency.systems.claims import Claim
     from densing.efficiency.systems.plan import Plan
 
 EVEN = "even"
@@ -87,13 +86,7 @@ class Pipeline(Planned):
             "cuts", EVEN, "comma-separated first layers of the stages after the first, or even", several(whole(1), EVEN)
         ),
     )
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """Published speeds of large runs in stages."""
-        from densing.efficiency.systems.measured_speeds import CLAIMS
-
-        return CLAIMS
+    claims_in = "densing.efficiency.systems.measured_speeds"
 
     def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
         """Return the tasks of some steps; cuts that are given replace the workload's."""

@@ -11,7 +11,6 @@ from .run import Spread as Spread
 from .run import check_sparse as check_sparse
 from .run import train_sparse as train_sparse
 from .solver import Solution as Solution
-from .solver import fista as fista
 from .solver import minimise as minimise
 from .stores import Store as Store
 from .stores import Union as Union

@@ -275,11 +275,7 @@ class ProxCsl(Csl):
              "or ours (guarded)", strength),
     )  # fmt: skip
     not_available = ("the tables of accuracy and of run time", "its data file, newsgroups.svm")
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """What abstract and paper claim, tried on data of ours."""
-        return CLAIMS
+    claims_in = __name__
 
 
 class OwlQn(SparseClassifier):

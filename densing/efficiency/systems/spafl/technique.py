@@ -152,11 +152,7 @@ class SpaFl(Local):
     plan_only = ("kept",)
     changes_loss = "every client keeps its own weights, with whole rows masked"
     not_available = ("first-hand accuracies of Table 2",)
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """Traffic, and directions."""
-        return CLAIMS
+    claims_in = __name__
 
     def tensor(self, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> TensorSchedule:
         """Return the modules with the channels that are left; zeros in other rows save nothing."""

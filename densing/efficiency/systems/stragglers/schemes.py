@@ -160,16 +160,6 @@ class Scheme:
             default=1.0,
         )
 
-    def largest_weight(self, most: int = 5000, seed: int = 0) -> float:
-        """Return the largest weight that any of the sets of :meth:`condition` gives a message."""
-        if not self.exact:
-            return max(self.partitions / way.need for ways in self.enough for way in ways)
-        worst = 0.0
-        for ways, used in self._sets(most, seed):
-            rows, target = self._system(used, ways)
-            worst = max(worst, float(np.abs(np.linalg.lstsq(rows.T, target, rcond=None)[0]).max()))
-        return worst
-
     def check_condition(self, condition: float) -> None:
         """Refuse to decode where rounding errors may grow too much.
 

@@ -20,7 +20,6 @@ from densing.efficiency.systems.stragglers.schemes import backup, clustered_code
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec
     from densing.efficiency.simulation import Cluster, Workload
-    from densing.efficiency.systems.claims import Claim
     from densing.efficiency.systems.plan import Plan
     from densing.efficiency.systems.stragglers.schemes import Scheme
 
@@ -219,13 +218,7 @@ class UcMmc(Served):
         "workers send each partition's gradient as soon as it is computed; the server goes "
         "on once it has one of every partition"
     )
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """Completion times, and which rule wins when."""
-        from densing.efficiency.systems.stragglers.claims import CLAIMS
-
-        return CLAIMS
+    claims_in = "densing.efficiency.systems.stragglers.claims"
 
     def scheme(self, workers: int, **knobs: Any) -> Scheme:
         """Return r messages a worker."""

@@ -58,11 +58,7 @@ class Taccl(Planned):
     knobs = (BUCKET, TOGETHER_KNOB, TIME_LIMIT, OP, BYTES, NODES)
     stand_in = "runs one collective's schedule over isend and irecv, not a training run"
     not_available = ("curves over message size", "topology and end-to-end set-ups behind the speed-ups on models")
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """Published and pilot figures."""
-        return CLAIMS
+    claims_in = __name__
 
     def check(self, workload: Workload) -> None:
         """Refuse a workload whose ranks do not communicate."""

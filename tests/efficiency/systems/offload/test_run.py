@@ -67,7 +67,15 @@ def test_halves_are_the_whole_model_and_exits_are_those_that_are_evaluated(model
             torch.testing.assert_close(own, seen.logits[0, -1], rtol=1e-4, atol=1e-5)
         early = halves.compute(tokens, 0, 2, head=True)
         torch.testing.assert_close(early, whole.lm_head(whole.model.norm(seen.hidden_states[2][0, -1])))
-    layers, ends = layer_seconds(halves, 8, threads=1, repeats=2)
+    # Decoded with a cache on each side: the answer of the whole model, computed anew for each token.
+    caches, given, every = [halves.new_cache(), halves.new_cache()], tokens, tokens
+    for _ in range(4):
+        state = halves.compute(given, 0, 2, head=False, cache=caches[0])
+        own = halves.compute(state, 2, LAYERS, head=True, cache=caches[1])
+        torch.testing.assert_close(own, halves.compute(every, 0, LAYERS, head=True), rtol=1e-4, atol=1e-5)
+        given = own.argmax()[None]
+        every = torch.cat([every, given])
+    layers, ends = layer_seconds(halves, 1, threads=1, repeats=2, behind=8)
     assert len(layers) == LAYERS and min(*layers, *ends) > 0
 
 
@@ -85,9 +93,9 @@ def test_a_model_of_another_build_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_requests_are_served_by_two_processes(model: Path, tmp_path: Path) -> None:
     ways = "4:2:4,4:device:16,2:server:16"
-    knobs = {"pretrained": str(model), "ways": ways, "tokens": 16, "edge_threads": 1}
+    knobs = {"pretrained": str(model), "ways": ways, "tokens": 16, "output_tokens": 3, "edge_threads": 1}
     run = launch(RunSpec("sac-d", knobs=knobs, steps=3, trace_steps=0, out=str(tmp_path / "run")))
-    assert [run.extra[f"bytes_{way}"] for way in range(3)] == [16 * (8 + 8), 0, 64]
+    assert [run.extra[f"bytes_{way}"] for way in range(3)] == [18 * (8 + 8), 0, 64]
     assert all(run.extra[f"{what}_s_{way}"] > 0 for what in ("measured", "predicted") for way in range(3))
     device, server = (record.extra for record in _records(tmp_path / "run"))
     assert device["measured_s_1"] == run.extra["measured_s_1"] and not server

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from scipy.optimize import LinearConstraint, milp
 
 from densing.core import InputError, UnknownNameError
-from densing.efficiency.simulation import EDGE, Served, simulate
+from densing.efficiency.simulation import EDGE, Served, Sides, simulate
 from densing.efficiency.simulation.cluster import Cluster, Device, Link
 from densing.efficiency.systems.offload.actions import Actions, list_actions
 from densing.efficiency.systems.offload.channel import MEGABIT, Conditions, Markov, Recorded, read_channel
@@ -23,33 +24,37 @@ from densing.efficiency.systems.offload.technique import request_graph
 from densing.efficiency.systems.plan import measure
 from densing.efficiency.systems.registry import get_technique
 
-TIMES = Served("toy", (0.02,) * 6, (0.004,) * 6, (0.001, 0.01), (0.0005, 0.002), tokens=32, width=2048)
+DECODE = Sides((0.003,) * 6, (0.001,) * 6, (0.0002, 0.002), (0.0001, 0.0005))
+TIMES = Served(
+    "toy", (0.02,) * 6, (0.004,) * 6, (0.001, 0.01), (0.0005, 0.002), tokens=32, width=2048, decode=DECODE
+)  # fmt: skip
 CHOICES = [(6, None, 16, 1.0), (3, None, 16, 0.6), (6, EDGE, 16, 1.0), (6, 2, 8, 0.99), (6, 2, 2, 0.7), (3, 1, 4, 0.6)]
 
 
-def actions(choices: Any = CHOICES) -> Actions:
-    return list_actions(TIMES, choices)
+def actions(choices: Any = CHOICES, output_tokens: int = 1) -> Actions:
+    return list_actions(TIMES, choices, output_tokens)
 
 
 def service(**changes: Any) -> Service:
     return Service(**{"deadline_s": 0.15, "interval_s": 0.1, **changes})
 
 
-@given(st.lists(st.integers(0, len(CHOICES) - 1), min_size=1, max_size=12), st.integers(0, 99), st.floats(0.01, 0.2))
-def test_requests_queue_as_on_the_simulator(chosen: list[int], seed: int, interval: float) -> None:
+@given(st.lists(st.integers(0, len(CHOICES) - 1), min_size=1, max_size=12), st.integers(0, 99), st.floats(0.01, 0.2),
+       st.integers(1, 4))  # fmt: skip
+def test_requests_queue_as_on_the_simulator(chosen: list[int], seed: int, interval: float, tokens: int) -> None:
     """The oracle: the event simulator on the same requests as tasks of device, link and server."""
     found = Markov().draw(1, len(chosen), seed)
-    offered = actions()
+    offered = actions(output_tokens=tokens)
     requests = Requests(offered, service(interval_s=interval), found)
     requests.reset()
     ours = [float(requests.take(np.array([choice]))[1][0]) for choice in chosen]
     rows = [
-        (
-            float(found.load[0, step] * offered.device_s[choice]), int(offered.bytes[choice]),
-            float(offered.bytes[choice] / found.bandwidth[0, step]), float(offered.edge_s[choice]), 0.0,
-        )
+        [
+            _task(offered if not token else offered.turns, choice, found.load[0, step], found.bandwidth[0, step])
+            for token in range(tokens)
+        ]
         for step, choice in enumerate(chosen)
-    ]  # fmt: skip
+    ]
     graph = request_graph(rows, interval)
     ends = simulate(graph, 2).end
     last_of: dict[int, float] = {}
@@ -58,6 +63,41 @@ def test_requests_queue_as_on_the_simulator(chosen: list[int], seed: int, interv
             last_of[task.step] = max(last_of.get(task.step, 0.0), float(ends[number]))
     theirs = [last_of[step] - step * interval for step in range(len(chosen))]
     np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def _task(each: Any, choice: int, load: float, bandwidth: float) -> tuple[float, int, float, float, float]:
+    """Return a pass as the graph takes it."""
+    sent = int(each.bytes[choice])
+    return float(load * each.device_s[choice]), sent, sent / bandwidth, float(each.edge_s[choice]), 0.0
+
+
+def test_an_answers_tokens_follow_one_another() -> None:
+    """Planted: a pass, then for each token compute, latency and bytes over the rate; one token is the pass alone."""
+    rate, load, latency, number = np.array(1e6), np.array(2.0), 0.02, 10
+    one, ten = (actions(output_tokens=tokens).seconds(rate, load, latency) for tokens in (1, number))
+    device, server, cut = 2 * (6 * 0.003 + 0.0022), 6 * 0.001 + 0.0006, 2 * (2 * 0.003 + 0.0002) + 4 * 0.001 + 0.0005
+    wire = (2048 + 8) / 1e6 + latency
+    np.testing.assert_allclose((ten - one)[[0, 2, 3]], (number - 1) * np.array([device, server, cut + wire]))
+    assert actions(output_tokens=1).turns is None and actions(output_tokens=number).all_bytes[2] == 4 * 32
+    assert actions(output_tokens=number).all_bytes[3] == (32 + number - 1) * (2048 + 8)
+    with pytest.raises(InputError, match=r"toy: decode is missing.*\[decode\]"):
+        list_actions(replace(TIMES, decode=None), CHOICES, 2)
+    with pytest.raises(InputError, match="output_tokens=0"):
+        actions(output_tokens=0)
+
+
+def test_a_trace_of_packets_is_the_rate_of_each_interval(tmp_path: Path) -> None:
+    path = tmp_path / "lte.up"
+    # 12 Mbit/s for a tenth, four times that for a tenth, a pause of two tenths, and a last packet.
+    packets = [*range(100), *(each // 4 for each in range(400, 800)), 400, 500, 501]
+    path.write_text("".join(f"{1000 + each}\n" for each in packets))
+    found = read_channel(path, 0.1)
+    np.testing.assert_allclose(found.bandwidth / MEGABIT, [12, 48, 0.012 / 0.201, 0.012 / 0.201, 0.12])
+    assert found.load.tolist() == [1.0] * 5 and found.notes[0].details == {"pauses": 2}
+    for text, words in (("5\n7\n6\n", "line 3: '6'"), ("5\nx\n", "line 2: 'x'"), ("5\n6\n", "at least two intervals")):
+        path.write_text(text)
+        with pytest.raises(InputError, match=words):
+            read_channel(path, 0.1)
 
 
 @given(st.floats(0.5, 100), st.floats(1, 4), st.floats(0, 0.3))
@@ -74,7 +114,7 @@ def test_enumeration_is_the_milp_of_one_step(mbit: float, load: float, backlog: 
 
 @given(st.floats(0.1, 1000), st.floats(1, 5))
 def test_a_request_alone_takes_its_parts(mbit: float, load: float) -> None:
-    offered = actions()
+    offered = actions(output_tokens=3)
     requests = Requests(offered, service(latency_s=0.02), Conditions(np.array([[mbit * MEGABIT]]), np.array([[load]])))
     alone = requests.latencies(requests.view(), requests.view().bandwidth)[0]
     np.testing.assert_allclose(alone, offered.seconds(np.array(mbit * MEGABIT), np.array(load), 0.02))

@@ -13,9 +13,10 @@ from scipy import sparse
 from densing.core import InputError
 from densing.efficiency.systems.prox_csl.holders import Here, split_rows
 from densing.efficiency.systems.prox_csl.parts import Part
-from densing.efficiency.systems.prox_csl.solver import fista, minimise
+from densing.efficiency.systems.prox_csl.solver import minimise
 from densing.efficiency.systems.prox_csl.stores import Store, unite
 from densing.efficiency.systems.prox_csl.surrogate import adapted, combine, train_csl
+from tests.support.accelerated import fista
 
 
 def made(items: int = 300, width: int = 120, seed: int = 0) -> tuple[sparse.csr_array, np.ndarray]:
