@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 from densing.core import InputError, Note, UnknownNameError
 from densing.scores.joint import scale as joint
 from densing.scores.joint.cells import Cells, toy_cells
-from densing.scores.joint.scale import GENERAL, Basket, JointDraws, JointScale, fit_joint
+from densing.scores.joint.scale import GENERAL, Basket, JointDraws, JointScale, fit_joint, joint_baskets
 from tests.support.frozen import changeable
 from tests.support.joint_worlds import cells_of, plain_world
 
@@ -201,7 +201,7 @@ def test_a_skill_measured_on_few_keeps_its_benchmarks_and_other_languages_have_b
     few_more = cells.table[cells.table["benchmark"].eq("b1") & cells.table["model"].eq("m3")]
     few_more = few_more.assign(benchmark="b8", test="b8@first")
     table = pd.concat([cells.table[cells.table["benchmark"] != "b2"], rare, abroad, few_more])
-    baskets = joint._baskets(table)
+    baskets = joint_baskets(replace(cells, table=table))
     # b2, of two models in thirty, is all there is of mathematics; b8, of one, stands beside two of reasoning.
     assert dict(baskets["mathematics"].weights) == {"b2": 1.0}
     assert dict(baskets["reasoning"].weights) == {"b1": 0.5, "b5": 0.5}
