@@ -110,6 +110,15 @@ def short_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "fit_joint", partial(fit_joint, **SHORT))
 
 
+@pytest.fixture
+def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of studies with the figures of the synthetic one: where what is asked is in the words."""
+    from densing.report import study
+    from tests.support import report_fixture
+
+    monkeypatch.setattr(study, "figures", lambda _: report_fixture.drawn())
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Torch on one thread: other tests run beside, and threads that wait for each other are slower than one."""
