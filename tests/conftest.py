@@ -110,6 +110,16 @@ def short_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "fit_joint", partial(fit_joint, **SHORT))
 
 
+@pytest.fixture(scope="module")
+def few_sweeps() -> Iterator[None]:
+    """Trends whose pace is fitted with few draws: where others of their numbers are asked for."""
+    from densing.scores.trend import estimate, fit_pace
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimate, "fit_pace", partial(fit_pace, chains=4, sweeps=100, burn=50))
+        yield
+
+
 @pytest.fixture
 def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of studies with the figures of the synthetic one: where what is asked is in the words."""
