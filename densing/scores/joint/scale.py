@@ -157,8 +157,8 @@ class JointScale(Readable):
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> scale = fit_joint(toy_cells(), draws=40, sweeps=40, burn=20)
-    >>> scale.ability("general").shape == (40, len(scale.models))
+    >>> scale = fit_joint(toy_cells(), draws=20, sweeps=20, burn=10)
+    >>> scale.ability("general").shape == (20, len(scale.models))
     True
     """
 
@@ -475,7 +475,7 @@ def fit_joint(
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> scale = fit_joint(toy_cells(), draws=40, sweeps=40, burn=20)
+    >>> scale = fit_joint(toy_cells(), draws=20, sweeps=20, burn=10)
     >>> order = scale.abilities().sort_values("ability")["model"].tolist()
     >>> order[0], order[-1]
     ('m0', 'm9')
