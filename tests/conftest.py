@@ -111,6 +111,25 @@ def short_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
+def few_sweeps() -> Iterator[None]:
+    """Trends whose pace is fitted with few draws: where others of their numbers are asked for."""
+    from densing.scores.trend import estimate, fit_pace
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimate, "fit_pace", partial(fit_pace, chains=4, sweeps=100, burn=50))
+        yield
+
+
+@pytest.fixture
+def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of studies with the figures of the synthetic one: where what is asked is in the words."""
+    from densing.report import study
+    from tests.support import report_fixture
+
+    monkeypatch.setattr(study, "figures", lambda _: report_fixture.drawn())
+
+
+@pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Torch on one thread: other tests run beside, and threads that wait for each other are slower than one."""
     import torch

@@ -156,12 +156,11 @@ def erratic(
 
     Example: densing catalog erratic --catalog mine.csv
     """
-    from densing.scores.catalog import erratic_cells, erratic_flags, erratic_models, load_catalog, write_flags
+    from densing.scores.catalog import erratic_cells, erratic_models, load_catalog, write_flags
 
     merged = load_catalog(*(catalog or []))
-    models = erratic_models(merged)
-    cells = erratic_cells(merged, models)
-    changed = None if apply is None else write_flags(merged, apply, erratic_flags(merged, models, cells))
+    changed = None if apply is None else write_flags(merged, apply)
+    models, cells = erratic_models(merged), erratic_cells(merged)
     if not everything:
         models = models[models["status"].str.startswith("erratic")]
         cells = cells[~cells["status"].isin(["ok", "too few"])]

@@ -75,7 +75,12 @@ def abilities(
 
     Example: densing joint abilities --basket mathematics --catalog mine.csv
     """
+    from densing.core import UnknownNameError
+    from densing.scores.joint import joint_baskets
+
     _, cells = _cells(catalog, evaluator)
+    if basket not in (known := joint_baskets(cells)):
+        raise UnknownNameError("basket of the joint scale", basket, known)
     scale = _fitted(cells, sweeps, seed, json)
     table = scale.abilities(basket).sort_values("ability", ascending=False, ignore_index=True)
     # What is wrong with the chains is judged by the ability that is shown.
@@ -192,8 +197,11 @@ def validate_(
 
     Example: densing joint validate --splits pairs,time --seeds 3 --by evaluator
     """
-    from densing.scores.joint import validate
+    from densing.core import UnknownNameError
+    from densing.scores.joint import GROUPINGS, validate
 
+    if by is not None and by not in GROUPINGS:
+        raise UnknownNameError("column of predictions", by, GROUPINGS)
     o.parse_date(cutoff, "--cutoff")
     merged, cells = _cells(catalog, evaluator)
     names = [name.strip() for name in splits.split(",") if name.strip()]

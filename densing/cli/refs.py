@@ -29,18 +29,18 @@ def list_refs(json: o.JsonFlag = False, out: o.Out = None) -> None:
     import pandas as pd
 
     from densing.scores.catalog import load_catalog
-    from densing.scores.joint import joint_baskets
+    from densing.scores.joint import catalog_cells, joint_baskets
     from densing.scores.references import available_benchmarks, family_names, get_family
 
     families = [get_family(name) for name in family_names()]
+    # The first is the general ability, which other references call the mean.
+    joint = ["mean", *list(joint_baskets(catalog_cells(load_catalog(), "none")))[1:]]
     rows = [
         {
             "reference": family.name,
             "kind": family.kind,
             "title": family.title,
-            "benchmarks": joint_baskets(load_catalog())
-            if family.kind == "joint"
-            else available_benchmarks(family.name),
+            "benchmarks": joint if family.kind == "joint" else available_benchmarks(family.name),
             "about": family.about,
         }
         for family in families

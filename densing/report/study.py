@@ -157,6 +157,8 @@ def study_page(
     worths: Iterable[Worth] = (),
 ) -> Page:
     """Return the page: the headline, then what follows from it, each part folded that is not for every reader."""
+    # What may be refused comes before what takes long.
+    gained = _gains(gains)
     shown = figures(study)
     head = replace(headline(study), figure=shown["density"])
     models, points = models_table(study), page_table("reference-table", points_listing(study.reference))
@@ -171,7 +173,7 @@ def study_page(
         *_comparison(study, shown),
         *_measured(study, shown),
         *_frontier(study_frontier(study) if against is None else against),
-        *_gains(gains),
+        *gained,
         *_worths(worths),
         Section("estimators", "Estimators side by side", (
             shown["estimates"], estimates_table(study.trend), *present(priors_table(study.trend)),

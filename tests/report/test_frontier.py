@@ -58,6 +58,7 @@ def study() -> Any:
     return fixture.study()
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_the_report_has_a_section_of_what_the_study_knows(study: Any) -> None:
     shown = Page(render(study_page(study)))
     result = study_frontier(study)
@@ -69,6 +70,7 @@ def test_the_report_has_a_section_of_what_the_study_knows(study: Any) -> None:
     assert not shown.all("img") and "Kaplan et al. 2020" in " ".join(shown.words)
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_without_tokens_the_report_has_no_such_section(study: Any) -> None:
     silent = SimpleNamespace(**{**vars(study), "compute": study.compute.assign(flops=np.nan)})
     shown = Page(render(study_page(silent)))

@@ -38,6 +38,7 @@ def gains(tmp_path_factory: pytest.TempPathFactory) -> Gains:
     return ladder_gain(write_ladder(folder, losses, {"plain": "plain", "arm": "local-sgd:tau=8"}))
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_the_report_has_a_section_of_the_verdicts_that_it_is_given(study: Any, tmp_path: Path) -> None:
     words = ["worth", "zero1,co2:tau=8", "--model", "llama-8b", "--cluster", "a100x8-tcp", "--tokens", "2e10", "--json"]
     told = CliRunner().invoke(app, words, catch_exceptions=False).stdout
@@ -62,6 +63,7 @@ def test_what_is_no_verdict_is_refused_by_its_file(text: str, tmp_path: Path) ->
         read_worth(tmp_path / "w.json")
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_the_report_has_a_section_of_the_ladders_that_it_is_given(study: Any, tmp_path: Path) -> None:
     first = written(tmp_path, record(arm("good", 0.9, 250.0, token_ratio=1.1, token_lo=0.98, token_hi=1.2,
                                          no_loss="yes"), arm(HOSTILE, None, None, status="flat", density_hi=0.7),
@@ -82,12 +84,6 @@ def test_the_report_has_a_section_of_the_ladders_that_it_is_given(study: Any, tm
         assert part in said.replace("\u00a0", " ")
     assert not shown.all("img") and HOSTILE in said and fixture.BREAKOUT in said
     built_for_everyone(shown)
-
-
-def test_without_ladders_the_report_has_no_such_section(study: Any) -> None:
-    shown = Page(render(study_page(study)))
-    assert "gains" not in [section["id"] for section in shown.all("section")]
-    assert not [link for link in shown.all("a") if link["href"] == "#gains"]
 
 
 def test_a_damaged_record_leaves_no_report(study: Any, tmp_path: Path) -> None:

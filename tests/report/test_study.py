@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError
 from densing.core.notes import Note
 from densing.report import build_report
+from densing.report import study as report
 from densing.report.page import command_line, packed, render
 from densing.report.study import (
     all_notes,
@@ -96,6 +97,7 @@ def test_links_are_web_addresses_or_anchors(page: Page) -> None:
     assert all(str(link["href"])[1:] in names for link in links if str(link["href"]).startswith("#"))
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_what_could_not_be_made_is_said_where_it_would_stand(study: Any) -> None:
     def missing(part: str) -> Note:
         return Note("part-missing", "warning", f"It could not be made: no {part}, {frames.HOSTILE}", {"part": part})
@@ -105,7 +107,7 @@ def test_what_could_not_be_made_is_said_where_it_would_stand(study: Any) -> None
     for part, section in (("answers", "answers"), ("beside", "beside"), ("tested", "forecast")):
         assert f"no {part}, " in source.split(f'<section id="{section}"')[1].split("</section>")[0]
     assert frames.HOSTILE not in source
-    assert '<section id="beside"' not in render(study_page(altered(study, comparison=None)))
+    assert not report._comparison(altered(study, comparison=None), {})
 
 
 def test_nothing_is_fetched(page: Page) -> None:
@@ -197,9 +199,9 @@ def test_permutation_is_judged_by_whole_families(p: float, verdict: str) -> None
     assert verdict in shuffled(checks) and "0.001" not in shuffled(checks)
 
 
-def test_tests_without_power_or_size_stay_in_the_details(study: Any) -> None:
+def test_tests_without_power_or_size_stay_in_the_details(study: Any, page: Page) -> None:
     """The p-values of the envelope and of single models, .031 and .001, stand in a closed table and nowhere before."""
-    words = " ".join(Page(render(study_page(study))).words)
+    words = " ".join(page.words)
     assert words.index("Other tests, which do not lead") < words.index("0.031")
     assert "0.031" not in " ".join(headline(study).caveats)
     assert not any("0.031" in sentence for _, sentence in check_sentences(study))
@@ -243,7 +245,7 @@ def test_your_models_have_a_section_with_their_places(study: Any, page: Page) ->
     assert column(table, "Of its size") == ["1 of 9", "4 of 11"] and column(table, "Of its year") == ["–", "5 of 20"]
     words = " ".join(page.words)
     assert "Your models" in words and f"mine {frames.HOSTILE}" in words and "mine-7B: fewer than 3 scores." in words
-    assert "Your models" not in render(study_page(altered(study, placed=None)))
+    assert not report._yours(altered(study, placed=None))
 
 
 def test_which_organisation_matters_most_has_one_answer(study: Any) -> None:
@@ -263,6 +265,7 @@ def test_which_organisation_matters_most_has_one_answer(study: Any) -> None:
     assert said == left_out(checks) and "EleutherAI moves it most" in said and "TII" not in said
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_answers_stand_before_what_must_be_known(study: Any) -> None:
     nan, single = float("nan"), ("pace", frames.HOSTILE, "slower", -0.4, -1.2, 0.3, "doublings per year", 0.21, "Wald")
     unknown = ("experts", "Which size counts?", "The data do not say.", nan, nan, nan, "share", nan, "none")
@@ -357,6 +360,7 @@ def test_missing_cells_are_dashes(study: Any) -> None:
     assert "NaT" not in " ".join(words) and "None" not in {word.strip() for word in words}
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_report_is_written_whole_and_no_larger_than_needed(study: Any, tmp_path: Path) -> None:
     path = build_report(study, tmp_path / "deep" / "report.html")
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
@@ -369,6 +373,7 @@ def test_a_secret_in_the_command_line_is_masked() -> None:
     assert said.startswith("densing eval --model_args") and "abcdefgh" not in said
 
 
+@pytest.mark.usefixtures("drawn_once")
 def test_an_unwritable_place_is_named(study: Any, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("x", encoding="utf-8")
@@ -422,4 +427,4 @@ def test_a_missing_measurement_says_what_to_install(study: Any) -> None:
     assert "Measured here" in page
     assert "lm-eval is not installed; pip install" in page
     assert "data-plot-measured" not in page
-    assert "Measured here" not in render(study_page(altered(study, measured=None)))
+    assert not report._measured(altered(study, measured=None), {})

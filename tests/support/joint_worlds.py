@@ -19,7 +19,7 @@ SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 # Those of the package's own simulation, and the fitted model's.
 LINKS = {"logistic": expit, **{name: curve for name, (curve, _) in recovery.LINKS.items()}}
 
-SHORT = {"chains": 1, "sweeps": 40, "burn": 20, "draws": 40}
+SHORT = {"chains": 1, "sweeps": 20, "burn": 10, "draws": 20}
 """One chain that is long enough for everything but figures."""
 _FITTED: dict[str, JointScale] = {}
 

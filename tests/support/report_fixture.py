@@ -5,6 +5,7 @@ Nothing here is measured. The objects have the fields of the real dataclasses an
 
 from __future__ import annotations
 
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core.notes import Note
+from densing.report.study import figures
 from densing.scores.catalog import load_catalog
 from densing.scores.study import Placed, Split, place_measured
 from densing.scores.trend import Checks
@@ -193,6 +195,13 @@ def placed() -> Any:
     return Placed(densities, ranks, (Note("few-cells", "info", "mine-7B: fewer than 3 scores", {}),))
 
 
+@cache
+def drawn() -> dict[str, Any]:
+    """Return the figures of the whole synthetic study."""
+    return figures(study())
+
+
+@cache
 def study() -> Any:
     """Return the whole synthetic study."""
     main = density(names=(HOSTILE, BREAKOUT, LINKED, TEMPLATED, "ünïcode 模型 🚀"))

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core import Array, InputError, Note, Record, formatting, read_json, write_text
-from densing.efficiency.throughput.memory import counted_bytes, memory_parts
+from densing.efficiency.throughput.memory import memory_parts, summed
 from densing.efficiency.throughput.step import Constants, step_seconds
 from densing.efficiency.throughput.table import (
     EAGER,
@@ -281,7 +281,7 @@ def _fit_memory(measured: MeasuredRuns) -> tuple[float, float, float]:
 
     peak = measured.about.memory_gb.to_numpy() * GIBIBYTE
     which = measured.usable & (peak > LEAST_PEAK) & (measured.runs.eager > 0)
-    parts, peak = _states_and_activations(measured.runs.take(which)), peak[which]
+    parts, peak = _states_and_activations(memory_parts(measured.runs.take(which))), peak[which]
     known = np.isfinite(parts).all(axis=1)
     if not known.any():
         return 1.0, 1.0, 0.0
@@ -291,16 +291,11 @@ def _fit_memory(measured: MeasuredRuns) -> tuple[float, float, float]:
     return float(f"{states:.4g}"), float(f"{activations:.4g}"), float(f"{reserve:.4g}")
 
 
-def _states_and_activations(runs: Runs) -> Array:
+def _states_and_activations(parts: Sequence[Mapping[str, float]]) -> Array:
     """Return two columns of counted bytes; NaN where the split cannot divide the model."""
-    return np.array(
-        [
-            (sum(parts.values()) - parts.get("activations", 0.0), parts.get("activations", 0.0))
-            if parts
-            else (np.nan,) * 2
-            for parts in memory_parts(runs)
-        ]
-    ).reshape(-1, 2)
+    activations = np.array([each.get("activations", 0.0) for each in parts])
+    whole = summed(parts)
+    return np.column_stack([whole - activations, np.where(np.isnan(whole), np.nan, activations)])
 
 
 def _newest(known: Mapping[str, Any]) -> str:
@@ -398,8 +393,9 @@ class Frozen:
 
     def peak_bytes(self, runs: Runs) -> Array:
         """Return the peak memory of devices: the counted bytes and an eager program's temporaries."""
-        parts, (states, activations, reserve) = _states_and_activations(runs), self.eager_memory
-        return np.where(runs.eager > 0, parts @ (states, activations) + reserve, counted_bytes(runs))
+        parts, (states, activations, reserve) = memory_parts(runs), self.eager_memory
+        eager = _states_and_activations(parts) @ (states, activations) + reserve
+        return np.where(runs.eager > 0, eager, summed(parts))
 
 
 @cache

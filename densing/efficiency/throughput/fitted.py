@@ -212,7 +212,7 @@ def runs_of(
         if value not in known:
             raise UnknownNameError(name, value, known)
     gpu = cluster.device.name if device_of(cluster.device.name) else NEWEST
-    one = _usual(model, sequence, gpu, precision, schedule, framework)
+    one = _usual(gpu, precision, schedule, framework)
     columns = {field.name: np.repeat(getattr(one, field.name), len(candidates)) for field in fields(Runs)}
     selective = one.recompute[0]
     columns |= dict(zip(SPLIT, np.array(candidates, dtype=float).T, strict=True))
@@ -225,7 +225,13 @@ def runs_of(
         "link": 1 / cluster.intra.beta_s_per_byte,
         "nic": 1 / cluster.inter.beta_s_per_byte / (cluster.per_node if cluster.inter.shared else 1),
     }  # fmt: skip
-    columns |= {name: np.full(len(candidates), value) for name, value in sheet.items()}
+    shape = {
+        "layers": model.layers, "hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads,
+        "ffn": model.ffn, "gated": model.gated, "vocabulary": model.vocabulary, "tied": model.tied,
+        "experts": model.experts, "top": max(model.active, 1), "expert_ffn": model.ffn if model.experts else 0,
+        "sequence": sequence,
+    }  # fmt: skip
+    columns |= {name: np.full(len(candidates), float(value)) for name, value in (shape | sheet).items()}
     columns["node"] = np.minimum(cluster.per_node, columns["dp"] * columns["tp"] * columns["pp"] * columns["cp"])
     # The vendor's attention is faster still, but was measured on one generation only.
     columns["vendor"] = np.zeros(len(candidates))
@@ -234,15 +240,11 @@ def runs_of(
 
 
 @cache
-def _usual(model: Transformer, sequence: int, gpu: str, precision: str, schedule: str, framework: str) -> Runs:
-    """A row of a table without a layout."""
+def _usual(gpu: str, precision: str, schedule: str, framework: str) -> Runs:
+    """A row of a table without a layout, of a model that stands for any."""
     row = {
-        "row_id": "plan", "framework": framework, "layers": model.layers, "hidden": model.hidden,
-        "heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden": model.ffn, "vocab": model.vocabulary,
-        "mlp": "swiglu" if model.gated else "gelu", "tied_embeddings": int(model.tied), "seq": sequence,
-        "gpu": gpu, "gpus": 2, "tp": 2, "recompute": "selective", "mbs": 1, "gbs": 1, "precision": precision,
-        "pp_schedule": schedule,
-        "moe": f"{model.experts} experts, top {model.active}, expert ffn {model.ffn}" if model.experts else "",
+        "row_id": "plan", "framework": framework, "layers": 1, "hidden": 128, "seq": 128, "gpu": gpu, "gpus": 2,
+        "tp": 2, "recompute": "selective", "mbs": 1, "gbs": 1, "precision": precision, "pp_schedule": schedule,
     }  # fmt: skip
     return read_runs(pd.DataFrame([row])).runs
 

@@ -8,8 +8,10 @@ were seen to run with what is counted and little more.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from math import isfinite
 
 import msgspec
 import numpy as np
@@ -36,7 +38,12 @@ def counted_bytes(runs: Runs) -> Array:
     wide as those of a device are together; of their activations only those of the experts that a token visits would
     be kept, so that theirs are too many.
     """
-    return np.array([sum(parts.values()) if parts else np.nan for parts in memory_parts(runs)])
+    return summed(memory_parts(runs))
+
+
+def summed(parts: Sequence[Mapping[str, float]]) -> Array:
+    """Return the bytes of all purposes of each device, as :func:`memory_parts` gives them; NaN where there are none."""
+    return np.array([sum(each.values()) if each else np.nan for each in parts])
 
 
 def memory_parts(runs: Runs) -> list[dict[str, float]]:
@@ -46,7 +53,7 @@ def memory_parts(runs: Runs) -> list[dict[str, float]]:
     """
     assert {field.name for field in fields(runs)} >= set(_FIELDS)
     rows = zip(*(getattr(runs, name) for name in _FIELDS), strict=True)
-    return [_counted(*row) if np.all(np.isfinite(row)) else {} for row in rows]
+    return [_counted(*row) if all(map(isfinite, row)) else {} for row in rows]
 
 
 def workload_of(runs: Runs) -> Workload | None:

@@ -50,6 +50,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,11 @@ def erratic_models(catalog: Catalog) -> pd.DataFrame:
     --------
     erratic_cells
     """
+    return _models(catalog).copy()
+
+
+@lru_cache(maxsize=2)
+def _models(catalog: Catalog) -> pd.DataFrame:
     scores = _log_odds(catalog)
     models = catalog.models.set_index("model")
     scores = scores[scores["scale"]]
@@ -170,18 +176,11 @@ def _stem(family: object) -> str:
     return letters[0].lower() if letters else str(family)
 
 
-def erratic_cells(catalog: Catalog, erratic: pd.DataFrame | None = None) -> pd.DataFrame:
+def erratic_cells(catalog: Catalog) -> pd.DataFrame:
     """Return the verdict on every score: whether it stands far below what weaker models reach.
 
     The rule stands in the description of this module. Models that :func:`erratic_models` refuses are left out, both
     as cells and as neighbours.
-
-    Parameters
-    ----------
-    catalog : Catalog
-        Where the scores are.
-    erratic : pandas.DataFrame, optional
-        The result of :func:`erratic_models`, where it is known already.
 
     Returns
     -------
@@ -193,16 +192,24 @@ def erratic_cells(catalog: Catalog, erratic: pd.DataFrame | None = None) -> pd.D
 
     Examples
     --------
+    >>> from dataclasses import replace
     >>> from densing.scores.catalog import load_catalog
-    >>> cells = erratic_cells(load_catalog()).set_index(["evaluator", "model", "benchmark"])
-    >>> cells.loc[("olmo_base_eval", "Seed-OSS-36B-Base", "olmo3_eval_math"), "status"]
+    >>> catalog = load_catalog()
+    >>> own = catalog.scores["evaluator"] == "olmo_base_eval"
+    >>> cells = erratic_cells(replace(catalog, scores=catalog.scores[own])).set_index(["model", "benchmark"])
+    >>> cells.loc[("Seed-OSS-36B-Base", "olmo3_eval_math"), "status"]
     'erratic'
 
     See Also
     --------
     erratic_models
     """
-    verdicts = erratic_models(catalog) if erratic is None else erratic
+    return _cells(catalog).copy()
+
+
+@lru_cache(maxsize=2)
+def _cells(catalog: Catalog) -> pd.DataFrame:
+    verdicts = _models(catalog)
     refused = set(_keys(verdicts[verdicts["status"].str.startswith("erratic")], ["evaluator", "model"]))
     scores = _log_odds(catalog)
     usable = [key not in refused for key in _keys(scores, ["evaluator", "model"])]
@@ -315,14 +322,8 @@ def _medians(values: np.ndarray, fewest: int) -> np.ndarray:
     return np.where(enough, middle, np.nan)
 
 
-def erratic_flags(catalog: Catalog, models: pd.DataFrame | None = None, cells: pd.DataFrame | None = None) -> pd.Series:
+def erratic_flags(catalog: Catalog) -> pd.Series:
     """Return for every score ``erratic_model``, ``erratic_cell`` or nothing: what the two rules say of it.
-
-    Parameters
-    ----------
-    catalog : Catalog
-    models, cells : pandas.DataFrame, optional
-        The results of :func:`erratic_models` and :func:`erratic_cells`, where they are known already.
 
     Returns
     -------
@@ -331,14 +332,14 @@ def erratic_flags(catalog: Catalog, models: pd.DataFrame | None = None, cells: p
 
     Examples
     --------
+    >>> from dataclasses import replace
     >>> from densing.scores.catalog import load_catalog
     >>> catalog = load_catalog()
-    >>> stored = catalog.scores["flags"].fillna("").str.contains("erratic_model|erratic_cell")
-    >>> bool((stored == (erratic_flags(catalog) != "")).all())
-    True
+    >>> scores = catalog.scores[catalog.scores["evaluator"] == "olmo_base_eval"]
+    >>> sorted(set(erratic_flags(replace(catalog, scores=scores))))
+    ['', 'erratic_cell']
     """
-    models = erratic_models(catalog) if models is None else models
-    cells = erratic_cells(catalog, models) if cells is None else cells
+    models, cells = _models(catalog), _cells(catalog)
     refused = set(_keys(models[models["status"].str.startswith("erratic")], ["evaluator", "model"]))
     faults = set(_keys(cells[cells["status"] == "erratic"], ["evaluator", "model", "benchmark"]))
     keys = _keys(catalog.scores, ["evaluator", "model", "benchmark"])
@@ -346,7 +347,7 @@ def erratic_flags(catalog: Catalog, models: pd.DataFrame | None = None, cells: p
     return pd.Series(flags, index=catalog.scores.index, dtype=object)
 
 
-def write_flags(catalog: Catalog, path: Path | str, given: pd.Series | None = None) -> int:
+def write_flags(catalog: Catalog, path: Path | str) -> int:
     """Put the rules' flags into a table of scores, and take away those that the rules no longer give.
 
     Every other cell stays as it is.
@@ -357,8 +358,6 @@ def write_flags(catalog: Catalog, path: Path | str, given: pd.Series | None = No
         The scores that are compared, those of the table among them.
     path : path
         A CSV file with columns model, benchmark, evaluator and flags.
-    given : pandas.Series, optional
-        The result of :func:`erratic_flags`, where it is known already.
 
     Returns
     -------
@@ -383,8 +382,7 @@ def write_flags(catalog: Catalog, path: Path | str, given: pd.Series | None = No
                 f"{path}: row {number} has {len(row)} cells, but the header has {len(header)}; correct the row"
             )
     at = {name: header.index(name) for name in header}
-    given = erratic_flags(catalog) if given is None else given
-    flags = dict(zip(_keys(catalog.scores, ["evaluator", "model", "benchmark"]), given, strict=True))
+    flags = dict(zip(_keys(catalog.scores, ["evaluator", "model", "benchmark"]), erratic_flags(catalog), strict=True))
     changed = 0
     for row in rows:
         key = (row[at["evaluator"]], row[at["model"]], row[at["benchmark"]])

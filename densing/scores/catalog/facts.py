@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -146,6 +147,16 @@ class FactualRecall(Readable):
             for name in names:
                 if name not in known:
                     raise UnknownNameError(kind, name, known)
+        if (known := self._asked.get(key := (*tiers, *parts))) is None:
+            known = self._asked[key] = self._summed(tiers, parts)
+        return known.copy()
+
+    @cached_property
+    def _asked(self) -> dict[tuple[str, ...], pd.DataFrame]:
+        """What was asked for: variants of a trend ask for few subsets, many times each."""
+        return {}
+
+    def _summed(self, tiers: Sequence[str], parts: Sequence[str]) -> pd.DataFrame:
         rows = self.counts[self.counts["tier"].isin(list(tiers)) & self.counts["part"].isin(list(parts))]
         sums = rows.groupby(["model", "tier"])[list(VERDICTS)].sum()
         grid = pd.MultiIndex.from_product([self.models["model"], list(dict.fromkeys(tiers))], names=["model", "tier"])

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -187,13 +189,12 @@ def disagreement(catalog: Catalog) -> pd.DataFrame:
     rows = []
     for benchmark in sorted(catalog.scores["benchmark"].unique()):
         table = measurements(catalog, benchmark)
-        for model, group in table.groupby("model", sort=True):
-            if len(group) < 2:
-                continue
-            ordered = group.sort_values(["score", "evaluator"])
-            values = ", ".join(f"{r.score:.3f} ({r.evaluator})" for r in ordered.itertuples())
-            spread = float(ordered["score"].iloc[-1] - ordered["score"].iloc[0])
-            rows.append((model, benchmark, spread, len(group), values))
+        repeated = table[table["model"].duplicated(keep=False)].sort_values(["model", "score", "evaluator"])
+        cells = zip(*(repeated[name].tolist() for name in ("model", "score", "evaluator")), strict=True)
+        for model, group in groupby(cells, itemgetter(0)):
+            found = [(score, evaluator) for _, score, evaluator in group]
+            values = ", ".join(f"{score:.3f} ({evaluator})" for score, evaluator in found)
+            rows.append((model, benchmark, found[-1][0] - found[0][0], len(found), values))
     frame = pd.DataFrame(rows, columns=["model", "benchmark", "spread", "n_sources", "values"])
     return frame.sort_values(["spread", "model", "benchmark"], ascending=[False, True, True], ignore_index=True)
 

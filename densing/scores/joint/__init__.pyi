@@ -20,6 +20,7 @@ from .scale import fit_joint as fit_joint
 from .scale import joint_baskets as joint_baskets
 from .scale import scale_name as scale_name
 from .scale import usual_scale as usual_scale
+from .validation import GROUPINGS as GROUPINGS
 from .validation import SPLITS as SPLITS
 from .validation import Split as Split
 from .validation import Validation as Validation

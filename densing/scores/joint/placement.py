@@ -92,7 +92,7 @@ def place(
     >>> from densing.scores.joint.scale import fit_joint
     >>> cells = toy_cells()
     >>> mine = cells.table["model"].eq("m7")
-    >>> scale = fit_joint(replace(cells, table=cells.table[~mine]), draws=40, sweeps=40, burn=20)
+    >>> scale = fit_joint(replace(cells, table=cells.table[~mine]), draws=20, sweeps=20, burn=10)
     >>> placed = place(scale, replace(cells, table=cells.table[mine]))
     >>> order = placed.abilities().sort_values("ability")["model"].tolist()
     >>> order.index("m5") < order.index("m7") < order.index("m9"), placed.placed

@@ -157,8 +157,8 @@ class JointScale(Readable):
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> scale = fit_joint(toy_cells(), draws=40, sweeps=40, burn=20)
-    >>> scale.ability("general").shape == (40, len(scale.models))
+    >>> scale = fit_joint(toy_cells(), draws=20, sweeps=20, burn=10)
+    >>> scale.ability("general").shape == (20, len(scale.models))
     True
     """
 
@@ -180,7 +180,7 @@ class JointScale(Readable):
     @cached_property
     def baskets(self) -> Mapping[str, Basket]:
         """Baskets by name: ``general``, every skill, ``multilingual``, and every language but English by its code."""
-        return _baskets(self.cells.table[~self.cells.table["model"].isin(self.placed)])
+        return joint_baskets(replace(self.cells, table=self.cells.table[~self.cells.table["model"].isin(self.placed)]))
 
     def basket(self, name: str) -> Basket:
         """Return a basket.
@@ -386,19 +386,17 @@ class JointScale(Readable):
         return Card(title, facts, listing_of(title, best), self.notes)
 
 
-def joint_baskets(catalog: Catalog) -> list[str]:
-    """Return the baskets that the joint scale of a catalog has, ``mean`` first; nothing is fitted.
+def joint_baskets(cells: Cells) -> Mapping[str, Basket]:
+    """Return the baskets of a joint scale of some cells by name; nothing is fitted.
 
     Examples
     --------
     >>> from densing.scores.catalog import load_catalog
-    >>> joint_baskets(load_catalog())[:3]
-    ['mean', 'code', 'knowledge']
+    >>> from densing.scores.joint import catalog_cells
+    >>> list(joint_baskets(catalog_cells(load_catalog(), "none")))[:3]
+    ['general', 'code', 'knowledge']
     """
-    return ["mean", *(name for name in _baskets(catalog_cells(catalog, "none").table) if name != GENERAL)]
-
-
-def _baskets(table: pd.DataFrame) -> Mapping[str, Basket]:
+    table = cells.table
     facts = table.drop_duplicates("benchmark").set_index("benchmark")
     measured = table.groupby("benchmark")["model"].nunique()
     usual = set(measured.index[measured >= BASKET_SHARE * table["model"].nunique()])
@@ -477,7 +475,7 @@ def fit_joint(
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> scale = fit_joint(toy_cells(), draws=40, sweeps=40, burn=20)
+    >>> scale = fit_joint(toy_cells(), draws=20, sweeps=20, burn=10)
     >>> order = scale.abilities().sort_values("ability")["model"].tolist()
     >>> order[0], order[-1]
     ('m0', 'm9')

@@ -23,6 +23,8 @@ from densing.scores.joint.rivals import PENALTY, fit_eci, fit_pca
 from densing.scores.joint.scale import fit_joint
 
 SPLITS = ("cells", "pairs", "time", "skill", "evaluator")
+GROUPINGS = ("evaluator", "skill", "language", "benchmark", "model")
+"""What :meth:`Validation.by` can group errors by."""
 CUTOFF = "2025-11-01"
 SHARE, BLOCK_SHARE, LATER_SHARE = 0.1, 0.15, 0.5
 SMALLEST_BLOCK = 3
@@ -219,9 +221,8 @@ class Validation(Readable):
         UnknownNameError
             For a column that predictions do not have.
         """
-        names = ("evaluator", "skill", "language", "benchmark", "model")
-        if column not in names:
-            raise UnknownNameError("column of predictions", column, names)
+        if column not in GROUPINGS:
+            raise UnknownNameError("column of predictions", column, GROUPINGS)
         p = self.predictions
         cells = pd.DataFrame(
             {
@@ -306,6 +307,9 @@ def validate(
     >>> result.table["method"].tolist()[:3]
     ['joint', 'ECI', 'ECI by test']
     """
+    for kind in splits:
+        if kind not in SPLITS:
+            raise UnknownNameError("split", kind, SPLITS)
     released = None if catalog is None else catalog.models.set_index("model")["released"]
     jobs = [(kind, seed) for kind in splits for seed in seeds]
     frames, blocks, notes, skipped = [], [], [], set()
@@ -318,8 +322,6 @@ def validate(
             split = held_out(cells, kind, seed, released=released, cutoff=cutoff)
             frame, block = _predicted(cells, split, penalty, part, options)
         except InputError as error:
-            if isinstance(error, UnknownNameError):
-                raise
             if kind not in skipped:
                 notes.append(Note("split-left-out", "warning", f"{error}", {"split": kind}))
             skipped.add(kind)

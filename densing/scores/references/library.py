@@ -238,8 +238,13 @@ def ladder_reference(
     for task in tasks:
         if task not in ladder.tasks:
             raise UnknownNameError(f"benchmark of reference {name}", task, ladder.tasks)
-    reference = _fitted_ladder(load_catalog(), get_family(name), ladder, "+".join(tasks), "", tasks, draws, seed)
-    return reference.at_tokens(tokens)
+    return _ladder_mean(name, tuple(tasks), draws, seed).at_tokens(tokens)
+
+
+@lru_cache(maxsize=16)
+def _ladder_mean(name: str, tasks: tuple[str, ...], draws: int, seed: int) -> Reference:
+    family, ladder = get_family(name), get_ladder(name)
+    return _fitted_ladder(load_catalog(), family, ladder, "+".join(tasks), "", tasks, draws, seed)
 
 
 def _fitted_ladder(

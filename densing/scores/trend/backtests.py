@@ -47,7 +47,7 @@ from densing.core import (
 )
 from densing.scores.catalog import Catalog, Selection, strata
 from densing.scores.density import RELEASED
-from densing.scores.joint import GENERAL, JointScale, catalog_scale
+from densing.scores.joint import GENERAL, JointScale, catalog_scale, joint_baskets, joint_cells
 from densing.scores.references import JointReference, joint_reference
 from densing.scores.trend.data import DAYS_PER_MONTH, EPOCH
 from densing.scores.trend.forecasters import FORECASTERS, Forecaster, Known, size_slopes
@@ -414,7 +414,8 @@ def backtest_forecasts(
     basket = GENERAL if basket == "mean" else basket
     if basket != GENERAL:
         # A basket that the full scale has not is a slip of the caller: this raises, before minutes of fits.
-        scale(catalog).basket(basket)
+        if basket not in (baskets := joint_baskets(joint_cells(catalog))):
+            raise UnknownNameError("basket of the joint scale", basket, baskets)
     full: _Full | None = None
     rows, cases = [], []
     for turn, origin in enumerate(dates):

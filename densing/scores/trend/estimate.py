@@ -65,7 +65,7 @@ class TrendResult(Readable):
     --------
     >>> import densing
     >>> densities = densing.catalog_densities(densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu"))
-    >>> trend = densing.estimate_trend(densities.headline, permutations=99, bootstrap=99, worlds=0)
+    >>> trend = densing.estimate_trend(densities.headline, permutations=19, bootstrap=50, worlds=0, keep=True)
     >>> bool(trend.headline["lo"] < trend.headline["doubling_months"])
     True
     """

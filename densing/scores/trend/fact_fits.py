@@ -152,7 +152,8 @@ def mean_accuracy(answers: pd.DataFrame, blanks_wrong: bool = False, empty: floa
     """
     whole = answers["items" if blanks_wrong else "asked"]
     shares = (answers["right"] / whole.where(whole > 0)).fillna(empty)
-    return shares.groupby("model", sort=False).agg(lambda values: values.mean(skipna=False))
+    groups = shares.groupby("model", sort=False)
+    return groups.mean().where(groups.count() == groups.size())
 
 
 def reasoning_twins(models: pd.DataFrame) -> pd.Series:

@@ -588,9 +588,10 @@ def _pace(recall: FactualRecall, variant: RecallVariant, level: float, pace_mont
         return nothing(reason)
     weights = _weights(sample) if variant.weighted else None
     codes = pd.factorize(sample[variant.cluster])[0]
+    figures = sample[["log_size", "days", "score"]]
 
     def statistic(rows: Array) -> Array:
-        return _line(sample[rows], variant.dated_reference, None if weights is None else weights[rows])
+        return _line(figures[rows], variant.dated_reference, None if weights is None else weights[rows])
 
     line, errors = family_jackknife(statistic, codes)
     critical = float(stats.t.ppf(0.5 + level / 2, clusters - 1))
@@ -660,8 +661,10 @@ def _contrast(recall: FactualRecall, lead: RecallVariant, level: float) -> TierC
         if reason := _too_few(recall, part, lead):
             return TierContrast(nan, nan, nan, nan, len(shared), families, reason)
 
+    figures = [part[["log_size", "days", "score"]] for part in (easy, rare)]
+
     def statistic(rows: Array) -> Array:
-        lines = [_line(part[rows]) for part in (easy, rare)]
+        lines = [_line(part[rows]) for part in figures]
         return np.array([lines[1][1] - lines[0][1], lines[0][2], lines[1][2]])
 
     (difference, *rises), errors = family_jackknife(statistic, pd.factorize(easy["family"])[0])

@@ -278,7 +278,7 @@ def date_for(
     --------
     >>> import densing
     >>> densities = densing.catalog_densities(densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu"))
-    >>> trend = densing.estimate_trend(densities.headline, permutations=19, bootstrap=50, worlds=0)
+    >>> trend = densing.estimate_trend(densities.headline, permutations=19, bootstrap=50, worlds=0, keep=True)
     >>> arrival = densing.date_for(trend, 10.0)
     >>> bool(arrival.lo < arrival.date)
     True
@@ -335,7 +335,7 @@ def when(
     --------
     >>> import densing
     >>> densities = densing.catalog_densities(densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu"))
-    >>> trend = densing.estimate_trend(densities.headline, permutations=19, bootstrap=50, worlds=0)
+    >>> trend = densing.estimate_trend(densities.headline, permutations=19, bootstrap=50, worlds=0, keep=True)
     >>> arrival = densing.when(trend, 0.75, 3e9, densities.reference)
     >>> bool(arrival.density_lo < arrival.density < arrival.density_hi)
     True

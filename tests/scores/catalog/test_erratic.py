@@ -40,8 +40,8 @@ def erratic(models: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def cells(models: pd.DataFrame) -> pd.DataFrame:
-    return erratic_cells(CATALOG, models)
+def cells() -> pd.DataFrame:
+    return erratic_cells(CATALOG)
 
 
 def statuses(cells: pd.DataFrame) -> dict[tuple[str, str, str], str]:
@@ -144,7 +144,7 @@ def test_clean_tables_are_nearly_never_flagged(options: dict[str, float], most: 
     for seed in range(100, 104):
         catalog = clean_catalog(seed, **options)  # type: ignore[arg-type]
         models = erratic_models(catalog)
-        table = erratic_cells(catalog, models)
+        table = erratic_cells(catalog)
         cells, flagged = cells + len(table), flagged + int((table["status"] == "erratic").sum())
         judged += int((models["status"] != "too few").sum())
         strict += int(models["status"].str.startswith("erratic").sum())
@@ -211,7 +211,7 @@ def test_a_model_that_is_weak_everywhere_is_not_erratic() -> None:
     spoiled = dataclasses.replace(catalog, scores=scores, models=models)
     verdicts = erratic_models(spoiled)
     assert verdicts.loc[verdicts["model"] == model, "status"].tolist() == ["too few"]
-    cells = erratic_cells(spoiled, verdicts)
+    cells = erratic_cells(spoiled)
     assert "erratic" not in set(cells.loc[cells["model"] == model, "status"])
 
 

@@ -163,7 +163,7 @@ def test_a_users_measurement_of_a_known_model_is_a_row_of_its_own_and_never_rank
     # The catalog with these rows is fitted anew, here by one short chain: that whole ones converge is tested elsewhere.
     monkeypatch.setattr(
         "densing.scores.joint.catalog_scale",
-        lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=60, burn=60, draws=60),
+        lambda catalog: fit_joint(joint_cells(catalog), chains=1, sweeps=20, burn=20, draws=20),
     )
     mine = (("gemma 7b", 8.5e9, 0.62), ("Zeta-7B", 7e9, 0.6))
     of_all = {"released": "2024-05-01", "benchmark": "mmlu", "evaluator": "me"}

@@ -18,7 +18,7 @@ from densing.scores.items import AnswerTable, ItemBank, calibrate_items, read_an
 from densing.scores.items.bank import LOOKS
 from tests.support.explained_items import explained_run
 
-MODELS, ITEMS, LATER = 80, 400, 60
+MODELS, ITEMS, MANY, LATER = 80, 200, 400, 60
 
 
 def world(kind: str, seed: int, models: int = MODELS + LATER, items: int = ITEMS) -> Array:
@@ -48,9 +48,9 @@ def table_of(answers: Array) -> AnswerTable:
     return AnswerTable(frame, released, pd.DataFrame({"task": "t", "text_hash": ""}, frame.columns))
 
 
-def tried(kind: str, seed: int, count: int, **options: Any) -> tuple[float, float, float]:
+def tried(kind: str, seed: int, count: int, items: int = ITEMS, **options: Any) -> tuple[float, float, float]:
     """Return the mean absolute error and the bias in points, and the share of intervals that hold, on later models."""
-    answers = world(kind, seed)
+    answers = world(kind, seed, items=items)
     # Which slopes are better is not in question here, and takes a second set of fits to know.
     bank = calibrate_items(table_of(answers[:MODELS]), slopes="each")
     errors, held = [], []
@@ -82,8 +82,8 @@ def test_intervals_of_stratified_items_hold_whatever_the_world(kind: str) -> Non
     # Residuals correct the curves: no bias beyond four standard errors of the mean of 180 draws.
     assert abs(bias) < 4 * 1.25 * error / math.sqrt(180)
     if kind == "null":
-        # Where there is nothing to know, the curves do no harm: the error is that of a mean of 60 of 400 coins.
-        coins = 100 * math.sqrt(2 / math.pi * 0.25 / 60 * (1 - 60 / 400))
+        # Where there is nothing to know, the curves do no harm: the error is that of a mean of 60 of 200 coins.
+        coins = 100 * math.sqrt(2 / math.pi * 0.25 / 60 * (1 - 60 / ITEMS))
         assert error < 1.15 * coins
 
 
@@ -96,14 +96,14 @@ def test_the_control_variate_narrows_the_error() -> None:
 
 @pytest.mark.slow
 def test_adaptive_items_tell_more_and_their_intervals_are_calibrated() -> None:
-    adaptive, _, held = tried("as fitted", 3, 40, chosen="adaptive")
-    assert adaptive < tried("as fitted", 3, 40)[0] and held >= 0.88
+    adaptive, _, held = tried("as fitted", 3, 40, MANY, chosen="adaptive")
+    assert adaptive < tried("as fitted", 3, 40, MANY)[0] and held >= 0.88
 
 
 @pytest.mark.slow
 def test_adaptive_scores_are_biased_where_items_drift_and_stratified_ones_are_not() -> None:
-    error, bias, _ = tried("drift", 5, 40, chosen="adaptive")
-    sampled_error, sampled_bias, held = tried("drift", 5, 40)
+    error, bias, _ = tried("drift", 5, 40, MANY, chosen="adaptive")
+    sampled_error, sampled_bias, held = tried("drift", 5, 40, MANY)
     assert abs(bias) > 0.7 * error and abs(bias) > 3 * abs(sampled_bias)
     assert abs(sampled_bias) < 4 * 1.25 * sampled_error / math.sqrt(180) and held >= 0.89
 
@@ -126,8 +126,8 @@ def test_drifting_items_are_found() -> None:
 def test_slopes_are_those_that_predict_other_models_better() -> None:
     rng = np.random.default_rng(6)
     kinds = {}
-    for kind, slope in (("each", rng.lognormal(0.2, 0.9, ITEMS)), ("common", np.full(ITEMS, 1.3))):
-        logits = slope * (rng.normal(0, 1, (60, 1)) - rng.normal(0, 1, ITEMS))
+    for kind, slope in (("each", rng.lognormal(0.2, 0.9, MANY)), ("common", np.full(MANY, 1.3))):
+        logits = slope * (rng.normal(0, 1, (60, 1)) - rng.normal(0, 1, MANY))
         bank = calibrate_items((rng.random(logits.shape) < expit(logits)).astype(float))
         kinds[kind] = bank.slopes
         assert (np.ptp(bank.slope) < 1e-9) == (bank.slopes == "common")
@@ -135,7 +135,7 @@ def test_slopes_are_those_that_predict_other_models_better() -> None:
 
 
 def test_a_full_bank_gives_the_score_itself() -> None:
-    answers = world("as fitted", 1)
+    answers = world("as fitted", 1, items=50)
     bank = calibrate_items(table_of(answers[:MODELS]))
     score = bank.estimate(answers[-1])
     assert score.score == pytest.approx(answers[-1].mean()) and score.hi - score.lo < 1e-6
@@ -219,8 +219,8 @@ def test_fewer_than_ten_items_have_a_binomial_interval(bank: ItemBank) -> None:
 
 
 def test_items_with_other_texts_are_left_out_and_named() -> None:
-    table = table_of(world("as fitted", 1))
-    table.items["text_hash"] = [f"h{at}" for at in range(ITEMS)]
+    table = table_of(world("as fitted", 1, items=50))
+    table.items["text_hash"] = [f"h{at}" for at in range(50)]
     bank = calibrate_items(table)
     rows = pd.DataFrame({"item": bank.choose(40), "answer": 1.0})
     rows["text_hash"] = bank.items.set_index("item").loc[rows["item"], "text_hash"].to_numpy()

@@ -14,7 +14,7 @@ from densing.scores.joint import validation
 from densing.scores.joint.cells import Cells, joint_cells, toy_cells
 from densing.scores.joint.validation import SPLITS, Validation, held_out, validate
 
-SHORT = {"chains": 1, "sweeps": 80, "burn": 40, "draws": 80}
+SHORT = {"chains": 1, "sweeps": 40, "burn": 20, "draws": 40}
 LEAST = {"chains": 1, "sweeps": 12, "burn": 8, "draws": 12}
 """For what holds of every chain, however short."""
 CATALOG = load_catalog()

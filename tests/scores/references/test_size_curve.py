@@ -53,7 +53,7 @@ def world(families: dict[str, float] = LEVELS, extra: list[dict[str, object]] | 
 @lru_cache(maxsize=4)
 def fitted() -> tuple[Catalog, JointScale]:
     catalog = world()
-    return catalog, fit_joint(joint_cells(catalog), chains=1, sweeps=400, burn=300, draws=200)
+    return catalog, fit_joint(joint_cells(catalog), chains=1, sweeps=200, burn=150, draws=200)
 
 
 def test_the_slope_of_size_is_that_of_the_world():

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import FitError
-from densing.scores.trend import TrendData, estimate_trend
+from densing.scores.trend import TrendData, TrendResult, estimate_trend
 from densing.scores.trend.checks import Checks, diagnose, record_setter_bias, simulate_envelope
 from densing.scores.trend.coverage import Scenario, simulate
 from densing.scores.trend.estimators import envelope_slopes
@@ -20,7 +20,15 @@ from densing.scores.trend.sentences import shuffled
 from densing.scores.trend.significance import PermutationTests, ShuffleTest
 from tests.support.trend_data import dated
 
+pytestmark = pytest.mark.usefixtures("few_sweeps")
 TREND = simulate(Scenario(n=60, families=20), 5)
+FEW: dict[str, int] = {"permutations": 19, "worlds": 0, "bootstrap": 30}
+
+
+@pytest.fixture(scope="module")
+def trend(few_sweeps: None) -> TrendResult:
+    """Estimated with few draws."""
+    return estimate_trend(TREND, **FEW)
 
 
 def test_record_setters_without_a_trend_rise_as_the_design_notes_say() -> None:
@@ -76,8 +84,7 @@ def test_diagnostics_see_curvature_and_uneven_scatter() -> None:
     assert diagnose(TREND.take(np.arange(4))).reset_p is None
 
 
-def test_leave_one_family_out_holds_every_family_and_its_range() -> None:
-    trend = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30)
+def test_leave_one_family_out_holds_every_family_and_its_range(trend: TrendResult) -> None:
     check = trend.checks.leave_one_family_out
     assert check is not None
     assert set(check.table["name"]) == set(TREND.family)
@@ -88,10 +95,10 @@ def test_leave_one_family_out_holds_every_family_and_its_range() -> None:
     assert min(months) < trend.line["doubling_months"] < max(months)
 
 
-def test_what_was_not_tested_is_not_in_the_document_and_what_was_is() -> None:
+def test_what_was_not_tested_is_not_in_the_document_and_what_was_is(trend: TrendResult) -> None:
     """The keys that programs read: absent where a test could not run or its power was not simulated, null elsewhere."""
     plain, rated = (
-        estimate_trend(TREND, permutations=19, worlds=worlds, bootstrap=30).to_dict()["checks"] for worlds in (0, 5)
+        each.to_dict()["checks"] for each in (trend, estimate_trend(TREND, permutations=19, worlds=5, bootstrap=30))
     )
     assert list(plain["breakpoint"]["stated"]) == ["date", "n_before", "n_after", "p", "reason"]
     tested = ["date", "p", "reason", "candidates", "slope_before", "slope_after", "statistic"]
@@ -100,12 +107,11 @@ def test_what_was_not_tested_is_not_in_the_document_and_what_was_is() -> None:
     assert list(plain["permutation"]["headline"])[-1] == "null_slopes"
     assert list(rated["permutation"]["headline"])[-2:] == ["size", "power"]
     assert plain["organisations"] is None and plain["simulation"] is None
-    few = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30, groups={"all": TREND.family}).to_dict()
+    few = estimate_trend(TREND, **FEW, groups={"all": TREND.family}).to_dict()
     assert list(few["checks"]["without_groups"][0]) == ["group", "families", "n", "reason"]
 
 
-def test_everything_is_valid_json_and_reads_as_text() -> None:
-    trend = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30)
+def test_everything_is_valid_json_and_reads_as_text(trend: TrendResult) -> None:
     document = json.loads(json.dumps(trend.to_dict(), allow_nan=False))
     assert {"estimates", "checks", "headline", "notes", "options"} <= set(document)
     assert [row["method"] for row in document["estimates"]].count("envelope") == 1
@@ -116,25 +122,18 @@ def test_everything_is_valid_json_and_reads_as_text() -> None:
     page = trend._repr_html_()
     assert "<table" in page and trend.title in page
     assert page.index("whole families shuffled") < page.index("<details>") < page.index("record-setters: p =")
-    assert (
-        "<b>x"
-        not in estimate_trend(
-            TREND.replace(family=np.char.add("<b>x", TREND.family)), permutations=19, worlds=0, bootstrap=30
-        )._repr_html_()
-    )
+    hostile = estimate_trend(TREND.replace(family=np.char.add("<b>x", TREND.family)), **FEW)
+    assert "<b>x" not in hostile._repr_html_()
 
 
-def test_same_seed_same_result_other_seed_other_draws() -> None:
-    first, again, other = (
-        estimate_trend(TREND, permutations=49, worlds=0, bootstrap=50, seed=seed) for seed in (1, 1, 2)
-    )
-    assert first.to_dict() == again.to_dict()
-    assert first.to_dict() != other.to_dict()
-    np.testing.assert_array_equal(first.draws, again.draws)
+def test_same_seed_same_result_other_seed_other_draws(trend: TrendResult) -> None:
+    again, other = (estimate_trend(TREND, **FEW, seed=seed) for seed in (0, 1))
+    assert trend.to_dict() == again.to_dict()
+    assert trend.to_dict() != other.to_dict()
+    np.testing.assert_array_equal(trend.draws, again.draws)
 
 
-def test_predict_follows_the_pace_and_without_one_the_line() -> None:
-    trend = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30)
+def test_predict_follows_the_pace_and_without_one_the_line(trend: TrendResult) -> None:
     straight = replace(trend, varying=None)
     band = straight.predict(["2023-02-24", "2024-02-24"])
     intercept, slope = trend.fit.slope.intercept, trend.line["slope_per_day"]
@@ -151,7 +150,7 @@ ROW = st.tuples(st.integers(0, 60), st.integers(-3, 3), st.sampled_from([-1, 0, 
 
 
 @given(st.lists(ROW, min_size=1, max_size=14))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_any_small_table_gives_a_result_or_a_reason(rows: list[tuple[int, int, int, str]]) -> None:
     days, values, censor, family = zip(*rows, strict=True)
     released = pd.Timestamp("2023-02-24") + pd.to_timedelta(np.array(days), unit="D")
@@ -191,7 +190,7 @@ def labelled() -> TrendData:
 
 def test_leave_out_runs_over_families_organisations_and_named_groups() -> None:
     data = labelled()
-    trend = estimate_trend(data, permutations=19, bootstrap=30, worlds=0)
+    trend = estimate_trend(data, **FEW)
     assert trend.checks.leave_one_organisation_out is not None
     makers = trend.checks.leave_one_organisation_out.rows
     assert [row.name for row in makers] == ["one", "two"]
@@ -201,7 +200,7 @@ def test_leave_out_runs_over_families_organisations_and_named_groups() -> None:
     (group,) = trend.checks.without_groups
     assert (group.group, group.families, group.n) == ("research suites", ("Pythia",), 6)
     rest = data.take(data.family != "Pythia")
-    alone = estimate_trend(rest, permutations=19, bootstrap=30, worlds=0)
+    alone = estimate_trend(rest, **FEW)
     assert group.doubling_months == pytest.approx(alone.line["doubling_months"])
     assert (group.lo, group.hi) == pytest.approx((alone.line["lo"], alone.line["hi"]))
     assert any("Without research suites (Pythia)" in sentence for sentence in trend.sentences())
@@ -209,7 +208,7 @@ def test_leave_out_runs_over_families_organisations_and_named_groups() -> None:
 
 
 def test_groups_of_ones_own_can_be_left_out() -> None:
-    trend = estimate_trend(labelled(), permutations=19, bootstrap=30, worlds=0, groups={"the rest": ["b", "c", "d"]})
+    trend = estimate_trend(labelled(), **FEW, groups={"the rest": ["b", "c", "d"]})
     (group,) = trend.checks.without_groups
     assert "at least 2 needed" in group.reason
     assert any("nothing can be estimated" in sentence for sentence in trend.sentences())

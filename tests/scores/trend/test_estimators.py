@@ -36,6 +36,7 @@ from densing.scores.trend.sentences import doubling_text
 from tests.support import folders
 from tests.support.trend_data import dated
 
+pytestmark = pytest.mark.usefixtures("few_sweeps")
 UNCENSORED = Scenario(n=40, families=9, ceilings=None)
 
 

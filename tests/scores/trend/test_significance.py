@@ -38,6 +38,7 @@ from densing.scores.trend.significance import (
 from densing.scores.trend.tobit import fit_tobit
 from tests.support.trend_data import dated
 
+pytestmark = pytest.mark.usefixtures("few_sweeps")
 TREND = simulate(Scenario(n=60, families=20), 5)
 FLAT = Scenario(n=40, families=14, doubling_months=np.inf, ceilings=(0.5, 3.0))
 DATA = simulate(Scenario(n=65, families=23), 3)

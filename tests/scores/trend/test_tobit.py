@@ -22,6 +22,7 @@ from densing.scores.trend.coverage import Scenario, simulate
 from densing.scores.trend.tobit import VarianceShares, critical_value, fit_headline, fit_tobit
 from tests.support.trend_data import dated
 
+pytestmark = pytest.mark.usefixtures("few_sweeps")
 UNCENSORED = Scenario(n=40, families=9, ceilings=None)
 
 
