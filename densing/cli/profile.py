@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         RunProfile,
         RunUtilisation,
     )
+    from densing.efficiency.timeline import RankTimeline
     from densing.efficiency.traces import TraceFile
 
 OF_MFU = ("mfu_pct", "hfu_pct")
@@ -140,7 +142,9 @@ class Outputs:
         typer.Option(
             "--what-if",
             help="Replay the run with link=2x, link=300mbit, hide=all_reduce, drop-rank=5, overlap=perfect, "
-            "co2:tau=8 or local-sgd:tau=8; commas join changes, and each --what-if is replayed alone.",
+            "co2:tau=8, local-sgd:tau=8, dct:eta=0.99, ladder (tensor-parallel sums one module late) or fuse=NAME "
+            "(neighbouring kernels whose names hold it become one launch, which saves launches and pauses, no kernel "
+            "time); commas join changes, and each --what-if is replayed alone.",
         ),
     ] = field(default_factory=list)
     what_if_trace: Annotated[
@@ -406,7 +410,7 @@ def read_run(source: Source) -> RunProfile:
     notes: list[Note] = []
     with ExitStack() as stack:
         rows, store = _rows(source, options, notes, stack)
-        return merge_run(rows, store=store, notes=notes, options=options.to_dict())
+        return merge_run(rows, store=store, notes=notes, options=options.to_dict(), again=partial(_again, source))
 
 
 def _rows(
@@ -430,6 +434,13 @@ def _rows(
 
         store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="densing-profile-")))
     return _many(source, options, traces, store, notes), store
+
+
+def _again(source: Source, labels: Container[str]) -> Iterator[RankTimeline]:
+    """Read the traces of some labels again, one by one."""
+    from densing.efficiency.profile import read_trace
+
+    return (read_trace(trace, source.options()) for trace in _traces(source, []) if trace.label in labels)
 
 
 def _traces(source: Source, notes: list[Note]) -> list[TraceFile]:

@@ -89,6 +89,28 @@ def test_changes_are_replayed_one_by_one(two: Path) -> None:
     assert "no such rank" in densing("profile", two, "--what-if", "drop-rank=7", code=1).stderr
 
 
+def test_kernels_are_read_again_to_be_fused(two: Path, tmp_path: Path) -> None:
+    content = trace(0)
+    for step in (1, 2, 3):
+        at = 100.0 * step
+        content["traceEvents"] += [
+            event("cuda_runtime", "cudaLaunchKernel", at + 62 + 6 * n, 3, correlation=10 * step + 2 + n)
+            for n in range(5)
+        ] + [
+            event("kernel", "add<float>", at + 66 + 6 * n, 1, stream=7, device=0, correlation=10 * step + 2 + n)
+            for n in range(5)
+        ]  # fmt: skip
+    [found] = profile(write(tmp_path / "rank0.json", content), "--what-if", "fuse=add<")["planned"]
+    assert "5 kernels a rank and step become 1 launch" in found["model"] and found["gain_pct"] > 10
+    [alone] = profile(two, "--what-if", "fuse=sgemm")["planned"]
+    assert alone["gain_pct"] == 0
+    store = tmp_path / "store"
+    profile(two, "--out", store)
+    refused = densing("profile", store, "--what-if", "fuse=sgemm", code=1).stderr
+    assert "stored results hold no single kernels" in refused
+    assert "no computation's name holds it" in densing("profile", two, "--what-if", "fuse=Sgemm", code=1).stderr
+
+
 def test_one_rank_says_nothing_of_others(two: Path) -> None:
     found = profile(two / "rank0.json")
     assert found["stragglers"] is None and found["clocks"] is None

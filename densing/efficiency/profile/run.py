@@ -6,7 +6,7 @@ from the store (:class:`HeldRanks`). :func:`run_notes` says what of the run was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Container, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -39,9 +39,11 @@ from densing.efficiency.profile.rank import (
     all_step_times,
     cut_short,
     figures,
+    fused,
     per_step,
     profile_timeline,
     profile_trace,
+    read_trace,
     run_collectives,
 )
 from densing.efficiency.profile.replay import Replay
@@ -54,6 +56,7 @@ from densing.efficiency.timeline import (
     Group,
     NameTotal,
     Partition,
+    RankTimeline,
     StepSpread,
     Timeline,
     WindowName,
@@ -449,9 +452,10 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         change : str
             Comma-separated: ``link=2x`` (transfers twice as fast), ``link=300mbit`` (a link of this rate, with the
             recorded latency), ``hide=all_reduce`` (its transfers cost nothing), ``drop-rank=5`` (the others do not
-            wait for it), ``overlap=perfect`` (only communication waits for communication), ``local-sgd:tau=8`` and
-            ``co2:tau=8`` (averages every 8 steps instead of the all-reduces); see
-            :mod:`densing.efficiency.profile.changes`.
+            wait for it), ``overlap=perfect`` (only communication waits for communication), ``fuse=elementwise``
+            (adjacent kernels whose names hold the text become one launch), ``local-sgd:tau=8`` and ``co2:tau=8``
+            (averages every 8 steps instead of the all-reduces), ``dct:eta=0.99`` (1 % of the gradients sent) and
+            ``ladder`` (tensor-parallel sums one module late); see :mod:`densing.efficiency.profile.changes`.
 
         Raises
         ------
@@ -594,10 +598,16 @@ def profile_run(
     """
     options = ProfileOptions(window, tuple(comm_patterns), detail)
     if isinstance(source, Timeline):
-        return merge_run([profile_timeline(rank, options) for rank in source.ranks], options=options.to_dict())
+        rows = [profile_timeline(rank, options) for rank in source.ranks]
+        return merge_run(rows, options=options.to_dict(), again=lambda _: source.ranks)
     paths = [source] if isinstance(source, Path | str) else list(source)
     traces = find_traces(paths, ranks)
-    return merge_run((profile_trace(trace, options) for trace in traces), notes=traces.notes, options=options.to_dict())
+    return merge_run(
+        (profile_trace(trace, options) for trace in traces),
+        notes=traces.notes,
+        options=options.to_dict(),
+        again=lambda sources: (read_trace(trace, options) for trace in traces if trace.label in sources),
+    )
 
 
 def merge_run(
@@ -606,6 +616,7 @@ def merge_run(
     store: Stores | None = None,
     notes: Sequence[Note] = (),
     options: Mapping[str, Any] | None = None,
+    again: Callable[[Container[str]], Iterable[RankTimeline]] | None = None,
 ) -> RunProfile:
     """Join the profiles of a run's ranks.
 
@@ -618,6 +629,8 @@ def merge_run(
     notes : sequence of Note
         What is known already, such as files that could not be read.
     options : mapping, optional
+    again : callable, optional
+        Reads the ranks of some sources again: changes of single kernels (``fuse``) need more than a profile keeps.
 
     Raises
     ------
@@ -647,6 +660,9 @@ def merge_run(
     tables = held_ranks.tables(store)
     joint = join_ranks(ranks, tables) if len(ranks) > 1 else None
     replay = joint.replay if joint else Replay({rank.rank: rank.dependencies for rank in ranks}, tables)
+    if again is not None:
+        reread, window, sources = again, ranks[0].window, {rank.source for rank in ranks}
+        replay.fuse = lambda text: fused(reread(sources), window, text)
     parts = held_ranks.summaries()
     found = find_causes(ranks, parts, replay, joint)
     own = [note for rank in ranks for note in (*rank.notes, *(() if rank.on_host else rank.path.notes))]

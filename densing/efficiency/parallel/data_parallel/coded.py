@@ -45,7 +45,7 @@ class CodedMean:
     link : Link
     flat : Flat
     codec : Codec, or callable that makes one
-        Every tensor gets its own; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
+        Every tensor gets its own; those below :data:`~densing.efficiency.simulation.sizes.DENSE_BELOW` elements
         are sent as they are.
     fragments : sequence of slice
         Parts of the vector that are sent one at a time; a tensor on a boundary is cut there.
