@@ -512,10 +512,11 @@ def _fused(replay: Replay, text: str) -> tuple[Times, str]:
             "lower case differ"
         )
     ranks, steps = len(replay.ranks), replay.steps or 1
-    before, after = (round(one / ranks / steps) for one in (kernels, launches))
+    kernels, launches = (round(one / ranks / steps) for one in (kernels, launches))
     return own, (
-        f"{formatting.plural(before, 'kernel')} a rank and step become {formatting.plural(after, 'launch')}; saved are pauses between them and the "
-        "host's launches, kernels keep their length"
+        f"{formatting.plural(kernels, 'kernel')} a rank and step become "
+        f"{formatting.plural(launches, 'launch', 'launches')}; saved are pauses between them and the host's launches, "
+        "kernels keep their length"
     )
 
 
