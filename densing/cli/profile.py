@@ -164,9 +164,15 @@ class Outputs:
     slice: Annotated[
         Path | None,
         typer.Option(
-            "--slice", help="Write what surrounds the longest gap, as a small trace for Perfetto.", metavar="FILE"
+            "--slice",
+            help="Write what surrounds a gap (the longest; see --gap), as a small trace for Perfetto.",
+            metavar="FILE",
         ),
     ] = None
+    gap: Annotated[
+        int,
+        typer.Option("--gap", min=1, help="With --slice: which gap, 1 for the longest of all ranks, 2 for the next."),
+    ] = 1
     mfu: Annotated[
         str | None,
         typer.Option(
@@ -180,7 +186,7 @@ class Outputs:
 
 
 @grouped(
-    "window html compare fail_if what_if what_if_trace perfetto slice comm_pattern explain",
+    "window html compare fail_if what_if what_if_trace perfetto slice gap comm_pattern explain",
     "detail mfu",
     "rank_files json",
 )
@@ -319,6 +325,8 @@ def _check_outputs(source: Source, outputs: Outputs) -> None:
         ("--slice", outputs.slice),
         ("--what-if-trace", outputs.what_if_trace),
     )
+    if outputs.gap != 1 and outputs.slice is None:
+        raise InputError(f"--gap {outputs.gap}: says which gap --slice writes; name a file, e.g. --slice gap.json")
     if outputs.what_if_trace is not None and len(outputs.what_if) != 1:
         raise InputError(f"--what-if-trace {outputs.what_if_trace}: belongs to one --what-if; give it, e.g. link=2x")
     files = {flag: path for flag, path in pairs if path is not None}
@@ -592,12 +600,14 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
     if outputs.slice is not None:
         from densing.efficiency.profile import write_slice
 
-        if not run.gaps:
-            raise InputError(f"--slice {outputs.slice}: no gap was recorded, there is nothing to write")
-        rank, gap = run.gaps[0]
+        if len(run.gaps) < outputs.gap:
+            kept = f"only {formatting.plural(len(run.gaps), 'gap')} are known" if run.gaps else "no gap was recorded"
+            raise InputError(f"--slice {outputs.slice}: --gap {outputs.gap}: {kept}; choose a lower one")
+        rank, gap = run.gaps[outputs.gap - 1]
         trace = next(trace for trace in _traces(source, []) if trace.label == rank.source)
         write_slice(trace, outputs.slice, gap.start_ns, gap.end_ns, source.options())
-        say(f"wrote {outputs.slice}: rank {rank.rank} around its longest gap; open it in ui.perfetto.dev")
+        length = formatting.duration(gap.end_ns - gap.start_ns)
+        say(f"wrote {outputs.slice}: rank {rank.rank} around its gap of {length}; open it in ui.perfetto.dev")
     if outputs.perfetto is not None:
         from densing.efficiency.profile import write_profiled
 
@@ -634,6 +644,8 @@ def screen(
     from densing.efficiency.profile import SHOWN
 
     lines = [*_folded(_headline(run), width), "", *_ranks(run, width), ""]
+    if (grid := run.layout_listing()).rows:
+        lines += [*_table(grid, width), ""]
     lines += _collectives(run, width)
     unit, causes = _unit(run), []
     for position, cause in enumerate(run.causes[:SHOWN], start=1):

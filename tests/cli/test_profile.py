@@ -744,9 +744,14 @@ def test_totals_of_names_are_totals_however_many_there_are(tmp_path: Path) -> No
 def test_a_slice_is_a_small_trace_and_needs_a_gap(tmp_path: Path) -> None:
     lane = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "args": {"stream": 7, "device": 0}}
     path, out = tmp_path / "rank0.json", tmp_path / "slice" / "gap.json"
-    path.write_text(json.dumps({"traceEvents": [{**lane, "ts": ts, "dur": 10} for ts in (0, 50_000)]}))
+    path.write_text(json.dumps({"traceEvents": [{**lane, "ts": ts, "dur": 10} for ts in (0, 50_000, 80_000)]}))
     shown = densing("profile", path, "--slice", out)
-    assert "rank 0  50.0 ms" in shown.stdout and "around its longest gap" in shown.stderr
+    assert "rank 0  50.0 ms" in shown.stdout and "around its gap of 50.0 ms" in shown.stderr
+    assert "around its gap of 30.0 ms" in densing("profile", path, "--slice", out, "--gap", 2).stderr
+    rows = [event for event in json.loads(out.read_text())["traceEvents"] if event.get("name") == "gap"]
+    assert [row["dur"] for row in rows] == [29_990]
+    assert "only 2 gaps are known" in densing("profile", path, "--slice", out, "--gap", 3, code=1).stderr
+    assert "which gap --slice writes" in densing("profile", path, "--gap", 2, code=1).stderr
     assert any(event.get("name") == "gap" for event in json.loads(out.read_text())["traceEvents"])
     path.write_text(json.dumps({"traceEvents": [{**lane, "ts": 0, "dur": 10}]}))
     assert "no gap was recorded" in densing("profile", path, "--slice", out, code=1).stderr
