@@ -11,9 +11,10 @@ from typing import Literal
 import torch
 
 from densing.core import InputError
-from densing.efficiency.parallel.codecs import Codec, Dense, Packet, Reader, pack, sizes
+from densing.efficiency.parallel.codecs import Codec, Dense, Packet, Reader, pack
 from densing.efficiency.parallel.data_parallel.flat import FINE, Flat
 from densing.efficiency.parallel.data_parallel.link import Link
+from densing.efficiency.simulation import sizes
 
 
 class NotFiniteError(Exception):
