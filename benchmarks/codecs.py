@@ -4,7 +4,7 @@
 
 One process, one thread. A pass is the time in which a tensor's bytes move at the speed of AdamW's update, as `densing
 calibrate` measures it, in the same run and on tensors of the same size; of each, the median of the repeats counts. The
-constants of `densing/efficiency/parallel/codecs/sizes.py` are read off this table; plans multiply them by bytes.
+constants of `densing/efficiency/simulation/sizes.py` are read off this table; plans multiply them by bytes.
 """
 
 from __future__ import annotations

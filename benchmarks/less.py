@@ -26,7 +26,7 @@ import pandas as pd
 from overlap import DATA, calibrated, densing, trained
 
 from densing.core import formatting, plain
-from densing.efficiency.parallel import sizes
+from densing.efficiency.simulation import sizes
 from densing.report import markdown
 from densing.tradeoff import gain_table, ladder_gain
 

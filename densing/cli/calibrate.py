@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from msgspec import structs
 
 from densing.cli.grouped import grouped
 from densing.cli.options import JsonFlag
@@ -18,7 +20,7 @@ from densing.core import InputError, Note, UnknownNameError, aligned, doubts, fo
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunSpec
-    from densing.efficiency.simulation import Calibration, Cluster, DelayFit, Estimate
+    from densing.efficiency.simulation import Calibration, Cluster, Computation, DelayFit, Device, Estimate
 
 MODES = ("train", "prefill")
 
@@ -97,8 +99,10 @@ def calibrate(
     """Fit latency (alpha), bandwidth (beta) and contention (kappa) by least squares, and say how well they fit.
 
     From traces of runs, or with --link from a measurement of its own on this machine (about a minute).
-    What the runs cannot tell is left out and said. With --delays also how much longer than its work a rank's step
-    takes, by likelihood: shifted exponential or Pareto, drawn anew in every step (iid) or kept by a rank (persistent).
+    Runs of `densing train` (a folder with their spec.json) also tell the device: its rates are scaled so that a step
+    computes for as long as recorded. What the runs cannot tell stays as in the base, and is listed.
+    With --delays also how much longer than its work a rank's step takes, by likelihood: shifted exponential or Pareto,
+    drawn anew in every step (iid) or kept by a rank (persistent).
     Exit codes: 0 done, 1 user error, 2 usage, 3 no link could be fitted (with --delays: no delay).
 
     Example: densing calibrate traces/ --base a100x8-rdma --out mine.toml
@@ -166,7 +170,7 @@ def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None, d
         When nothing can be read, or the base cluster is needed and not given.
     """
     from densing.efficiency.profile import largest_run, recorded
-    from densing.efficiency.simulation import Calibration, calibrate, delayed, load_cluster
+    from densing.efficiency.simulation import Calibration, Figure, calibrate, delayed, load_cluster
 
     cluster = None if base is None else load_cluster(base)
     recording = recorded(paths)
@@ -199,7 +203,49 @@ def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None, d
         size = f"{formatting.plural(fit.ranks, 'rank')}, {formatting.plural(fit.steps, 'step')}"
         seen = f"densing calibrate --delays: {size}, recorded"
         measured = delayed(measured or cluster, fit, seen)
+    device, told = _device(paths, recording.steps, measured or cluster)
+    if device is None:
+        notes.append(Note("compute-unknown", "warning", told))
+    else:
+        about["device"] = {"flops": device.flops, "mem_bw": device.mem_bw, "about": told}
+        if measured is not None:
+            figure = Figure(f"densing calibrate: {told}; the ratio of both rates is the base's", "measured")
+            sources = dict.fromkeys(("device.flops", "device.mem_bw"), figure)
+            measured = measured.change(device=device, sources={**measured.sources, **sources})
+    if measured is not None:
+        kept = sorted({key for key, figure in measured.sources.items() if figure.evidence != "measured"})
+        text = f"not told by the runs, and kept from {base or 'cpu2'}: {', '.join(kept)}"
+        notes.append(Note("kept-from-base", "info", text, {"fields": kept}))
     return CalibrationResult(calibration, measured, tuple(notes), {**about, "level": level}, fit)
+
+
+def _device(paths: tuple[Path, ...], steps: Sequence[Computation], cluster: Cluster) -> tuple[Device | None, str]:
+    """Scale the cluster's device to the computing of the first run whose specification lies beside its traces.
+
+    Returns
+    -------
+    Device or None
+        None where no run tells the operations of a step.
+    str
+        What it rests on, or why there is none.
+    """
+    from densing.efficiency.parallel import RunSpec, folder
+    from densing.efficiency.systems import device_of_run
+
+    slower = cluster.kappa / (1 + cluster.kappa)
+    for number, path in enumerate(path for path in paths if path.is_dir()):
+        file = next((place / folder.SPEC for place in (path, path.parent) if (place / folder.SPEC).is_file()), None)
+        # What the cluster says of computing beside communication is taken out: it puts it in again.
+        took = [one.seconds * (1 - one.overlapped * slower) for one in steps if one.work == str(number)]
+        if file is not None and took:
+            spec = RunSpec.from_dict(folder.read_json(file))
+            seconds = statistics.median(took)
+            device = device_of_run(spec, cluster, seconds)
+            told = f"{len(took)} steps of {spec.technique} compute {formatting.milliseconds(1e3 * seconds)} each"
+            return structs.replace(device, name=f"{device.name}, calibrated"), told
+    text = "the traces do not tell how many operations a step computes" if steps else "no step is marked"
+    remedy = f"give a folder of `densing train --out` with its {folder.SPEC}, or measure with --link"
+    return None, f"{text}, so the device stays as it was; {remedy}"
 
 
 def _from_link(spec: RunSpec, quiet: bool) -> CalibrationResult:
@@ -268,6 +314,8 @@ def _lines(fit: Calibration, about: Mapping[str, Any]) -> list[str]:
     if "pipelined" in about:
         share = about["pipelined"]
         lines.append(f"of a collective's latency {100 * share:.0f} % pass beside another one of the same group")
+    if "device" in about:
+        lines.append(f"device {about['device']['flops'] / 1e9:.4g} GFLOP/s: {about['device']['about']}")
     if rate is not None and rate.value > 0:
         lines.append(f"bandwidth {8e-6 / rate.value:.4g} Mbit/s")
     return lines

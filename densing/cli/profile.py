@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         RunProfile,
         RunUtilisation,
     )
+    from densing.efficiency.timeline import RankTimeline
     from densing.efficiency.traces import TraceFile
 
 OF_MFU = ("mfu_pct", "hfu_pct")
@@ -140,7 +142,9 @@ class Outputs:
         typer.Option(
             "--what-if",
             help="Replay the run with link=2x, link=300mbit, hide=all_reduce, drop-rank=5, overlap=perfect, "
-            "co2:tau=8 or local-sgd:tau=8; commas join changes, and each --what-if is replayed alone.",
+            "co2:tau=8, local-sgd:tau=8, dct:eta=0.99, ladder (tensor-parallel sums one module late) or fuse=NAME "
+            "(neighbouring kernels whose names hold it become one launch, which saves launches and pauses, no kernel "
+            "time); commas join changes, and each --what-if is replayed alone.",
         ),
     ] = field(default_factory=list)
     what_if_trace: Annotated[
@@ -160,9 +164,15 @@ class Outputs:
     slice: Annotated[
         Path | None,
         typer.Option(
-            "--slice", help="Write what surrounds the longest gap, as a small trace for Perfetto.", metavar="FILE"
+            "--slice",
+            help="Write what surrounds a gap (the longest; see --gap), as a small trace for Perfetto.",
+            metavar="FILE",
         ),
     ] = None
+    gap: Annotated[
+        int,
+        typer.Option("--gap", min=1, help="With --slice: which gap, 1 for the longest of all ranks, 2 for the next."),
+    ] = 1
     mfu: Annotated[
         str | None,
         typer.Option(
@@ -176,7 +186,7 @@ class Outputs:
 
 
 @grouped(
-    "window html compare fail_if what_if what_if_trace perfetto slice comm_pattern explain",
+    "window html compare fail_if what_if what_if_trace perfetto slice gap comm_pattern explain",
     "detail mfu",
     "rank_files json",
 )
@@ -315,6 +325,8 @@ def _check_outputs(source: Source, outputs: Outputs) -> None:
         ("--slice", outputs.slice),
         ("--what-if-trace", outputs.what_if_trace),
     )
+    if outputs.gap != 1 and outputs.slice is None:
+        raise InputError(f"--gap {outputs.gap}: says which gap --slice writes; name a file, e.g. --slice gap.json")
     if outputs.what_if_trace is not None and len(outputs.what_if) != 1:
         raise InputError(f"--what-if-trace {outputs.what_if_trace}: belongs to one --what-if; give it, e.g. link=2x")
     files = {flag: path for flag, path in pairs if path is not None}
@@ -406,7 +418,7 @@ def read_run(source: Source) -> RunProfile:
     notes: list[Note] = []
     with ExitStack() as stack:
         rows, store = _rows(source, options, notes, stack)
-        return merge_run(rows, store=store, notes=notes, options=options.to_dict())
+        return merge_run(rows, store=store, notes=notes, options=options.to_dict(), again=partial(_again, source))
 
 
 def _rows(
@@ -430,6 +442,13 @@ def _rows(
 
         store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="densing-profile-")))
     return _many(source, options, traces, store, notes), store
+
+
+def _again(source: Source, labels: Container[str]) -> Iterator[RankTimeline]:
+    """Read the traces of some labels again, one by one."""
+    from densing.efficiency.profile import read_trace
+
+    return (read_trace(trace, source.options()) for trace in _traces(source, []) if trace.label in labels)
 
 
 def _traces(source: Source, notes: list[Note]) -> list[TraceFile]:
@@ -581,12 +600,14 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
     if outputs.slice is not None:
         from densing.efficiency.profile import write_slice
 
-        if not run.gaps:
-            raise InputError(f"--slice {outputs.slice}: no gap was recorded, there is nothing to write")
-        rank, gap = run.gaps[0]
+        if len(run.gaps) < outputs.gap:
+            kept = f"only {formatting.plural(len(run.gaps), 'gap')} are known" if run.gaps else "no gap was recorded"
+            raise InputError(f"--slice {outputs.slice}: --gap {outputs.gap}: {kept}; choose a lower one")
+        rank, gap = run.gaps[outputs.gap - 1]
         trace = next(trace for trace in _traces(source, []) if trace.label == rank.source)
         write_slice(trace, outputs.slice, gap.start_ns, gap.end_ns, source.options())
-        say(f"wrote {outputs.slice}: rank {rank.rank} around its longest gap; open it in ui.perfetto.dev")
+        length = formatting.duration(gap.end_ns - gap.start_ns)
+        say(f"wrote {outputs.slice}: rank {rank.rank} around its gap of {length}; open it in ui.perfetto.dev")
     if outputs.perfetto is not None:
         from densing.efficiency.profile import write_profiled
 
@@ -623,6 +644,8 @@ def screen(
     from densing.efficiency.profile import SHOWN
 
     lines = [*_folded(_headline(run), width), "", *_ranks(run, width), ""]
+    if (grid := run.layout_listing()).rows:
+        lines += [*_table(grid, width), ""]
     lines += _collectives(run, width)
     unit, causes = _unit(run), []
     for position, cause in enumerate(run.causes[:SHOWN], start=1):

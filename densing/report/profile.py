@@ -127,7 +127,10 @@ def profile_page(
     shown = figures(run)
     told = [] if utilisation is None else utilisation_words(utilisation)
     head = replace(headline(run), figure=shown["partition"], opening=prose(*told))
-    collectives = present(page_table("collectives-table", run.collectives_listing(), sortable=True))
+    collectives = (
+        *present(page_table("layout-table", run.layout_listing())),
+        *present(page_table("collectives-table", run.collectives_listing(), sortable=True)),
+    )
     copies = present(copies_table(run)) or prose("No copies were recorded in the window.")
     unknown = present(page_table("unrecognised-table", run.names_listing("unrecognised", UNRECOGNISED), sortable=True))
     names, clocks = run.names_listing("names", "What took longest, by name, over all ranks."), clock_words(run)

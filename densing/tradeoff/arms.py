@@ -71,7 +71,8 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
     optimizers : sequence
         One per rank.
     """
-    from densing.efficiency.parallel import Coding, Replica, VirtualEdge, VirtualMethods, VirtualStages, sizes
+    from densing.efficiency.parallel import Coding, Replica, VirtualEdge, VirtualMethods, VirtualStages
+    from densing.efficiency.simulation import sizes
     from densing.efficiency.systems import VirtualServer, get_technique, run_settings
 
     technique, knobs = _knobs(arm)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner, Result
 
 from densing.cli import app
-from densing.efficiency.simulation import load_cluster
+from densing.cli.calibrate import _device
+from densing.efficiency.parallel import RunSpec, write_json
+from densing.efficiency.simulation import Computation, load_cluster
+from densing.efficiency.systems import predict
 from tests.support.command import printed
 from tests.support.delay_runs import write_run
 
@@ -37,6 +41,32 @@ def test_delays_are_written_where_the_link_is_not_told(tmp_path: Path) -> None:
     assert {note["severity"] for note in document["notes"]} <= {"info", "warning"}
     # Without --delays nothing of them is looked at.
     assert "delays" not in printed(run(traces, "--base", "cpu2", "--json").stdout)
+
+
+def test_a_run_of_train_tells_the_device_and_what_is_kept_is_listed(tmp_path: Path) -> None:
+    own = late()
+    traces, out = write_run(tmp_path / "run" / "traces", own), tmp_path / "mine.toml"
+    spec = RunSpec("ddp", nproc=len(own))
+    write_json(tmp_path / "run" / "spec.json", spec.to_dict())
+    for path in (traces, traces.parent):
+        document = printed(run(path, "--delays", "--base", "cpu2", "--out", out, "--json").stdout)
+        made = load_cluster(out)
+        quiet = made.change(delay=None, sources={})
+        assert predict(spec, quiet).compute_s == pytest.approx(np.median(own), rel=1e-4)
+        assert document["about"]["device"]["flops"] == made.device.flops
+        assert made.device.flops / made.device.mem_bw == pytest.approx(50e9 / 8e9)
+        assert made.sources["device.flops"].evidence == "measured" and "120 steps of ddp" in str(made.sources)
+        [kept] = [note for note in document["notes"] if note["code"] == "kept-from-base"]
+        assert "inter.alpha_s" in kept["message"] and "device" not in kept["message"]
+    # Without a specification the operations of a step are unknown, and the device is the base's.
+    found = run(write_run(tmp_path / "bare", own), "--delays", "--base", "cpu2", "--out", out)
+    assert "do not tell how many operations" in found.stderr and load_cluster(out).device == load_cluster("cpu2").device
+    # Computing beside communication is slowed down by kappa, which the device is not to hold once more.
+    cluster = load_cluster("cpu2").change(kappa=0.25)
+    beside = [Computation("0", 1.0, share) for share in (0.0, 0.5, 1.0)]
+    device, told = _device((traces,), beside, cluster)
+    assert device is not None and "compute 900 ms each" in told
+    assert predict(spec, cluster.change(n=6, kappa=0.0, device=device)).compute_s == pytest.approx(0.9)
 
 
 def test_the_models_are_shown_beside_each_other(tmp_path: Path) -> None:

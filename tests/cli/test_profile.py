@@ -89,6 +89,28 @@ def test_changes_are_replayed_one_by_one(two: Path) -> None:
     assert "no such rank" in densing("profile", two, "--what-if", "drop-rank=7", code=1).stderr
 
 
+def test_kernels_are_read_again_to_be_fused(two: Path, tmp_path: Path) -> None:
+    content = trace(0)
+    for step in (1, 2, 3):
+        at = 100.0 * step
+        content["traceEvents"] += [
+            event("cuda_runtime", "cudaLaunchKernel", at + 62 + 6 * n, 3, correlation=10 * step + 2 + n)
+            for n in range(5)
+        ] + [
+            event("kernel", "add<float>", at + 66 + 6 * n, 1, stream=7, device=0, correlation=10 * step + 2 + n)
+            for n in range(5)
+        ]  # fmt: skip
+    [found] = profile(write(tmp_path / "rank0.json", content), "--what-if", "fuse=add<")["planned"]
+    assert "5 kernels a rank and step become 1 launch" in found["model"] and found["gain_pct"] > 10
+    [alone] = profile(two, "--what-if", "fuse=sgemm")["planned"]
+    assert alone["gain_pct"] == 0
+    store = tmp_path / "store"
+    profile(two, "--out", store)
+    refused = densing("profile", store, "--what-if", "fuse=sgemm", code=1).stderr
+    assert "stored results hold no single kernels" in refused
+    assert "no computation's name holds it" in densing("profile", two, "--what-if", "fuse=Sgemm", code=1).stderr
+
+
 def test_one_rank_says_nothing_of_others(two: Path) -> None:
     found = profile(two / "rank0.json")
     assert found["stragglers"] is None and found["clocks"] is None
@@ -722,9 +744,14 @@ def test_totals_of_names_are_totals_however_many_there_are(tmp_path: Path) -> No
 def test_a_slice_is_a_small_trace_and_needs_a_gap(tmp_path: Path) -> None:
     lane = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "args": {"stream": 7, "device": 0}}
     path, out = tmp_path / "rank0.json", tmp_path / "slice" / "gap.json"
-    path.write_text(json.dumps({"traceEvents": [{**lane, "ts": ts, "dur": 10} for ts in (0, 50_000)]}))
+    path.write_text(json.dumps({"traceEvents": [{**lane, "ts": ts, "dur": 10} for ts in (0, 50_000, 80_000)]}))
     shown = densing("profile", path, "--slice", out)
-    assert "rank 0  50.0 ms" in shown.stdout and "around its longest gap" in shown.stderr
+    assert "rank 0  50.0 ms" in shown.stdout and "around its gap of 50.0 ms" in shown.stderr
+    assert "around its gap of 30.0 ms" in densing("profile", path, "--slice", out, "--gap", 2).stderr
+    rows = [event for event in json.loads(out.read_text())["traceEvents"] if event.get("name") == "gap"]
+    assert [row["dur"] for row in rows] == [29_990]
+    assert "only 2 gaps are known" in densing("profile", path, "--slice", out, "--gap", 3, code=1).stderr
+    assert "which gap --slice writes" in densing("profile", path, "--gap", 2, code=1).stderr
     assert any(event.get("name") == "gap" for event in json.loads(out.read_text())["traceEvents"])
     path.write_text(json.dumps({"traceEvents": [{**lane, "ts": 0, "dur": 10}]}))
     assert "no gap was recorded" in densing("profile", path, "--slice", out, code=1).stderr

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from densing.efficiency.profile.rank import profile_timeline
-from densing.efficiency.profile.run import RunProfile, merge_run
-from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
+from densing.efficiency.profile.run import RunProfile, profile_run
+from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step, Timeline
 
 RETURN = 2_000
 ELEMENTS = 1 << 20
@@ -55,6 +54,8 @@ class Planted:
         What a transfer takes before its first byte, in ``transfer``.
     every : int
         Instead of every layer's all-reduce one after the backward of every so many steps, as long as all of them.
+    small : (int, int)
+        Small kernels before each layer's, and nanoseconds that all of them take.
     skew, leave : int
         By how much each rank's clock is ahead of the one before, and up to how much members leave an all-reduce late.
     """
@@ -78,6 +79,7 @@ class Planted:
     sizes: tuple[float, ...] = ()
     start_up: int = 0
     every: int = 0
+    small: tuple[int, int] = (0, 0)
     skew: int = 0
     leave: int = 0
 
@@ -91,6 +93,8 @@ class Planted:
             for layer in range(2 * self.layers):
                 for rank in ranks:
                     rank.thread = BACKWARD if self.threads and layer >= self.layers else HOST
+                    for _ in range(self.small[0]):
+                        rank.kernel(self.small[1] // self.small[0], name="small<float>")
                     length = self.kernel * self.slow.get(rank.number, 1.0) * (1 + self.jitter * rng.standard_normal())
                     rank.kernel(round(length))
                     if layer == self.layers:
@@ -119,7 +123,7 @@ class Planted:
 
     def profile(self) -> RunProfile:
         """Return the run's profile."""
-        return merge_run([profile_timeline(rank) for rank in self.timelines()])
+        return profile_run(Timeline(tuple(self.timelines())))
 
 
 class _Rank:
@@ -147,8 +151,8 @@ class _Rank:
         self.call("cudaLaunchKernel", True, len(self.work) - 1)
         return start
 
-    def kernel(self, length: int, after: int = 0) -> None:
-        self._place(COMPUTE, length, after, Kind.COMPUTE)
+    def kernel(self, length: int, after: int = 0, **more: Any) -> None:
+        self._place(COMPUTE, length, after, Kind.COMPUTE, **more)
 
     def arrive(self) -> int:
         self.call("cudaStreamWaitEvent", self.run.waits)

@@ -1,4 +1,3 @@
-from .codecs import sizes as sizes
 from .codecs.codec import Codec as Codec
 from .codecs.codec import Dense as Dense
 from .codecs.codec import Half as Half

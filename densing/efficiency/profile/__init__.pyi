@@ -32,6 +32,7 @@ from .rank import cut_short as cut_short
 from .rank import per_step as per_step
 from .rank import pooled as pooled
 from .rank import profile_trace as profile_trace
+from .rank import read_trace as read_trace
 from .run import HELD_RANKS as HELD_RANKS
 from .run import RunProfile as RunProfile
 from .run import merge_run as merge_run

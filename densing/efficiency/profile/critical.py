@@ -202,6 +202,7 @@ def walk(replay: Replay, change: Change | None = None) -> RunPath:
     weights = replay.weights(change)
     # The last to arrive at each communication, by the replay.
     role = replay.roles(change)
+    own, links = change.own or replay.own, replay.edges(change)
     arrivals = np.flatnonzero(role > 0)
     last = np.full(replay.count, -1)
     order = arrivals[np.lexsort((-arrivals, moments[head + arrivals]))]
@@ -218,21 +219,21 @@ def walk(replay: Replay, change: Change | None = None) -> RunPath:
         if role[row] < 0:
             number = -int(role[row]) - 1
             source = head + int(last[number])
-            arrival, own = moments[source], moments[replay.before[row]]
+            arrival, begun = moments[source], moments[replay.before[row]]
             if round(now) > round(arrival):
                 stretches.append((rank, round(arrival), round(now), number))
             _add(totals, rank, {"communication": round(now) - round(arrival)})
             last_rank = replay.ranks[replay.rank[source - head]]
-            turns.append(Turn(number, rank, last_rank, round(now) - round(arrival), round(arrival) - round(own)))
+            turns.append(Turn(number, rank, last_rank, round(now) - round(arrival), round(arrival) - round(begun)))
             at = source
             continue
-        edges = (replay.before[row], replay.other[row], replay.base[row])
+        edges = [column[row] for column in links]
         edge = int(np.argmax([moments[source] + weight[row] for source, weight in zip(edges, weights, strict=True)]))
         before = moments[edges[edge]]
         kinds: dict[str, int] = {}
         if replay.kind[row] != Row.END:
             # By the host's program, or by what the row itself spent behind another.
-            times = replay.called[row] if edge == 2 else replay.spent[row]
+            times = own.called[row] if edge == 2 else own.spent[row]
             for name, ns in zip(CLASSES, times.tolist(), strict=True):
                 kinds[_KINDS[name]] = kinds.get(_KINDS[name], 0) + ns
         # The rest is a communication alone, a wait that returned, or a pause that nothing explains.

@@ -36,6 +36,8 @@ class Recorded(Record, frozen=True):
     notes : tuple of Note
     own : tuple of OwnSteps
         Own step times of each run's ranks.
+    steps : tuple of Computation
+        What each rank computed in each step, and the share of it beside communication; ``work`` is the run's number.
     """
 
     collectives: tuple[Observation, ...]
@@ -44,6 +46,7 @@ class Recorded(Record, frozen=True):
     on_host: bool
     notes: tuple[Note, ...] = ()
     own: tuple[OwnSteps, ...] = ()
+    steps: tuple[Computation, ...] = ()
 
 
 def recorded(paths: Sequence[Path]) -> Recorded:
@@ -72,6 +75,7 @@ def recorded(paths: Sequence[Path]) -> Recorded:
         all(part.on_host for part in parts),
         tuple(note for part in parts for note in part.notes),
         tuple(one for part in parts for one in part.own),
+        tuple(one for part in parts for one in part.steps),
     )
 
 
@@ -107,6 +111,12 @@ def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
         all(rank.on_host for rank in timeline.ranks),
         tuple(notes),
         (own_seconds(run.ranks),),
+        tuple(
+            Computation(label, part.compute_ns / 1e9, part.overlap_ns / part.compute_ns)
+            for rank in run.ranks
+            for part in (step.partition for step in rank.steps)
+            if part.compute_ns
+        ),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from densing.efficiency.timeline import (
     CollectiveSummary,
     CriticalPath,
     Dependencies,
+    Fused,
     IdleCauses,
     Kind,
     NameTotal,
@@ -32,6 +33,7 @@ from densing.efficiency.timeline import (
     collectives_of,
     condense,
     critical_path,
+    fuse,
     graph,
     idle_causes,
     longest,
@@ -225,9 +227,21 @@ def profile_trace(
         When the file cannot be read as a trace, or marks no steps and the window is ``steps``.
     """
     options = options or ProfileOptions()
-    classifier = Classifier(options.comm_patterns)
-    rank = read_rank(trace, classifier=classifier, detail=options.detail, progress=progress)
-    return profile_timeline(rank, options)
+    return profile_timeline(read_trace(trace, options, progress), options)
+
+
+def read_trace(
+    trace: TraceFile, options: ProfileOptions, progress: Callable[[int], None] | None = None
+) -> RankTimeline:
+    """Read one rank's trace as its profile asks."""
+    return read_rank(trace, classifier=Classifier(options.comm_patterns), detail=options.detail, progress=progress)
+
+
+def fused(timelines: Iterable[RankTimeline], window: str, text: str) -> Iterator[tuple[int, Fused]]:
+    """Yield the rows of each rank with adjacent kernels whose names hold a text launched at once."""
+    for rank in timelines:
+        cut = select(rank, window)  # type: ignore[arg-type]
+        yield rank.rank, fuse(rank, cut, graph(rank, cut), text)
 
 
 def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) -> RankProfile:

@@ -28,21 +28,22 @@ what-if analysis of OSDI'25 (arXiv 2505.05713), with the median where it takes t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import Record
+from densing.core import InputError, Record
 from densing.efficiency.timeline import (
     BEGINNING,
     CLASSES,
     OPS,
     Collectives,
     Dependencies,
+    Fused,
     Group,
     Int,
     Row,
@@ -85,6 +86,15 @@ class Fidelity(Record, frozen=True):
     worst_step_pct: float | None
 
 
+class Times(NamedTuple):
+    """What rows take: columns of :class:`Dependencies`, in the order of a replay, ns."""
+
+    gap: Float
+    held: Float
+    spent: Int
+    called: Int
+
+
 @dataclass(frozen=True)
 class Change:
     """What a replay changes; by default nothing.
@@ -99,21 +109,28 @@ class Change:
         Transfer of each row that is the end of a communication, alone on its link, ns, in place of the recorded one.
     apart : bool (n,), optional
         Rows whose communications are not made: no rank waits for another in them.
+    late : bool (n,), optional
+        Ends of communications: what waits for one, communications apart, waits for the one of them before of the same
+        operation and group instead.
     unblocked : bool
         Whether the host no longer waits for communications.
     overlapped : bool
         Whether nothing but communications waits for communications.
     dropped : tuple of int
         Positions of ranks that take no part.
+    own : Times, optional
+        What rows take, in place of the recorded times.
     """
 
     without: tuple[str, ...] = ()
     even: NDArray[np.bool_] | None = None
     transfer: Float | None = None
     apart: NDArray[np.bool_] | None = None
+    late: NDArray[np.bool_] | None = None
     unblocked: bool = False
     overlapped: bool = False
     dropped: tuple[int, ...] = ()
+    own: Times | None = None
 
 
 class Replay:
@@ -147,6 +164,9 @@ class Replay:
         Position in ``operations`` of ends of communications, -1 elsewhere.
     contradictions : int
         Communications taken out because ranks meet in them in contradictory order.
+    fuse : callable or None
+        Reads the ranks again, with the kernels of a name fused (:func:`densing.efficiency.timeline.fuse`); by rank, in
+        order. None where only what a profile keeps is at hand.
 
     Examples
     --------
@@ -172,6 +192,8 @@ class Replay:
         self.ranks = tuple(sorted(graphs))
         parts = [graphs[rank] for rank in self.ranks]
         self.matched = matched
+        self.fuse: Callable[[str], Iterable[tuple[int, Fused]]] | None = None
+        self._fused: dict[str, tuple[Times, int, int]] = {}
         self._last: tuple[Change, Float, tuple[Float, Float, Float]] | None = None
         self.comparable = clocks is None or clocks.comparable
         offset = [0 if clocks is None else clocks.offset_ns.get(rank, 0) for rank in self.ranks]
@@ -180,7 +202,7 @@ class Replay:
         self.starts = np.array([begin - self.origin if self.comparable else 0 for begin in begins], np.float64)
         self._ends = [int(start) + part.end_ns - part.start_ns for start, part in zip(self.starts, parts, strict=True)]
         self.steps = sum(part.steps for part in parts) / max(len(parts), 1)
-        sizes = [len(part) for part in parts]
+        self._sizes = sizes = [len(part) for part in parts]
         at = np.cumsum([0, *sizes])
         self.rank = np.repeat(np.arange(len(parts)), sizes)
         # Moments of a replay: never, the start of each rank's window, then the rows.
@@ -218,6 +240,7 @@ class Replay:
         joins = ends.copy()
         joins[ends] = (transfer[ends] >= 0) & (members[communication[ends]] > 1)
         order, self.contradictions = _schedule(at, communication, arrivals, joins, members)
+        self._order = order
         transfer[ends & ~joins] = gap[ends & ~joins]
         position = np.concatenate((np.arange(head), np.empty(len(order), np.int64)))
         position[head + order] = head + np.arange(len(order))
@@ -225,10 +248,10 @@ class Replay:
         self.head = head
         for name, column in (
             ("rank", self.rank), ("kind", self.kind), ("communication", communication), ("operation", operation),
-            ("segment", segment), ("gap", gap), ("held", held), ("lag", lag), ("spent", spent), ("called", called),
-            ("transfer", transfer), ("recorded", recorded), ("joins", joins),
+            ("segment", segment), ("lag", lag), ("transfer", transfer), ("recorded", recorded), ("joins", joins),
         ):  # fmt: skip
             setattr(self, name, column[order])
+        self.own = Times(gap[order], held[order], spent[order], called[order])
         # What each row does with its communication: nothing, arrive at it (number + 1), or leave it (-number - 1).
         role = np.zeros(len(order), np.int64)
         arrive = self.kind == Row.ARRIVAL
@@ -255,11 +278,8 @@ class Replay:
     communication: Int
     operation: Int
     segment: Int
-    gap: Float
-    held: Float
+    own: Times
     lag: Float
-    spent: Int
-    called: Int
     transfer: Float
     recorded: Float
     joins: NDArray[np.bool_]
@@ -323,6 +343,45 @@ class Replay:
         change = Change()
         return self._passed(change, *self._weights(change))
 
+    def fused(self, text: str) -> tuple[Times, int, int]:
+        """Read the ranks again, with adjacent kernels whose names hold a text launched at once.
+
+        Returns
+        -------
+        Times
+        kernels, launches : int
+            Kernels of such a name on all ranks, and launches of them that are left.
+
+        Raises
+        ------
+        InputError
+            When only what a profile keeps is at hand, or the traces are no longer those that were profiled.
+        """
+        if self.fuse is None:
+            raise InputError(
+                f"--what-if fuse={text}: stored results hold no single kernels; give the traces in their place"
+            )
+        if text not in self._fused:
+            read = dict(self.fuse(text))
+            parts = [read[rank].rows for rank in self.ranks if rank in read]
+
+            def joined(name: str) -> Any:
+                columns = [getattr(part, name)[:size] for part, size in zip(parts, self._sizes, strict=True)]
+                return np.concatenate(columns)[self._order]
+
+            sizes = [len(part) for part in parts]
+            # Of long runs the first steps are replayed.
+            alike = len(sizes) == len(self._sizes) and all(map(int.__ge__, sizes, self._sizes))
+            if not alike or not np.array_equal(joined("at_ns") + self.starts[self.rank], self.recorded):
+                raise InputError(
+                    f"--what-if fuse={text}: the traces have changed since they were profiled; profile again"
+                )
+            gap, held = (joined(name).astype(np.float64) for name in ("gap_ns", "held_ns"))
+            own = Times(gap, held, joined("spent_ns"), joined("called_ns"))
+            found = read.values()
+            self._fused[text] = own, sum(one.kernels for one in found), sum(one.launches for one in found)
+        return self._fused[text]
+
     def times(self, change: Change | None = None) -> Float:
         """Replay: when each row ends, ns since the first start of a window.
 
@@ -363,7 +422,7 @@ class Replay:
         end: list[float] = [_NEVER, *starts.tolist()]
         append = end.append
         met = [_NEVER] * (self.count + 1)
-        columns = (self.before, self.other, self.base, after, beside, called, self.roles(change))
+        columns = (*self.edges(change), after, beside, called, self.roles(change))
         # A plain loop over lists: rows wait for one another, and numpy's scalars would cost more than the sums.
         for before, other, base, more, aside, since, role in zip(*(column.tolist() for column in columns), strict=True):
             if role < 0:
@@ -378,6 +437,36 @@ class Replay:
             if role and moment > met[role]:
                 met[role] = moment
         return np.array(end)
+
+    def edges(self, change: Change) -> tuple[Int, Int, Int]:
+        """Return what each row waits for: before, other and base, as positions in the moments of a replay."""
+        if change.late is None:
+            return self.before, self.other, self.base
+        ends = np.flatnonzero(change.late)
+        ends = ends[np.lexsort((ends, self.operation[ends], self.rank[ends]))]
+        earlier = np.arange(self.head + len(self))
+        earlier[self.head + ends[:1]] = 0
+        follows = (np.diff(self.rank[ends]) == 0) & (np.diff(self.operation[ends]) == 0)
+        earlier[self.head + ends[1:]] = np.where(follows, self.head + ends[:-1], 0)
+        waiting = ~np.isin(self.kind, (Row.ARRIVAL, Row.END))
+        other = np.where(waiting, earlier[self.other], self.other)
+        # What follows it on its own stream follows what it followed instead.
+        behind = waiting & np.isin(self.before, self.head + ends)
+        other[behind] = np.maximum(other, earlier[self.before])[behind]
+        before = self.before.copy()
+        before[behind] = before[before[before[behind] - self.head] - self.head]
+        return before, other, self.base
+
+    @cached_property
+    def step(self) -> Int:
+        """Step in which each row was launched, or was done where no launch is recorded; 0 where no step is marked."""
+        launch = np.where(self.base >= self.head, self.base - self.head, np.arange(len(self)))
+        step = np.zeros(len(self), np.int64)
+        for rank in range(len(self.ranks)):
+            own = self.rank == rank
+            ends = np.sort(self.recorded[own & (self.kind == Row.STEP)])
+            step[own] = np.searchsorted(ends, self.recorded[launch[own]], side="right")
+        return step
 
     def roles(self, change: Change) -> Int:
         """Return what each row does with its communication c: nothing (0), arrive (c + 1), or leave (-c - 1)."""
@@ -418,15 +507,16 @@ class Replay:
         """The same, with transfers as much slower than alone as they were recorded."""
         factor = self._factors(change.even)
         spent, called = np.zeros(len(self)), np.zeros(len(self))
-        gap, held = self.gap, self.held
+        own = change.own or self.own
+        gap, held = own.gap, own.held
         for code, name in enumerate(CLASSES):
             if name in change.without:
                 if code == Spent.IDLE:
                     gap = np.where(self.kind == Row.END, gap, 0)
                 continue
             scale = 1.0 if factor is None else factor[code]
-            spent += self.spent[:, code] * scale
-            called += self.called[:, code] * scale
+            spent += own.spent[:, code] * scale
+            called += own.called[:, code] * scale
             if code == Spent.IDLE and factor is not None:
                 gap = np.where(self.kind == Row.END, gap, gap * factor[code])
             if code == Spent.HELD and factor is not None:
@@ -528,15 +618,15 @@ class Replay:
         The host's is told once, by its own rows; other rows only say where in it they were launched.
         """
         told = np.isin(self.kind, (Row.PROGRAM, Row.STEP)) | (code == Spent.LAUNCH)
-        time = self.spent[:, code] + np.where(told, self.called[:, code], 0)
+        time = self.own.spent[:, code] + np.where(told, self.own.called[:, code], 0)
         if code == Spent.IDLE:
-            return np.asarray(time + np.where(self.kind == Row.END, 0, self.gap), np.float64)
-        return np.asarray(time + self.held if code == Spent.HELD else time, np.float64)
+            return np.asarray(time + np.where(self.kind == Row.END, 0, self.own.gap), np.float64)
+        return np.asarray(time + self.own.held if code == Spent.HELD else time, np.float64)
 
     @property
     def longest_stall_ns(self) -> int:
         """The longest pause of the host's program that counts as a stall."""
-        return int(self.called[:, Spent.STALL].max(initial=0))
+        return int(self.own.called[:, Spent.STALL].max(initial=0))
 
     @cached_property
     def alone_share(self) -> Float:

@@ -6,7 +6,7 @@ from the store (:class:`HeldRanks`). :func:`run_notes` says what of the run was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Container, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +31,7 @@ from densing.core import (
 )
 from densing.efficiency.profile.causes import Cause, find_causes
 from densing.efficiency.profile.joint import JointProfile, join_ranks
+from densing.efficiency.profile.layout import KINDS, Dimension, find_layout
 from densing.efficiency.profile.rank import (
     WAIT_COLUMNS,
     Figures,
@@ -39,9 +40,11 @@ from densing.efficiency.profile.rank import (
     all_step_times,
     cut_short,
     figures,
+    fused,
     per_step,
     profile_timeline,
     profile_trace,
+    read_trace,
     run_collectives,
 )
 from densing.efficiency.profile.replay import Replay
@@ -54,6 +57,7 @@ from densing.efficiency.timeline import (
     Group,
     NameTotal,
     Partition,
+    RankTimeline,
     StepSpread,
     Timeline,
     WindowName,
@@ -140,6 +144,8 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         The worst first.
     interaction_ms_per_step : float
         What removing all causes gains beyond the sum of removing each; negative where they claim the same time.
+    layout : tuple of Dimension
+        The dimensions of the grid of ranks, read off the process groups, most exposed first.
     replay : Replay
         Of the recorded run; all figures of causes, even ranks and the path across ranks come from it.
     notes : tuple of Note
@@ -169,6 +175,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
     causes: tuple[Cause, ...]
     interaction_ms_per_step: float
     replay: Replay
+    layout: tuple[Dimension, ...] = ()
     notes: tuple[Note, ...] = ()
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
@@ -260,6 +267,38 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             "run's."
         )
         return Listing(title, rows[:MOST_ROWS], fields)
+
+    def layout_listing(self) -> Listing:
+        """Return the dimensions of the grid of ranks, and what each cost; empty for fewer than two."""
+        steps, total = per_step(self.ranks), sum(one.exposed_ns for one in self.layout)
+        rows = [
+            {
+                **one.to_dict(),
+                "kind": one.kind or formatting.MISSING,
+                "told": {"name": "name", "members": "members, traffic"}.get(one.known_by, formatting.MISSING),
+                "size": one.size if one.size > 0 else None,
+                "stride": one.stride if one.stride > 0 else None,
+                "ops": ", ".join(filter(None, one.ops)) or "not named",
+                "calls": round(one.count / steps),
+                "exposed_each": one.exposed_ns / steps,
+                "share": 100 * one.exposed_ns / total if total else None,
+                "names": formatting.clean(", ".join(one.names), 60),
+            }
+            for one in self.layout
+        ]
+        fields = (
+            Field("Parallelism", column("kind"), hint=", ".join(f"{kind}: {word}" for kind, word in KINDS.items())),
+            numeric("Ranks", "size", formatting.count, hint="Size of a group"),
+            numeric("Groups", "groups", formatting.count),
+            numeric("Stride", "stride", formatting.count, hint="From one member's rank to the next"),
+            Field("Operations", column("ops")),
+            numeric(f"Calls {self.per}", "calls", formatting.count),
+            times(f"Exposed {self.per}", "exposed_each"),
+            shares("Share", "share", hint="Of what all groups expose"),
+            Field("Told by", column("told")),
+            Field("Names", column("names"), minor=True),
+        )
+        return Listing("The grid of ranks, by its process groups.", rows if len(rows) > 1 else [], fields)
 
     def ranks_listing(self, most: int = MOST_RANKS) -> Listing:
         """Return the ranks with their shares; of very many, those with most exposed communication."""
@@ -449,9 +488,10 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         change : str
             Comma-separated: ``link=2x`` (transfers twice as fast), ``link=300mbit`` (a link of this rate, with the
             recorded latency), ``hide=all_reduce`` (its transfers cost nothing), ``drop-rank=5`` (the others do not
-            wait for it), ``overlap=perfect`` (only communication waits for communication), ``local-sgd:tau=8`` and
-            ``co2:tau=8`` (averages every 8 steps instead of the all-reduces); see
-            :mod:`densing.efficiency.profile.changes`.
+            wait for it), ``overlap=perfect`` (only communication waits for communication), ``fuse=elementwise``
+            (adjacent kernels whose names hold the text become one launch), ``local-sgd:tau=8`` and ``co2:tau=8``
+            (averages every 8 steps instead of the all-reduces), ``dct:eta=0.99`` (1 % of the gradients sent) and
+            ``ladder`` (tensor-parallel sums one module late); see :mod:`densing.efficiency.profile.changes`.
 
         Raises
         ------
@@ -526,6 +566,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             "skipped_events": self.figures["skipped_events"],
             "repaired_events": self.figures["repaired_events"],
             "collectives": self._collective_rows(),
+            "layout": [one.to_dict() for one in self.layout],
             "clocks": joint and joint.clocks.to_dict(),
             "stragglers": stragglers,
             "what_if": joint and joint.what_if.to_dict(),
@@ -594,10 +635,16 @@ def profile_run(
     """
     options = ProfileOptions(window, tuple(comm_patterns), detail)
     if isinstance(source, Timeline):
-        return merge_run([profile_timeline(rank, options) for rank in source.ranks], options=options.to_dict())
+        rows = [profile_timeline(rank, options) for rank in source.ranks]
+        return merge_run(rows, options=options.to_dict(), again=lambda _: source.ranks)
     paths = [source] if isinstance(source, Path | str) else list(source)
     traces = find_traces(paths, ranks)
-    return merge_run((profile_trace(trace, options) for trace in traces), notes=traces.notes, options=options.to_dict())
+    return merge_run(
+        (profile_trace(trace, options) for trace in traces),
+        notes=traces.notes,
+        options=options.to_dict(),
+        again=lambda sources: (read_trace(trace, options) for trace in traces if trace.label in sources),
+    )
 
 
 def merge_run(
@@ -606,6 +653,7 @@ def merge_run(
     store: Stores | None = None,
     notes: Sequence[Note] = (),
     options: Mapping[str, Any] | None = None,
+    again: Callable[[Container[str]], Iterable[RankTimeline]] | None = None,
 ) -> RunProfile:
     """Join the profiles of a run's ranks.
 
@@ -618,6 +666,8 @@ def merge_run(
     notes : sequence of Note
         What is known already, such as files that could not be read.
     options : mapping, optional
+    again : callable, optional
+        Reads the ranks of some sources again: changes of single kernels (``fuse``) need more than a profile keeps.
 
     Raises
     ------
@@ -647,6 +697,9 @@ def merge_run(
     tables = held_ranks.tables(store)
     joint = join_ranks(ranks, tables) if len(ranks) > 1 else None
     replay = joint.replay if joint else Replay({rank.rank: rank.dependencies for rank in ranks}, tables)
+    if again is not None:
+        reread, window, sources = again, ranks[0].window, {rank.source for rank in ranks}
+        replay.fuse = lambda text: fused(reread(sources), window, text)
     parts = held_ranks.summaries()
     found = find_causes(ranks, parts, replay, joint)
     own = [note for rank in ranks for note in (*rank.notes, *(() if rank.on_host else rank.path.notes))]
@@ -676,6 +729,7 @@ def merge_run(
         found.causes,
         found.interaction_ms_per_step,
         replay,
+        held_ranks.layout(),
         tuple(once([*notes, *own, *run_notes(ranks), *(joint.notes if joint else ())])),
         dict(options or {}),
     )
@@ -705,6 +759,7 @@ class HeldRanks:
         self._drawn: set[int] = set()
         self._texts: dict[str, str] = {}
         self._groups: dict[Group, Group] = {}
+        self._members: dict[int, tuple[Group, ...]] = {}
 
     def add(self, row: Mapping[str, Any] | RankProfile) -> None:
         """Take in one rank, or what its ``to_dict`` gave.
@@ -722,6 +777,8 @@ class HeldRanks:
                 "--rank FILE=NUMBER"
             )
         self._summaries[number] = summary(table)
+        # Every rank has the same groups, each a list of its members.
+        self._members[number] = tuple(self._groups.setdefault(group, group) for group in table.groups)
         self._ranks[number] = replace(profile, dependencies=profile.dependencies.head(self.steps))
         self._replayed += len(self._ranks[number].dependencies)
         while self._replayed > REPLAYED_ROWS and self.steps > 1:
@@ -729,10 +786,7 @@ class HeldRanks:
             for key, held in self._ranks.items():
                 self._ranks[key] = replace(held, dependencies=held.dependencies.head(self.steps))
             self._replayed = sum(len(held.dependencies) for held in self._ranks.values())
-        # Every rank has the same groups, each a list of its members.
-        self._tables[number] = replace(
-            table, groups=tuple(self._groups.setdefault(group, group) for group in table.groups)
-        )
+        self._tables[number] = replace(table, groups=self._members[number])
         self._rows += len(table)
         self._detailed.append(number)
         self._drawn.add(number)
@@ -754,6 +808,10 @@ class HeldRanks:
     def summaries(self) -> list[tuple[CollectiveSummary, ...]]:
         """Return each rank's communications by operation and group, by rank."""
         return [self._summaries[key] for key in sorted(self._summaries)]
+
+    def layout(self) -> tuple[Dimension, ...]:
+        """Return the dimensions of the grid of ranks."""
+        return find_layout((key, self._members[key], self._summaries[key]) for key in sorted(self._members))
 
     def tables(self, store: Stores | None) -> Mapping[int, Collectives]:
         """Return each rank's communications, by rank; from the store where they were not kept."""

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from densing.efficiency.profile.rank import ProfileOptions
-from densing.efficiency.timeline import Classifier, RankTimeline, critical_path, select, unions
+from densing.efficiency.profile.rank import ProfileOptions, read_trace
+from densing.efficiency.timeline import RankTimeline, critical_path, select, unions
 from densing.efficiency.traces import (
     RankTracks,
     TraceFile,
     Track,
     overlays,
-    read_rank,
     write_overlay,
     write_timelines,
 )
@@ -52,11 +51,11 @@ def write_profiled(
     """
     options = options or ProfileOptions()
     if len(traces) == 1:
-        rank = _read(traces[0], options)
+        rank = read_trace(traces[0], options)
         write_overlay(traces[0], out, _tracks(rank, options), rank)
         return 1
     shift = offsets or {}
-    ranks = (_read(trace, options) for trace in traces)
+    ranks = (read_trace(trace, options) for trace in traces)
     return write_timelines((RankTracks(rank, _tracks(rank, options), -shift.get(rank.rank, 0)) for rank in ranks), out)
 
 
@@ -79,16 +78,12 @@ def write_slice(
     InputError
         When the trace cannot be read, or ``out`` cannot be written.
     """
-    rank = _read(trace, replace(options or ProfileOptions(), detail="host"))
+    rank = read_trace(trace, replace(options or ProfileOptions(), detail="host"))
     margin = max(end_ns - start_ns, 1_000_000)
     cut = (start_ns - margin, end_ns + margin)
     part = replace(rank, work=rank.work.touching(*cut), host=rank.host.touching(*cut), steps=())
     mark = Track("gap", np.array([start_ns], np.int64), np.array([end_ns], np.int64))
     write_timelines([RankTracks(part, (mark,))], out)
-
-
-def _read(trace: TraceFile, options: ProfileOptions) -> RankTimeline:
-    return read_rank(trace, classifier=Classifier(options.comm_patterns), detail=options.detail)
 
 
 def _tracks(rank: RankTimeline, options: ProfileOptions) -> tuple[Track, ...]:

@@ -1,3 +1,4 @@
+from . import sizes as sizes
 from .calibration import Calibration as Calibration
 from .calibration import Computation as Computation
 from .calibration import Estimate as Estimate

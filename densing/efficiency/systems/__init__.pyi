@@ -30,6 +30,7 @@ from .plan import measure as measure
 from .plan import steady_timeline as steady_timeline
 from .plan import timeline_of as timeline_of
 from .powersgd.run import PowerSGD as PowerSGD
+from .prediction import device_of_run as device_of_run
 from .prediction import predict as predict
 from .prediction import workload_of_run as workload_of_run
 from .prox_csl import ProxCSL as ProxCSL

@@ -16,7 +16,7 @@ from densing.efficiency.systems.planner import FULL_BYTES
 from densing.efficiency.systems.registry import axis_of, get_technique
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation import Workload
+    from densing.efficiency.simulation import Device, Workload
 
 
 class Prediction(Record, frozen=True):
@@ -95,6 +95,36 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
         step.comm_s,
         tau_min,
     )
+
+
+def device_of_run(spec: RunSpec, cluster: Cluster, seconds: float) -> Device:
+    """Return a cluster's device with both of its rates scaled, so that a run's step computes for so long.
+
+    Parameters
+    ----------
+    spec : RunSpec
+    cluster : Cluster
+    seconds : float
+        Of computing, with nothing beside it, per step and rank.
+
+    Raises
+    ------
+    InputError
+        As :func:`predict`.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation import load_cluster
+    >>> spec, cluster = RunSpec("ddp", nproc=2), load_cluster("cpu2")
+    >>> device = device_of_run(spec, cluster, 0.25)
+    >>> round(predict(spec, cluster.change(device=device)).compute_s, 6)
+    0.25
+    """
+    quiet = cluster.change(n=max(cluster.n, spec.nproc), kappa=0.0, kappa_comm=0.0)
+    # By the roofline computing is in inverse proportion to both rates.
+    device = replace(cluster.device, measured=(), step_s=0.0)
+    faster = predict(spec, quiet.change(device=device)).compute_s / seconds
+    return replace(device, flops=device.flops * faster, mem_bw=device.mem_bw * faster)
 
 
 def workload_of_run(spec: RunSpec) -> Workload:

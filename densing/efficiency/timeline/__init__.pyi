@@ -6,9 +6,11 @@ from .critical import graph as graph
 from .dependencies import BEGINNING as BEGINNING
 from .dependencies import CLASSES as CLASSES
 from .dependencies import Dependencies as Dependencies
+from .dependencies import Fused as Fused
 from .dependencies import Row as Row
 from .dependencies import Spent as Spent
 from .dependencies import condense as condense
+from .dependencies import fuse as fuse
 from .idle import CAUSES as CAUSES
 from .idle import Gap as Gap
 from .idle import IdleCauses as IdleCauses

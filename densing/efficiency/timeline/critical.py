@@ -641,17 +641,17 @@ def _neighbours(nodes: Spans) -> Index:
 
 def _usual(nodes: Spans, host: Spans, launch: Index, lane: Index) -> tuple[int, int]:
     """The shortest launch delay; the median pause between neighbours, the second launched in time."""
-    quickest, pauses = np.iinfo(np.int64).max, []
+    known, quickest, pauses = launch >= 0, 0, []
+    if np.any(known):
+        quickest = int((nodes.start[known] - host.start[launch[known]]).min())
     for part in blocks(len(nodes)):
         start, called, before = nodes.start[part], _times(host.start, launch[part]), _times(nodes.end, lane[part])
-        delays = (start - called)[launch[part] >= 0]
-        quickest = min(quickest, int(delays.min(initial=quickest)))
-        # A pause counts as usual if the span was launched before its neighbour ended.
-        in_time = (called <= before) & (lane[part] >= 0)
+        # A pause counts as usual if the span's launch had taken effect before its neighbour ended.
+        in_time = (called + quickest <= before) & (lane[part] >= 0)
         pauses.append((start - before)[in_time])
     in_line = np.concatenate(pauses)
     pause = int(median(in_line)) if len(in_line) else 0
-    return quickest if np.any(launch >= 0) else 0, pause
+    return quickest, pause
 
 
 def _reached(nodes: Spans, host: Spans, launch: Index, syncs: Int, records: Spans) -> Index:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from densing.efficiency.timeline.critical import Graph, launching
 from densing.efficiency.timeline.host import is_range, named, uncut
-from densing.efficiency.timeline.intervals import Int, covered, quantile, union
+from densing.efficiency.timeline.intervals import Index, Int, covered, quantile, union
 from densing.efficiency.timeline.overlap import Window, counted_steps
 from densing.efficiency.timeline.timeline import Kind, RankTimeline
 from densing.efficiency.timeline.traffic import LOADING
@@ -193,6 +193,64 @@ def condense(rank: RankTimeline, window: Window, edges: Graph) -> Dependencies:
     return _Builder(rank, window, edges).build()
 
 
+class Fused(NamedTuple):
+    """The rows of a rank in which adjacent kernels are one launch, how many kernels that concerns, and how many stay.
+
+    ``kernels`` is 0 where no kernel has such a name.
+    """
+
+    rows: Dependencies
+    kernels: int
+    launches: int
+
+
+def fuse(rank: RankTimeline, window: Window, edges: Graph, text: str) -> Fused:
+    """Condense a rank as :func:`condense` does, with runs of kernels of a name launched at once.
+
+    Kernels whose names hold the text make one launch where they follow each other on their stream, and neither a wait,
+    a communication nor a long pause of the host lies between their launches. Saved are the pauses between them and the
+    host's time for all launch calls but the first, each from the end of the call before it to its own end. Kernels keep
+    their length. A call that also launched others, as that of a graph does, stays.
+
+    Parameters
+    ----------
+    rank : RankTimeline
+    window : Window
+    edges : Graph
+    text : str
+
+    Returns
+    -------
+    Fused
+        Rows one for one those of :func:`condense`.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline import Spans, select
+    >>> from densing.efficiency.timeline.critical import graph
+    >>> calls = [{"start": 10 * n, "end": 10 * n + 5, "kind": Kind.LAUNCH, "name": "cudaLaunchKernel", "correlation": n}
+    ...          for n in range(3)]
+    >>> work = [{"start": 10 * n + 8, "end": 10 * n + 10, "kind": Kind.COMPUTE, "name": "add", "correlation": n}
+    ...         for n in range(3)]
+    >>> rank = RankTimeline(0, Spans.build(work), Spans.build(calls))
+    >>> window = select(rank)
+    >>> found = fuse(rank, window, graph(rank, window), "add")
+    >>> found.kernels, found.launches
+    (3, 1)
+    """
+    nodes, plain = edges.nodes, _Builder(rank, window, edges)
+    rows = plain.build()
+    chosen = named(nodes, lambda name: text in name) & (nodes.kind == Kind.COMPUTE)
+    order = np.lexsort((nodes.start, nodes.lane))
+    before, after = order[:-1], order[1:]
+    joined = np.zeros(len(nodes), bool)
+    joined[after] = chosen[before] & chosen[after] & (plain.run[before] == plain.run[after])
+    if joined.any():
+        rows = _Builder(rank, window, edges, joined).build()
+    kernels = int(chosen.sum())
+    return Fused(rows, kernels, kernels - int(joined.sum()))
+
+
 def _of_part(order: NDArray[np.int32], begin: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """The nodes of a part, and the one before each."""
     return order[begin : begin + PART], np.append(order[begin - 1] if begin else -1, order[begin : begin + PART][:-1])
@@ -201,8 +259,12 @@ def _of_part(order: NDArray[np.int32], begin: int) -> tuple[NDArray[np.int32], N
 class _Builder:
     """The steps of :func:`condense`: the host's moments, the streams' stretches, and both in order."""
 
-    def __init__(self, rank: RankTimeline, window: Window, edges: Graph) -> None:
+    def __init__(
+        self, rank: RankTimeline, window: Window, edges: Graph, joined: NDArray[np.bool_] | None = None
+    ) -> None:
         self.rank, self.window, self.edges = rank, window, edges
+        # Nodes launched together with the one before them on their stream.
+        self.joined = np.zeros(len(edges.nodes), bool) if joined is None else joined
         self.steps = counted_steps(rank, window)
         self.rows: list[dict[str, Any]] = []
         self.count = 0
@@ -274,6 +336,7 @@ class _Builder:
         self.held = held = held[host.end[held] <= window.end]
         called = (host.kind == Kind.LAUNCH) & (host.start < window.end)
         rows, free = launching(host, edges.launch, called)
+        self._leave_out(rows, free)
         pause = np.maximum(free, window.start, out=free)
         np.subtract(host.start[rows], pause, out=pause)
         np.maximum(pause, 0, out=pause)
@@ -292,7 +355,7 @@ class _Builder:
         self.plain = len(held) + np.argsort(self.moment[len(held) :], kind="stable")
         at = host.start[self.moment_row]
         base, since = self._base(at, edges.wake[self.moment_row], before=True)
-        times, offset = np.zeros((len(at), len(CLASSES)), np.int64), at - since
+        times, offset = np.zeros((len(at), len(CLASSES)), np.int64), at - since - self._saved(since, at)
         own = np.minimum(np.searchsorted(rows, self.moment_row), max(len(rows) - 1, 0))
         if len(rows):
             known = rows[own] == self.moment_row
@@ -312,6 +375,21 @@ class _Builder:
             at_ns=self.moment - window.start,
             begin=at,
         )
+
+    def _leave_out(self, rows: Index, free: Int) -> None:
+        """Note the calls that launch joined nodes alone, and what the host's program takes until the end of each."""
+        launch, host = self.edges.launch, self.edges.host
+        gone = np.zeros(len(host) + 1, bool)
+        gone[launch[self.joined]] = True
+        gone[launch[~self.joined]] = gone[-1] = False
+        gone_rows = gone[rows]
+        self.left_out = host.start[rows[gone_rows]]
+        self.saved = np.append(0, np.cumsum((host.end[rows] - np.minimum(free, host.start[rows]))[gone_rows]))
+
+    def _saved(self, since: Int, until: Int) -> Int:
+        """The host's time for calls that are not made, between two moments each."""
+        first, last = (np.searchsorted(self.left_out, moment) for moment in (since, until))
+        return np.clip(self.saved[last] - self.saved[first], 0, np.maximum(until - since, 0))
 
     def _base(self, at: Int, wake: Any, before: bool = False) -> tuple[Int, Int]:
         """The last moment of the host before each call (``before``: itself left out), and when that was.
@@ -408,7 +486,7 @@ class _Builder:
         if known.any():
             at = host.start[launch[known]]
             base[known], since = self._base(at, edges.wake[launch[known]])
-            offset[known] = at - since
+            offset[known] = at - since - self._saved(since, at)
             after = start[known] - at
             delay[known] = np.where(bound_launch[known], after, np.minimum(after, edges.quickest))
         bound_stream = ~bound_launch & (before >= 0) & (before == edges.stream[index])
@@ -419,6 +497,7 @@ class _Builder:
 
         room = np.where(stream >= 0, start - ended(stream), 0)
         gap = np.where(bound_stream, room, np.where(known, np.minimum(room, edges.pause), 0))
+        gap[self.joined[index]] = 0
         lag = np.where(bound_other & (other >= 0), start - ended(other), 0)
         # What nothing explains began at its own time after the window's start.
         free = early | ((before < 0) & ~bound_launch)
@@ -438,7 +517,7 @@ class _Builder:
         held = np.minimum(covered(busy, start - gap, start), gap - fetching)
         pauses = {Spent.IDLE: gap - fetching - held, Spent.HELD: held}
         along = np.cumsum(length + np.where(first, fetching, gap))
-        candidate = np.where(base != NOTHING, offset + delay + length - along, _NEVER)
+        candidate = np.where((base != NOTHING) & ~self.joined[index], offset + delay + length - along, _NEVER)
         bound = np.flatnonzero(candidate == np.maximum.reduceat(candidate, begins)[run])
         bound = bound[np.append(True, run[bound][1:] != run[bound][:-1])]
         spent, called = (np.zeros((len(begins), len(CLASSES)), np.int64) for _ in range(2))
@@ -493,7 +572,7 @@ class _Builder:
                 wake = np.where(last < 0, -1, np.where(returned, call, edges.wake[call]))
             wake[at >= window.end] = edges.wake[-1]
             base, since = self._base(at, wake)
-            times[:, Spent.HOST] = at - since
+            times[:, Spent.HOST] = at - since - self._saved(since, at)
             row = {"base": base, "called_ns": times}
         else:
             order = np.argsort(self.ended, kind="stable")

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from densing.core import InputError, UnknownNameError  # noqa: E402
-from densing.efficiency.parallel.codecs import sizes  # noqa: E402
 from densing.efficiency.parallel.distributed.lm import build_lm  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
 from densing.efficiency.parallel.pipeline import edges  # noqa: E402
@@ -22,6 +21,7 @@ from densing.efficiency.parallel.pipeline.edges import Edge  # noqa: E402
 from densing.efficiency.parallel.pipeline.stage import Stage  # noqa: E402
 from densing.efficiency.parallel.pipeline.train import train_pipeline  # noqa: E402
 from densing.efficiency.parallel.pipeline.turns import Turn, one_forward_one_backward  # noqa: E402
+from densing.efficiency.simulation import sizes  # noqa: E402
 
 ROWS, WIDTH = 6, 40
 CODINGS = [*(Coding(codec, 0.2) for codec in CODECS), Coding("threshold", 0.2, 3), Coding("topk", 1.0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from densing.core import InputError
 from densing.efficiency.profile.observations import of_timeline
 from densing.efficiency.profile.replay import Change, Replay, _schedule, alone, shared
 from densing.efficiency.profile.run import RunProfile, profile_run
-from densing.efficiency.simulation import Graph, simulate
+from densing.efficiency.simulation import Graph, Simulation, load_cluster, load_workload, simulate
+from densing.efficiency.systems import get_technique
 from densing.efficiency.timeline import Comm, Kind, Lane, RankTimeline, Spans, Step, Timeline, union
 from tests.support import folders
 from tests.support.planted_runs import ELEMENTS, RETURN, Planted
@@ -156,6 +159,11 @@ def test_a_world_unlike_the_replay_gives_its_straggler_away_all_the_same() -> No
 SLOW = replace(BOUND, slow={3: 1.1})
 
 
+@cache
+def slow_run() -> RunProfile:
+    return SLOW.profile()
+
+
 @pytest.mark.parametrize(
     ("change", "changed"),
     [
@@ -168,14 +176,14 @@ SLOW = replace(BOUND, slow={3: 1.1})
     ],
 )
 def test_a_change_is_answered_as_the_changed_run_says(change: str, changed: Planted) -> None:
-    found = SLOW.profile().what_if(change)
+    found = slow_run().what_if(change)
     assert found.before_ms == pytest.approx(SLOW.length() / SLOW.steps / 1e6, rel=1e-9)
     assert found.after_ms == pytest.approx(changed.length() / changed.steps / 1e6, rel=1e-9)
     assert found.gain_pct == pytest.approx(100 * (1 - found.after_ms / found.before_ms))
     assert found.low_ms is not None and found.low_ms <= found.after_ms <= (found.high_ms or 0)
     assert change in found.sentence and str(found.bound_after) in found.sentence
     # The changed run as a timeline: profiled like any other, it takes as long.
-    made = profile_run(SLOW.profile().what_if_timeline(change))
+    made = profile_run(slow_run().what_if_timeline(change))
     assert made.replay.recorded_ns == pytest.approx(changed.length(), abs=2 * RETURN)
     assert len(made.ranks) == changed.ranks and made.figures["steps"] == changed.ranks * changed.steps
     exposed = [sum(rank.partition.exposed_comm_ns for rank in run.ranks) for run in (made, changed.profile())]
@@ -268,7 +276,7 @@ def test_a_link_of_another_rate_keeps_the_recorded_latency(start_up: int) -> Non
 
 
 def test_sizes_all_alike_leave_latency_unknown_and_no_sizes_the_rate() -> None:
-    found = SLOW.profile().what_if("link=1gbit")
+    found = slow_run().what_if("link=1gbit")
     assert "latency unknown" in found.model and found.after_ms > found.before_ms
     with pytest.raises(InputError, match="recorded rate is unknown"):
         replace(SLOW, ranks=1).profile().what_if("link=1gbit")
@@ -293,8 +301,103 @@ def test_averages_every_tau_steps_take_what_the_run_that_makes_them_takes(run: P
     assert halved.after_ms == pytest.approx(max(free.length() / run.steps / 1e6, exchange / 2), rel=5e-3)
 
 
+@pytest.mark.parametrize("tau", [1, 2, 3])
+def test_the_changed_run_shows_its_averages(tau: int) -> None:
+    """Local SGD's as the planted run makes them; CO2 waits for each one round late, and ends with one in flight."""
+    made = slow_run().what_if_timeline(f"local-sgd:tau={tau}")
+    assert max(rank.steps[-1].end for rank in made.ranks) == replace(SLOW, every=tau).length()
+    late = slow_run().what_if_timeline(f"co2:tau={tau}")
+    assert max(rank.steps[-1].end for rank in late.ranks) == replace(SLOW, every=100).length()
+    exchange = SLOW.layers * SLOW.transfer
+    for run in (made, late):
+        sent = [rank.work.of(Kind.COMM) for rank in run.ranks]
+        assert {len(spans) for spans in sent} == {SLOW.steps // tau}
+        # The last to arrive is the slow rank.
+        assert (sent[3].end - sent[3].start).tolist() == [exchange] * (SLOW.steps // tau)
+
+
+@pytest.mark.parametrize("eta", [0.99, 0.5])
+def test_sparse_gradients_are_gathered_once_a_step(eta: float) -> None:
+    """A gather of all packets after the backward pass, at the recorded rate; of a half of them it takes longer."""
+    per_byte = SLOW.transfer / (2 * 7 / 8 * 4 * ELEMENTS)
+    entries = round((1 - eta) * SLOW.layers * ELEMENTS)
+    packet = 4 * entries + min(4 * entries, SLOW.layers * ELEMENTS / 8)
+    took = 7 * (8 + packet) * per_byte
+    truth = replace(SLOW, every=1, link=lambda step: took / (SLOW.layers * SLOW.transfer))
+    found = slow_run().what_if(f"dct:eta={eta}")
+    assert found.after_ms == pytest.approx(truth.length() / SLOW.steps / 1e6, rel=1e-5)
+    assert (found.gain_pct > 0) == (eta == 0.99)
+    [names] = {tuple(rank.work.names) for rank in slow_run().what_if_timeline(f"dct:eta={eta}").ranks}
+    assert set(names) == {"compute", "all_gather"}
+    # Where communication hides all but its last transfer, less of it gains no more than that.
+    hidden = replace(FAIR, transfer=50_000)
+    assert hidden.profile().what_if("dct:eta=0.999").gain_pct < 100 * 50_000 * hidden.steps / hidden.length()
+
+
+def simulated(technique: str, mode: str, free: bool = False) -> Simulation:
+    cluster = load_cluster("h100x8-nvlink").change(kappa=0.0, kappa_comm=0.0)
+    if free:
+        cluster = cluster.change(intra=structs.replace(cluster.intra, alpha_s=1e-9, beta_s_per_byte=1e-16))
+    work = load_workload("llama-8b", mode=mode, batch=1, sequence=128, tp=8, dp=1)
+    planned = get_technique(technique).plan(work, cluster)
+    return simulate(planned.graph, planned.ranks)
+
+
+@pytest.mark.parametrize("mode", ["train", "decode"])
+def test_ladder_on_a_recorded_run_takes_what_its_own_plan_takes(mode: str) -> None:
+    recorded, truth = simulated("tensor-parallel", mode), simulated("ladder", mode)
+    found = profile_run(recorded.timeline).what_if("ladder")
+    assert truth.makespan < 0.9 * recorded.makespan
+    # The turn from forward to backward is not told apart: one sum of 64 in each pass.
+    assert found.after_ms == pytest.approx(found.before_ms * truth.makespan / recorded.makespan, rel=0.01)
+    assert "another architecture" in found.model
+    null = profile_run(simulated("tensor-parallel", mode, free=True).timeline).what_if("ladder")
+    assert null.gain_pct < 0.2
+
+
+def test_a_sum_on_the_stream_of_the_computation_goes_one_module_late_all_the_same() -> None:
+    """Three modules of 10 with sums of 5 behind the first two: the first sum is hidden, the last is waited for."""
+    lane = Lane("gpu", "7")
+    spans = [(0, 10, ""), (10, 15, "all_reduce"), (15, 25, ""), (25, 30, "all_reduce"), (30, 40, "")]
+    rows = [{"start": start, "end": end, "kind": Kind.COMM if op else Kind.COMPUTE, "name": op or "gemm",
+             "lane": lane, **({"comm": Comm(op, "tp")} if op else {})} for start, end, op in spans]  # fmt: skip
+    found = profile_run(Timeline((RankTimeline(0, Spans.build(rows), Spans.empty()),))).what_if("ladder")
+    assert (found.before_ms, found.after_ms) == (40e-6, 35e-6)
+
+
+HOST_BOUND = Planted(kernel=20_000, transfer=30_000, small=(6, 12_000))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        HOST_BOUND,
+        replace(HOST_BOUND, slow={0: 1.3}),
+        replace(HOST_BOUND, kernel=2_000, transfer=3_000),
+        replace(HOST_BOUND, syncs=False, waits=False),
+        replace(HOST_BOUND, threads=True),
+    ],
+)
+def test_fused_kernels_save_their_launches(run: Planted) -> None:
+    """Six kernels of 2 µs before each layer, launched every 6 µs; the truth is one of 12 µs."""
+    found, truth = run.profile().what_if("fuse=small"), replace(run, small=(1, run.small[1]))
+    assert found.before_ms == pytest.approx(run.length() / run.steps / 1e6)
+    assert found.after_ms == pytest.approx(truth.length() / run.steps / 1e6, rel=1e-6) and found.gain_pct > 15
+    assert found.model.startswith("48 kernels a rank and step become 8 launches")
+
+
+def test_fusing_gains_nothing_where_kernels_are_long_or_have_no_neighbour() -> None:
+    device_bound = replace(HOST_BOUND, small=(6, 120_000)).profile()
+    assert device_bound.what_if("fuse=small").gain_pct == 0
+    alone = replace(HOST_BOUND, small=(1, 12_000)).profile()
+    assert alone.what_if("fuse=small").gain_pct == 0
+    # Every kernel behind another of its name counts, long ones too: a forward and what follows it become one launch,
+    # and between others lie the launches of all-reduces.
+    assert slow_run().what_if("fuse=COMPUTE").model.startswith("9 kernels a rank and step become 5 launches")
+
+
 def test_perfect_overlap_leaves_the_longer_of_work_and_communication() -> None:
-    found = SLOW.profile().what_if("overlap=perfect")
+    found = slow_run().what_if("overlap=perfect")
     work = SLOW.layers * 2 * SLOW.kernel * 1.1 * SLOW.steps / 1e6
     assert work <= found.after_ms * SLOW.steps <= work + 2 * SLOW.transfer / 1e6 and found.after_ms < found.before_ms
     assert (found.bound_before.rank, found.bound_after.kind) == (3, "compute")
@@ -316,7 +419,13 @@ def test_perfect_overlap_leaves_the_longer_of_work_and_communication() -> None:
         ("link=0mbit", "or has a rate"),
         ("co2:tau=0", "number of steps from 1 up"),
         ("co2:tau=2,local-sgd:tau=2", "name one"),
-        ("ladder", "unknown change"),
+        ("ladder", "nothing can go one module late"),
+        ("ladder=2", "write ladder alone"),
+        ("dct:eta=1", "share of the gradient held back"),
+        ("dct:eta=0.9,co2:tau=2", "name one"),
+        ("fuse=", "without commas"),
+        ("fuse=flash", "no computation's name holds it"),
+        ("fuse=n,fuse=small", "one fuse at a time"),
         ("", "unknown change"),
     ],
 )

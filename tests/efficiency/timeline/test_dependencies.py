@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from densing.efficiency.profile.replay import Change, Replay
 from densing.efficiency.timeline import dependencies as module
 from densing.efficiency.timeline.critical import graph
-from densing.efficiency.timeline.dependencies import CLASSES, Dependencies, Row, Spent, condense
+from densing.efficiency.timeline.dependencies import CLASSES, Dependencies, Row, Spent, condense, fuse
 from densing.efficiency.timeline.overlap import select
 from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans, Step
 from tests.support.programs import anything, call, machines, node
@@ -90,3 +90,25 @@ def test_the_first_steps_are_a_whole_of_their_own() -> None:
     exact(first)
     assert first.steps == 1 and first.end_ns < rows.end_ns and len(first) < len(rows)
     assert len(rows.head(0)) == 0 and rows.head(rows.steps) is rows
+
+
+@pytest.mark.parametrize("correlations", [(0, 1, 2, 3), (0, 1, 1, 3)])
+def test_fused_kernels_make_one_launch_and_a_call_that_launched_others_stays(correlations: tuple[int, ...]) -> None:
+    """The host launches every 10 ns; a graph's call launched the second kernel and the third one."""
+    work = [node(10 * n + 8, 10 * n + 10, correlation=at) for n, at in enumerate(correlations)]
+    host = [call(10 * n, 10 * n + 5, correlation=n) for n in range(4)]
+    rank = RankTimeline(0, Spans.build(work), Spans.build(host))
+    window = select(rank)
+    edges = graph(rank, window)
+    found = fuse(rank, window, edges, work[0]["name"])
+    assert (found.kernels, found.launches) == (4, 1)
+    # Four kernels of 2 ns behind the first launch, which takes effect 8 ns after it; the window begins there.
+    assert replayed(found.rows).run_ns() == 8
+    assert np.array_equal(found.rows.at_ns, condense(rank, window, edges).at_ns)
+    assert fuse(rank, window, edges, "other").kernels == 0
+    # Another kernel behind them is launched sooner by the calls that are not made.
+    later = RankTimeline(0, Spans.build([*work, node(148, 150, correlation=9) | {"name": "other"}]),
+                         Spans.build([*host, call(140, 145, correlation=9)]))  # fmt: skip
+    window = select(later)
+    rows = fuse(later, window, graph(later, window), work[0]["name"]).rows
+    assert replayed(rows).run_ns() == 142 - (30 if len(set(correlations)) == 4 else 20)

@@ -1,7 +1,4 @@
-"""Codecs that compress a tensor before it is sent: fewer bits, fewer entries, fewer frequencies.
-
-``sizes`` computes packet sizes without torch; plans and runs use the same functions.
-"""
+"""Codecs that compress a tensor before it is sent: fewer bits, fewer entries, fewer frequencies."""
 
 import lazy_loader as lazy
 

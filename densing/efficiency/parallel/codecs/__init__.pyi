@@ -1,4 +1,3 @@
-from . import sizes as sizes
 from .buckets import Bucket as Bucket
 from .codec import Codec as Codec
 from .codec import Dense as Dense

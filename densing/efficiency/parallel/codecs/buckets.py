@@ -9,8 +9,8 @@ import torch
 
 from densing.core import InputError
 from densing.efficiency.parallel.codecs.codec import Codec, Dense, Int8, Packet, pack
-from densing.efficiency.parallel.codecs.sizes import COUNT_BYTES, INDEX_BYTES, VALUE_BYTES
 from densing.efficiency.parallel.codecs.sparse import Sparse, unpack_bits
+from densing.efficiency.simulation import sizes
 
 
 class Bucket:
@@ -105,9 +105,9 @@ class Bucket:
         Tensor of float32, shape (elements,)
         """
         result = torch.zeros(self.numel, device=rows.device)
-        fixed = COUNT_BYTES * len(self._sparse)
-        scales = fixed + VALUE_BYTES * len(self._whole_places)
-        end = scales + VALUE_BYTES * len(self._shared)
+        fixed = sizes.COUNT_BYTES * len(self._sparse)
+        scales = fixed + sizes.VALUE_BYTES * len(self._whole_places)
+        end = scales + sizes.VALUE_BYTES * len(self._shared)
         whole = _columns(rows, fixed, scales, torch.float32)
         result[self._whole_places.to(rows.device)] = whole.sum(0)
         if self._levels:
@@ -133,10 +133,10 @@ class Bucket:
                 "a packet has more entries than its tensor has elements; all ranks must send the same tensors"
             )
         masks = -(-lengths // 8)
-        by_mask = masks < INDEX_BYTES * counts
+        by_mask = masks < sizes.INDEX_BYTES * counts
         at_value = torch.full((len(rows),), begin, device=rows.device)
-        at_index = at_value + VALUE_BYTES * counts.sum(1)
-        at_mask = at_index + INDEX_BYTES * (counts * ~by_mask).sum(1)
+        at_index = at_value + sizes.VALUE_BYTES * counts.sum(1)
+        at_mask = at_index + sizes.INDEX_BYTES * (counts * ~by_mask).sum(1)
         values = _between(rows, at_value, at_index).view(torch.float32)
         indices = _between(rows, at_index, at_mask).view(torch.int32).long()
         bits = unpack_bits(_between(rows, at_mask, at_mask + (masks * by_mask).sum(1)))
@@ -146,8 +146,8 @@ class Bucket:
         within = torch.empty_like(owner)
         masked = by_mask.flatten()[owner]
         within[~masked] = indices
-        sizes = 8 * (masks * by_mask).flatten()
-        within[masked] = bits.nonzero().squeeze(1) - (sizes.cumsum(0) - sizes)[owner[masked]]
+        lengths = 8 * (masks * by_mask).flatten()
+        within[masked] = bits.nonzero().squeeze(1) - (lengths.cumsum(0) - lengths)[owner[masked]]
         return begins[tensor] + within, values
 
 

@@ -9,8 +9,8 @@ import torch
 
 from densing.core import InputError, UnknownNameError
 from densing.efficiency.parallel.codecs.codec import Codec, Packet, Reader
-from densing.efficiency.parallel.codecs.sizes import VALUE_BYTES, kept, sparse_bytes
 from densing.efficiency.parallel.codecs.sparse import TopK
+from densing.efficiency.simulation import sizes
 
 Rule = Literal["prefix", "magnitude"]
 
@@ -62,7 +62,7 @@ class Frequencies(Codec):
         coefficients = dct4(tensor.reshape(-1))
         if self.rule == "magnitude":
             return self._largest.encode(coefficients)
-        return Packet((coefficients[: kept(tensor.numel(), self.keep)],))
+        return Packet((coefficients[: sizes.kept(tensor.numel(), self.keep)],))
 
     def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
         """Return the tensor of these coefficients."""
@@ -70,13 +70,13 @@ class Frequencies(Codec):
         if self.rule == "magnitude":
             coefficients = self._largest.decode(reader, coefficients)
         else:
-            entries = kept(like.numel(), self.keep)
+            entries = sizes.kept(like.numel(), self.keep)
             coefficients[:entries] = reader.take(entries, torch.float32)
         return dct4(coefficients).to(like.device, like.dtype).view(like.shape)
 
     def bounds(self, like: torch.Tensor) -> tuple[int, int]:
         """Return the bytes of the prefix, or of a packet without entries and one with the share."""
-        entries = kept(like.numel(), self.keep)
+        entries = sizes.kept(like.numel(), self.keep)
         if self.rule == "prefix":
-            return VALUE_BYTES * entries, VALUE_BYTES * entries
-        return sparse_bytes(like.numel(), 0), sparse_bytes(like.numel(), entries)
+            return sizes.VALUE_BYTES * entries, sizes.VALUE_BYTES * entries
+        return sizes.sparse_bytes(like.numel(), 0), sizes.sparse_bytes(like.numel(), entries)

@@ -10,7 +10,7 @@ import torch
 
 from densing.core import InputError
 from densing.efficiency.parallel.codecs.codec import Codec, Packet, Reader
-from densing.efficiency.parallel.codecs.sizes import VALUE_BYTES, factors
+from densing.efficiency.simulation import sizes
 
 SEED = 0
 
@@ -75,7 +75,7 @@ class LowRank(Codec):
 
     def bounds(self, like: torch.Tensor) -> tuple[int, int]:
         """Return the bytes of the factors, or of the elements."""
-        size = VALUE_BYTES * factors(like.shape, self.rank)
+        size = sizes.VALUE_BYTES * sizes.factors(like.shape, self.rank)
         return size, size
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,4 +87,4 @@ class LowRank(Codec):
         self.right = state["right"].clone() if "right" in state else None
 
     def _thin(self, shape: Sequence[int]) -> bool:
-        return factors(shape, self.rank) < math.prod(shape)
+        return sizes.factors(shape, self.rank) < math.prod(shape)

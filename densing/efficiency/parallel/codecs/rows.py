@@ -9,8 +9,8 @@ import torch
 
 from densing.core import InputError
 from densing.efficiency.parallel.codecs.codec import Codec, Packet, Reader
-from densing.efficiency.parallel.codecs.sizes import kept, sparse_bytes
 from densing.efficiency.parallel.codecs.sparse import Sparse
+from densing.efficiency.simulation import sizes
 
 
 class RowThreshold(Sparse):
@@ -67,7 +67,7 @@ class RowThreshold(Sparse):
         self.count += 1
         if not renew:
             return (rows >= self.multiple * means[:, None]).view(-1)
-        largest = rows.topk(kept(self._width, 1 - self.eta), dim=1, sorted=False)
+        largest = rows.topk(sizes.kept(self._width, 1 - self.eta), dim=1, sorted=False)
         if self.drifts:
             some = means > 0
             multiples = largest.values.float().amin(1)[some] / means[some]
@@ -79,8 +79,8 @@ class RowThreshold(Sparse):
     def bounds(self, like: torch.Tensor) -> tuple[int, int]:
         """Return the bytes of a packet without entries, and of one with the share of every row, or with all."""
         count, width = like.numel(), like.shape[-1] if like.dim() else 1
-        most = count if self.drifts or not width else count // width * kept(width, 1 - self.eta)
-        return sparse_bytes(count, 0), sparse_bytes(count, most, like.element_size())
+        most = count if self.drifts or not width else count // width * sizes.kept(width, 1 - self.eta)
+        return sizes.sparse_bytes(count, 0), sizes.sparse_bytes(count, most, like.element_size())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the threshold, and packets so far."""

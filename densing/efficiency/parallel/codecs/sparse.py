@@ -10,7 +10,7 @@ import torch
 
 from densing.core import InputError
 from densing.efficiency.parallel.codecs.codec import Codec, Packet, Reader
-from densing.efficiency.parallel.codecs.sizes import INDEX_BYTES, index_bytes, kept, sparse_bytes
+from densing.efficiency.simulation import sizes
 
 MOST_ELEMENTS = 2**31 - 1
 _BITS = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8)
@@ -72,7 +72,7 @@ class Sparse(Codec):
     def bounds(self, like: torch.Tensor) -> tuple[int, int]:
         """Return the bytes of a packet without entries, and of one with all."""
         count = like.numel()
-        return sparse_bytes(count, 0), sparse_bytes(count, count, like.element_size())
+        return sizes.sparse_bytes(count, 0), sizes.sparse_bytes(count, count, like.element_size())
 
 
 def read_places(reader: Reader, count: int) -> torch.Tensor:
@@ -84,7 +84,7 @@ def read_places(reader: Reader, count: int) -> torch.Tensor:
         )
     if not _as_bits(count, entries):
         return reader.take(entries, torch.int32).long()
-    return unpack_bits(reader.take(index_bytes(count, entries), torch.uint8))[:count].nonzero().squeeze(1)
+    return unpack_bits(reader.take(sizes.index_bytes(count, entries), torch.uint8))[:count].nonzero().squeeze(1)
 
 
 def unpack_bits(packed: torch.Tensor) -> torch.Tensor:
@@ -99,7 +99,7 @@ def unpack_bits(packed: torch.Tensor) -> torch.Tensor:
 
 
 def _as_bits(count: int, entries: int) -> bool:
-    return index_bytes(count, entries) < INDEX_BYTES * entries
+    return sizes.index_bytes(count, entries) < sizes.INDEX_BYTES * entries
 
 
 def _bits(mask: torch.Tensor) -> torch.Tensor:
@@ -133,13 +133,15 @@ class TopK(Sparse):
     def choose(self, size: torch.Tensor) -> torch.Tensor:
         """Return the largest; of equal ones as many as the share allows."""
         mask = torch.zeros_like(size, dtype=torch.bool)
-        mask[size.topk(kept(len(size), self.share), sorted=False).indices] = True
+        mask[size.topk(sizes.kept(len(size), self.share), sorted=False).indices] = True
         return mask
 
     def bounds(self, like: torch.Tensor) -> tuple[int, int]:
         """Return the bytes of a packet without entries, and of one with the share."""
         count = like.numel()
-        return sparse_bytes(count, 0), sparse_bytes(count, kept(count, self.share), like.element_size())
+        return sizes.sparse_bytes(count, 0), sizes.sparse_bytes(
+            count, sizes.kept(count, self.share), like.element_size()
+        )
 
 
 class Threshold(Sparse):
@@ -178,7 +180,7 @@ class Threshold(Sparse):
         """Return the entries from the threshold up."""
         # A threshold of 0 is one of a tensor that was mostly zeros: it is renewed until it tells entries apart.
         if self.count % self.refresh == 0 or not self.threshold:
-            entries = kept(len(size), 1 - self.eta)
+            entries = sizes.kept(len(size), 1 - self.eta)
             # The k-th largest; where all are sent nothing may be held back until the next refresh either.
             at = len(size) - entries
             self.threshold = float(size.kthvalue(at + 1).values) if at else 0.0

@@ -11,9 +11,10 @@ from typing import Literal
 import torch
 
 from densing.core import InputError
-from densing.efficiency.parallel.codecs import Codec, Dense, Packet, Reader, pack, sizes
+from densing.efficiency.parallel.codecs import Codec, Dense, Packet, Reader, pack
 from densing.efficiency.parallel.data_parallel.flat import FINE, Flat
 from densing.efficiency.parallel.data_parallel.link import Link
+from densing.efficiency.simulation import sizes
 
 
 class NotFiniteError(Exception):
@@ -45,7 +46,7 @@ class CodedMean:
     link : Link
     flat : Flat
     codec : Codec, or callable that makes one
-        Every tensor gets its own; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
+        Every tensor gets its own; those below :data:`~densing.efficiency.simulation.sizes.DENSE_BELOW` elements
         are sent as they are.
     fragments : sequence of slice
         Parts of the vector that are sent one at a time; a tensor on a boundary is cut there.

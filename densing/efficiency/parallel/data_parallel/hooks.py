@@ -32,13 +32,12 @@ from densing.efficiency.parallel.codecs import (
     TopK,
     codec_states,
     load_codecs,
-    sizes,
 )
 from densing.efficiency.parallel.data_parallel.link import Link
 from densing.efficiency.parallel.data_parallel.options import whole
 from densing.efficiency.parallel.data_parallel.state import check_label, label
 from densing.efficiency.parallel.distributed import comm
-from densing.efficiency.simulation import ring_terms
+from densing.efficiency.simulation import ring_terms, sizes
 
 TINY = 1e-30
 """Added to norms of PowerSGD's columns: changes none that a gradient has, and of no gradient at all makes no NaN."""
@@ -219,7 +218,7 @@ class PacketHook(GradientHook):
     name, ddp, scaler
         See :class:`GradientHook`.
     codec : callable
-        Makes the codec of a tensor; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
+        Makes the codec of a tensor; those below :data:`~densing.efficiency.simulation.sizes.DENSE_BELOW` elements
         are sent as they are.
     """
 

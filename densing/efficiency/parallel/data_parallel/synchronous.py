@@ -29,7 +29,7 @@ class Synchronous:
         The user's own. At construction every rank gets parameters and buffers of the group's first rank.
     codec : Codec, or callable that makes one
         ``Int8()`` or ``TopK(0.01)``, say; every tensor gets its own, and those below
-        :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements are sent as they are.
+        :data:`~densing.efficiency.simulation.sizes.DENSE_BELOW` elements are sent as they are.
     group : ProcessGroup, optional
     waiting : callable
         Gives a context put around every wait.

@@ -16,11 +16,10 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 
 from densing.core import InputError
-from densing.efficiency.parallel.codecs import sizes
 from densing.efficiency.parallel.data_parallel.link import Combine, Link
 from densing.efficiency.parallel.data_parallel.train import Method, Replica
 from densing.efficiency.parallel.distributed import comm
-from densing.efficiency.simulation import ring_terms
+from densing.efficiency.simulation import ring_terms, sizes
 
 Result = TypeVar("Result")
 MOST_RANKS = 64

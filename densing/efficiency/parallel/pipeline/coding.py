@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from densing.core import InputError, UnknownNameError
-from densing.efficiency.parallel.codecs import sizes
+from densing.efficiency.simulation import sizes
 
 CODECS = ("dense", "half", "int8", "topk", "threshold")
 MARK_BYTES = 4

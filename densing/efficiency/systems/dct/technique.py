@@ -8,8 +8,7 @@ from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from densing.efficiency.parallel import sizes
-from densing.efficiency.simulation import tensor_shapes
+from densing.efficiency.simulation import sizes, tensor_shapes
 from densing.efficiency.systems.claims import Answer, Claim, recorded
 from densing.efficiency.systems.planner import (
     FULL_BYTES,

@@ -31,9 +31,9 @@ from densing.efficiency.parallel import (
     Rule,
     TopK,
     number,
-    sizes,
     whole,
 )
+from densing.efficiency.simulation import sizes
 
 
 def home(rank: int, ranks: int, clients: int) -> range:
@@ -82,7 +82,7 @@ class Federated(Outer):
     model, optimizer, tau, **options
         See :class:`~densing.training.Outer`, of which this is a codec without error feedback, weighted by steps.
     codec : Codec, or callable that makes one
-        Every tensor gets its own; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
+        Every tensor gets its own; those below :data:`~densing.efficiency.simulation.sizes.DENSE_BELOW` elements
         are sent as they are.
     mu : float
         Weight of the proximal term; 0 is FedAvg.

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from densing.core import UnavailableError, install_command
-from densing.efficiency.parallel import Outcome, sizes
-from densing.efficiency.simulation import Workload
+from densing.efficiency.parallel import Outcome
+from densing.efficiency.simulation import Workload, sizes
 from densing.efficiency.systems.claims import Answer, Claim, Evidence, Grade, unless_unavailable
 from densing.efficiency.systems.experiments import experiment
 from densing.efficiency.systems.planner import (

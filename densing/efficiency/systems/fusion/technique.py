@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from densing.core import InputError, Note
-from densing.efficiency.parallel import Coding, LmShape, RunSpec, sizes, workload_of
-from densing.efficiency.simulation import load_cluster, load_workload, modules, stage_bytes, stages
+from densing.efficiency.parallel import Coding, LmShape, RunSpec, workload_of
+from densing.efficiency.simulation import load_cluster, load_workload, modules, sizes, stage_bytes, stages
 from densing.efficiency.systems.claims import PHYSICS, Answer, Claim, Physics, recorded
 from densing.efficiency.systems.experiments import experiment
 from densing.efficiency.systems.fusion.chain import best_cuts, cut_at, every_cut

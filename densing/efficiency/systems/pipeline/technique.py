@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from densing.efficiency.parallel import CODECS, Coding, codings, sizes, workload_of
-from densing.efficiency.simulation import stages
+from densing.efficiency.parallel import CODECS, Coding, codings, workload_of
+from densing.efficiency.simulation import sizes, stages
 from densing.efficiency.systems.planner import BUCKET, Edge, Planned, run_knobs, tokens
 from densing.efficiency.systems.registry import Kind, Knob, choice, number, settle, whole
 

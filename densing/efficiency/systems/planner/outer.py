@@ -9,8 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from densing.efficiency.parallel import sizes
-from densing.efficiency.simulation import Module, Workload, held_modules, tensor_shapes
+from densing.efficiency.simulation import Module, Workload, held_modules, sizes, tensor_shapes
 from densing.efficiency.systems.planner.base import STATE, Local, Rounds, parameters_of
 from densing.efficiency.systems.planner.exchange import STREAM, ExchangeMaker
 from densing.efficiency.systems.planner.stage import FULL_BYTES, NOTHING, Event, Stage, join

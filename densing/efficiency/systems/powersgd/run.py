@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from densing.core import InputError
-from densing.efficiency.parallel import Link, Waiting, check_label, comm, label, sizes, start_alike, whole
+from densing.efficiency.parallel import Link, Waiting, check_label, comm, label, start_alike, whole
+from densing.efficiency.simulation import sizes
 
 MEBIBYTE = 1024.0**2
 

@@ -19,7 +19,8 @@ from densing.efficiency.parallel.codecs.codec import Codec, Dense, Half, Int8, R
 from densing.efficiency.parallel.codecs.frequency import Frequencies, dct4  # noqa: E402
 from densing.efficiency.parallel.codecs.low_rank import LowRank  # noqa: E402
 from densing.efficiency.parallel.codecs.rows import Entries, RowThreshold  # noqa: E402
-from densing.efficiency.parallel.codecs.sizes import (  # noqa: E402
+from densing.efficiency.parallel.codecs.sparse import Threshold, TopK  # noqa: E402
+from densing.efficiency.simulation.sizes import (  # noqa: E402
     edge_shares,
     factors,
     gather_crossover,
@@ -27,7 +28,6 @@ from densing.efficiency.parallel.codecs.sizes import (  # noqa: E402
     sparse_bytes,
     sparse_share,
 )
-from densing.efficiency.parallel.codecs.sparse import Threshold, TopK  # noqa: E402
 
 EXACT: dict[str, Callable[[], Codec]] = {
     "dense": Dense,

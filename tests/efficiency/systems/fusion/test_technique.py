@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from densing.core.errors import InputError
-from densing.efficiency.parallel import LmShape, RunSpec, sizes
+from densing.efficiency.parallel import LmShape, RunSpec
+from densing.efficiency.simulation import sizes
 from densing.efficiency.simulation.cluster import Cluster, Device, Link, load_cluster
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.models import load_workload
