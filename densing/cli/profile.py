@@ -36,7 +36,7 @@ DETAILS = ("auto", "device", "host")
 SHOWN_RANKS = 8
 SHOWN_COLLECTIVES = 5
 SHOWN_KERNELS = 8
-NAME_SHOWN = 48
+NAME_SHOWN = 40
 SHOWN_GAPS = 3
 IDLE_PCT = 5.0
 """Least share of idle time with which single gaps are shown."""
@@ -750,6 +750,7 @@ def _kernels(run: RunProfile, width: int | None) -> Iterator[str]:
         yield from _table(listing, width, SHOWN_KERNELS)
         if len(run.name_totals("names")) > SHOWN_KERNELS:
             yield "... more names: --json or --html"
+        yield from _folded([run.rate_words], width)
     idle = run.figures["idle_pct"]
     if isinstance(idle, float) and idle >= IDLE_PCT and run.gaps:
         yield ""

@@ -57,6 +57,7 @@ SECTIONS = [
     "headline",
     "causes",
     "partition",
+    "kernels",
     "timeline",
     "collectives",
     "stragglers",

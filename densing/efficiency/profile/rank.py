@@ -244,7 +244,7 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
     options = options or ProfileOptions()
     window = select(rank, options.window)
     merged = unions(window.work)
-    names = totals(window.work)
+    names = totals(window.work, (window.start, window.end) if window.name == "steps" else None)
     unrecognised: tuple[NameTotal, ...] = ()
     if not rank.on_host:
         # Names no rule knows: of unknown kind, or compute only because nothing says otherwise.

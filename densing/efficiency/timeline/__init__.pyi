@@ -29,6 +29,8 @@ from .overlap import WindowName as WindowName
 from .overlap import partition as partition
 from .overlap import select as select
 from .overlap import unions as unions
+from .products import PRODUCTS as PRODUCTS
+from .products import product_of as product_of
 from .scaling_efficiency import EQUATIONS as EQUATIONS
 from .scaling_efficiency import Run as Run
 from .scaling_efficiency import Scaling as Scaling
@@ -52,6 +54,7 @@ from .timeline import Lane as Lane
 from .timeline import Marks as Marks
 from .timeline import NameTotal as NameTotal
 from .timeline import Origin as Origin
+from .timeline import Product as Product
 from .timeline import RankTimeline as RankTimeline
 from .timeline import Spans as Spans
 from .timeline import Step as Step
@@ -67,12 +70,14 @@ from .traffic import Group as Group
 from .traffic import Transfers as Transfers
 from .traffic import bandwidth as bandwidth
 from .traffic import collectives_of as collectives_of
+from .traffic import dtype_bytes as dtype_bytes
 from .traffic import nth as nth
 from .traffic import summary as summary
 from .traffic import transfers as transfers
 from .utilisation import FORMULAS as FORMULAS
 from .utilisation import REMEDY as REMEDY
 from .utilisation import Flops as Flops
+from .utilisation import Lookup as Lookup
 from .utilisation import Peak as Peak
 from .utilisation import Utilisation as Utilisation
 from .utilisation import find_peak as find_peak

@@ -7,6 +7,7 @@ The rest is read value by value; damage costs one value or one event.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from itertools import compress
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 from densing.core import InputError, Note, Severity
-from densing.efficiency.timeline import RECORDER, Origin
+from densing.efficiency.timeline import PRODUCTS, RECORDER, Origin
 from densing.efficiency.traces.kineto.communications import groups_of
 from densing.efficiency.traces.kineto.events import (
     ANY_EVENTS,
@@ -23,6 +24,7 @@ from densing.efficiency.traces.kineto.events import (
     CATEGORY,
     KERNEL,
     ROLES,
+    SHAPED_EVENT,
     AnyEvent,
     Decoders,
     NeedsText,
@@ -274,7 +276,8 @@ _LOOSE = 1 << 15
 _MANY = 64
 _SAMPLE, _CHECKED = 1 << 16, 1 << 18
 _SHOWN = 20
-_ANNOUNCER = ANNOUNCER.encode()
+_ANNOUNCER, _SHAPES = ANNOUNCER.encode(), b'"Input Dims"'
+_PRODUCT = re.compile(b'"(?:' + b"|".join(map(str.encode, PRODUCTS)) + b')"')
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _OPEN, _CLOSE = ord("["), ord("]")
 
@@ -414,15 +417,31 @@ class EventArray:
         self.count += len(events)
 
     def _announced(self, lo: int, hi: int) -> None:
-        """Read the few operators that tell what communications move, without reading all operators."""
+        """Read the few operators that tell what communications move and products compute, and no others."""
         data = self._buffer.data
         at = data.find(_ANNOUNCER, lo, hi)
         while at >= 0:
-            before = last_boundary(data, lo, at)
-            after = BOUNDARY.search(data, at, min(hi + 64, self._buffer.hi))
-            end = after.start(1) if after else hi
-            self.loose.announce(bytes(data[before.start if before else lo : end]))
+            start, end = self._around(lo, at, hi)
+            self.loose.announce(bytes(data[start:end]))
             at = data.find(_ANNOUNCER, max(end, at + 1), hi)
+        # The names of products are looked for only where shapes were recorded.
+        match = _PRODUCT.search(data, lo, hi) if data.find(_SHAPES, lo, hi) >= 0 else None
+        while match:
+            # Mostly the brace before a name opens its event; where arguments come first, the long way finds it.
+            start, end = data.rfind(b"{", lo, match.start()), self._end(match.start(), hi)
+            if start < 0 or not self.loose.shape(bytes(data[start:end])):
+                start, end = self._around(lo, match.start(), hi)
+                self.loose.shape(bytes(data[start:end]))
+            match = _PRODUCT.search(data, max(end, match.end()), hi)
+
+    def _around(self, lo: int, at: int, hi: int) -> tuple[int, int]:
+        """Return the ends of the event around a place in the text."""
+        before = last_boundary(self._buffer.data, lo, at)
+        return before.start if before else lo, self._end(at, hi)
+
+    def _end(self, at: int, hi: int) -> int:
+        after = BOUNDARY.search(self._buffer.data, at, min(hi + 64, self._buffer.hi))
+        return after.start(1) if after else hi
 
     def take_one(self, value: dict[str, Any], used: int, reason: str) -> None:
         """Take one event that was read with care, the next ``used`` bytes of the buffer."""
@@ -519,6 +538,17 @@ class LooseEvents:
             return
         if event.ph == "X" and role(event.cat) is Role.OP:
             self._rows.announce(typed(event, event.cat))
+
+    def shape(self, raw: bytes) -> bool:
+        """Take an operator's text for the shapes of what it computes; return whether it is one event."""
+        try:
+            event = SHAPED_EVENT.decode(raw)
+        except (ValueError, msgspec.DecodeError, RecursionError):
+            return False
+        if event.ph == "X" and role(event.cat) is Role.OP and event.name in PRODUCTS:
+            args = event.args
+            self._rows.shape(args.external, event.name, *(bytes(part) for part in (args.dims, args.types, args.values)))
+        return True
 
     def _remember(self, event: AnyEvent) -> None:
         """Take what metadata says of threads and processes."""

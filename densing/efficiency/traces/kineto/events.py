@@ -221,6 +221,9 @@ class OpArgs(CommArgs, gc=False):
     """Arguments of an operator; those of a communication's operator tell what is communicated."""
 
     external: int = msgspec.field(default=-1, name="External id")
+    dims: Any = msgspec.field(default=None, name="Input Dims")
+    types: Any = msgspec.field(default=None, name="Input type")
+    values: Any = msgspec.field(default=None, name="Concrete Inputs")
 
 
 ARGS: dict[Role, type[msgspec.Struct]] = {
@@ -248,6 +251,25 @@ class AnyEvent(msgspec.Struct, gc=False):
     args: dict[str, Any] | None = None
 
 
+class ShapeArgs(msgspec.Struct, gc=False):
+    """Shapes of an operator as they stand in the text: few differ, and each is read once."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+    dims: msgspec.Raw = msgspec.field(default=_NO_TIME, name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=_NO_TIME, name="Input type")
+    values: msgspec.Raw = msgspec.field(default=_NO_TIME, name="Concrete Inputs")
+
+
+class ShapedEvent(msgspec.Struct, gc=False):
+    """An operator, read for its shapes alone."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    args: ShapeArgs = msgspec.field(default_factory=ShapeArgs)
+
+
+SHAPED_EVENT = msgspec.json.Decoder(ShapedEvent)
 ANY_EVENTS = msgspec.json.Decoder(list[AnyEvent])
 
 
