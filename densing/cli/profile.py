@@ -38,6 +38,12 @@ SHOWN_COLLECTIVES = 5
 SHOWN_KERNELS = 8
 NAME_SHOWN = 40
 SHOWN_GAPS = 3
+SHOWN_MODULES = 20
+NO_MODULES = (
+    "No module and no named range was recorded: record with torch.profiler.profile(with_stack=True), or name ranges "
+    "with torch.profiler.record_function or NVTX"
+)
+BY = ("name", "module")
 IDLE_PCT = 5.0
 """Least share of idle time with which single gaps are shown."""
 WIDE = 100
@@ -163,6 +169,13 @@ class Outputs:
             "--slice", help="Write what surrounds the longest gap, as a small trace for Perfetto.", metavar="FILE"
         ),
     ] = None
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            help="name or module: what the table of the longest work lists; modules need recorded stacks or ranges.",
+        ),
+    ] = "name"
     mfu: Annotated[
         str | None,
         typer.Option(
@@ -176,7 +189,7 @@ class Outputs:
 
 
 @grouped(
-    "window html compare fail_if what_if what_if_trace perfetto slice comm_pattern explain",
+    "window html compare fail_if what_if what_if_trace perfetto slice by comm_pattern explain",
     "detail mfu",
     "rank_files json",
 )
@@ -292,6 +305,8 @@ def _check_flags(source: Source, outputs: Outputs) -> None:
 
         for change in outputs.what_if:
             parse_changes(change)
+    if outputs.by not in BY:
+        raise UnknownNameError("--by", outputs.by, BY)
     _check_outputs(source, outputs)
     for path in outputs.compare:
         check_source(path)
@@ -563,7 +578,7 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
         changed = [row.to_dict() for row in planned]
         emit_plain({**run.to_dict(), **more, "planned": changed, "fail_if": [hit.to_dict() for hit in hits]})
     else:
-        typer.echo("\n".join(screen(run, used, comparison, width(WIDE))))
+        typer.echo("\n".join(screen(run, used, comparison, width(WIDE), by=outputs.by)))
         for row in planned:
             typer.echo("\n".join(["", *_folded(filter(None, (row.sentence, row.model)), width(WIDE))]))
         show_notes(run.notes, most=MOST_NOTES)
@@ -609,6 +624,7 @@ def screen(
     used: RunUtilisation | None,
     comparison: Comparison | None,
     width: int | None = None,
+    by: str = "name",
 ) -> list[str]:
     """Return the summary, line by line: headline, ranks, communications, causes; then single names and gaps.
 
@@ -619,6 +635,8 @@ def screen(
     comparison : Comparison or None
     width : int, optional
         Sentences are folded to it; tables never are. None leaves them whole.
+    by : {"name", "module"}
+        What the work that took longest is listed by.
     """
     from densing.efficiency.profile import SHOWN
 
@@ -630,7 +648,7 @@ def screen(
         causes += [f"{position}. {cost}: {cause.message}", f"   try: {cause.remedy}"]
     if run.causes:
         causes.append(_account(run))
-    lines += [*_folded([*_across(run), *causes], width), *_kernels(run, width)]
+    lines += [*_folded([*_across(run), *causes], width), *_kernels(run, width, by)]
     lines += _folded(_unrecognised(run), width)
     if used is not None:
         remarks = "; ".join(note.message for note in used.notes)
@@ -742,10 +760,15 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
     yield ""
 
 
-def _kernels(run: RunProfile, width: int | None) -> Iterator[str]:
-    """Yield what took longest by name, and the longest gaps where idle time matters."""
+def _kernels(run: RunProfile, width: int | None, by: str) -> Iterator[str]:
+    """Yield what took longest by name or by module, and the longest gaps where idle time matters."""
     listing = run.names_listing("names", "", NAME_SHOWN)
-    if any(rank.names for rank in run.ranks):
+    if by == "module":
+        yield ""
+        yield from _table(run.modules_listing(), width, SHOWN_MODULES) if run.modules else _folded([NO_MODULES], width)
+        if len(run.modules) > SHOWN_MODULES:
+            yield "... more modules: --json or --html"
+    elif any(rank.names for rank in run.ranks):
         yield ""
         yield from _table(listing, width, SHOWN_KERNELS)
         if len(run.name_totals("names")) > SHOWN_KERNELS:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
 from densing.core import formatting
+from densing.efficiency.timeline import OUTSIDE
 from densing.plots import style
+
+if TYPE_CHECKING:
+    from densing.efficiency.timeline import ModuleTime
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
@@ -22,6 +26,51 @@ class Rate(NamedTuple):
     flops: float
     total_ns: int
     dtype: str
+
+
+def plot_modules(rows: Sequence[ModuleTime]) -> go.Figure:
+    """Draw time by module as an icicle: each module's width is its total, those within it lie below.
+
+    Parameters
+    ----------
+    rows : sequence of ModuleTime
+        Modules before those within them; totals hold those of all within.
+    """
+    if not rows:
+        return style.empty("No module and no named range was recorded.")
+    every = sum(row.own_ns for row in rows)
+    names = [style.figure_text(formatting.middle_cut(row.path[-1], 60)) for row in rows]
+    fig = style.figure(min(150 + 44 * max(len(row.path) for row in rows), 700))
+    fig.add_trace(
+        go.Icicle(
+            ids=[_SLASH.join(row.path) for row in rows],
+            parents=[_SLASH.join(row.path[:-1]) for row in rows],
+            labels=names,
+            values=[row.total_ns for row in rows],
+            branchvalues="total",
+            tiling={"orientation": "v"},
+            marker={
+                "colors": [style.MUTED if row.path == (OUTSIDE,) else style.CYCLE[len(row.path) % 5] for row in rows],
+                "line": {"color": style.PAPER, "width": 1},
+            },
+            hovertext=[
+                style.hover(
+                    name,
+                    f"{formatting.duration(row.total_ns)} in all ({formatting.percent(100 * row.total_ns / every)})",
+                    f"{formatting.duration(row.own_ns)} of its own",
+                    formatting.plural(row.count, "launch", "launches"),
+                )
+                for name, row in zip(names, rows, strict=True)
+            ],
+            hoverinfo="text",
+            textfont={"color": style.PAPER},
+        )
+    )
+    return fig
+
+
+_SLASH = "\x1f"
+"""Between the modules of a path, in what tells marks apart: no name holds it."""
 
 
 def plot_roofline(rates: Sequence[Rate], peaks: Mapping[str, float], bandwidth: float | None) -> go.Figure:

@@ -31,6 +31,7 @@ from densing.plots import (
     drawn_words,
     mean_steps,
     plot_idle,
+    plot_modules,
     plot_partition,
     plot_path,
     plot_rank_strip,
@@ -144,6 +145,7 @@ def profile_page(
         Section("kernels", "What took longest, by name", (
             *roofline, page_table("names-table", names, sortable=True), Prose(f"{run.rate_words}.", "small"),
         ), short="Kernels", folded=True),
+        *_modules(run, shown),
         Section("timeline", "One step on one axis", (shown["timeline"], *prose(clocks)),
                 short="Timeline"),
         *(_changed(run, planned, number) for number, planned in enumerate(changes, 1)),
@@ -190,6 +192,13 @@ def _causes(run: RunProfile) -> Section:
         every = (Fold("Every cause", (table,)),) if len(table.rows) > len(points) else ()
         blocks = (Points(points, ordered=True), Prose(CEILINGS, "small"), *every)
     return Section("causes", "What cost the most", blocks, short="Causes")
+
+
+def _modules(run: RunProfile, shown: Mapping[str, Figure]) -> list[Section]:
+    if "modules" not in shown:
+        return []
+    table = page_table("modules-table", run.modules_listing(), sortable=True)
+    return [Section("modules", "Time by module", (shown["modules"], table), short="Modules", folded=True)]
 
 
 def _stragglers(run: RunProfile, shown: Mapping[str, Figure]) -> Section:
@@ -528,6 +537,11 @@ def figures(run: RunProfile) -> dict[str, Figure]:
             step_words,
         ),
     }
+    if modules := run.modules:
+        captioned["modules"] = (
+            plot_modules(modules),
+            "Work by the module or named range in which it was launched, outermost on top; a click opens one.",
+        )
     if (rates := _rates(run)).rates:
         captioned["roofline"] = (plot_roofline(*rates[:3]), rates.words)
     if len(run.ranks) > BARS:

@@ -18,6 +18,7 @@ from densing.efficiency.timeline import (
     Dependencies,
     IdleCauses,
     Kind,
+    ModuleTime,
     NameTotal,
     Partition,
     Picture,
@@ -35,6 +36,7 @@ from densing.efficiency.timeline import (
     graph,
     idle_causes,
     longest,
+    module_times,
     partition,
     picture,
     select,
@@ -141,6 +143,8 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     notes : tuple of Note
     recorder : str
         Version of :func:`densing.timeline.record` that made the trace; empty if something else did.
+    modules : tuple of ModuleTime
+        Time by module and named range; empty where none was recorded.
     """
 
     rank: int
@@ -170,6 +174,7 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     repaired: int
     notes: tuple[Note, ...]
     recorder: str = ""
+    modules: tuple[ModuleTime, ...] = ()
 
     def __repr__(self) -> str:
         """Return one line: all fields would be megabytes in a notebook."""
@@ -204,6 +209,7 @@ _MANY: dict[str, Any] = {
     "steps": StepPartition,
     "names": NameTotal,
     "unrecognised": NameTotal,
+    "modules": ModuleTime,
     "notes": Note,
 }
 
@@ -288,6 +294,7 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         repaired=rank.repaired,
         notes=rank.notes if rank.on_host else (*rank.notes, *_several_devices(origin.source, window.work)),
         recorder=origin.recorder,
+        modules=module_times(rank, window),
     )
 
 

@@ -54,6 +54,7 @@ from densing.efficiency.timeline import (
     Gap,
     Group,
     Lookup,
+    ModuleTime,
     NameTotal,
     Partition,
     StepSpread,
@@ -64,6 +65,7 @@ from densing.efficiency.timeline import (
     longest,
     step_spread,
     summary,
+    summed,
 )
 from densing.efficiency.traces import find_traces
 
@@ -429,6 +431,40 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         if above:
             text += f"; {formatting.cut(above[0], 40)} is above it: its arithmetic is not its operands' type"
         return text
+
+    @property
+    def modules(self) -> tuple[ModuleTime, ...]:
+        """Time by module and named range over all ranks, each before those within it; empty where none was recorded."""
+        return summed(row for rank in self.ranks for row in rank.modules)
+
+    def modules_listing(self) -> Listing:
+        """Return the time by module and named range, of those launched in it and of those within it."""
+        rows = self.modules
+        every = sum(row.own_ns for row in rows)
+        shown = [
+            {
+                "name": f"{'· ' * (len(row.path) - 1)}{row.path[-1]}",
+                "count": row.count,
+                "own": row.own_ns,
+                "total": row.total_ns,
+                "share": 100 * row.total_ns / every if every else None,
+            }
+            for row in rows
+        ]
+        fields = (
+            Field(
+                "Module", column("name", lambda value: formatting.middle_cut(formatting.clean(value, 200), NAME_WIDTH))
+            ),
+            times("Total", "total", "Durations of the work launched in it and in those within it, over all ranks"),
+            shares("Share", "share", "Of the work of all modules and of none"),
+            times("Own", "own", "Of the work that it launched itself"),
+            numeric("Launched", "count", formatting.count, "Kernels, copies and collectives that it launched itself"),
+        )
+        title = (
+            "Work by the module, or named range, in which it was launched; durations add up over ranks and streams. "
+            "What autograd launches backwards is in no module."
+        )
+        return Listing(title, shown, fields)
 
     def name_totals(self, attribute: str) -> list[NameTotal]:
         """Return the sums over all ranks by name and kind, the longest first; rows without a name are all others.

@@ -21,6 +21,10 @@ from .intervals import distinct as distinct
 from .intervals import subtract as subtract
 from .intervals import union as union
 from .intervals import used as used
+from .modules import OUTSIDE as OUTSIDE
+from .modules import ModuleTime as ModuleTime
+from .modules import module_times as module_times
+from .modules import summed as summed
 from .overlap import WINDOWS as WINDOWS
 from .overlap import Partition as Partition
 from .overlap import Unions as Unions

@@ -47,7 +47,7 @@ def run_of(path: Path, events: list[Event], devices: list[dict[str, str]] = H100
 
 
 def rows_of(run: RunProfile) -> dict[str, Any]:
-    return {row["name"]: row for row in run.names_listing("names", "").rows}
+    return {row["name"]: row for row in (run.names_listing("names", "").rows or ())}
 
 
 @pytest.mark.parametrize("on_kernel", [True, False])

@@ -36,8 +36,11 @@ class Role(IntEnum):
     OP = 4
     SKIP = 5
     UNKNOWN = 6
+    FRAME = 7
 
 
+MODULE = "nn.Module: "
+"""What the name of a Python frame begins with that is the call of a module."""
 KERNEL, MEMCPY, MEMSET, MTIA, SYNC = "kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events", "cuda_sync"
 
 ROLES: dict[str, Role] = {
@@ -71,6 +74,8 @@ ROLES: dict[str, Role] = {
     "external_correlation": Role.SKIP,
     "cpu_instant_event": Role.SKIP,
     "python_function": Role.SKIP,
+    # What frames of modules become here; all others are left out.
+    MODULE: Role.FRAME,
     "overhead": Role.SKIP,
     "mtia_insight": Role.SKIP,
     # Whole workloads, around the events of mtia_ccp_events that do them.
@@ -226,6 +231,10 @@ class OpArgs(CommArgs, gc=False):
     values: Any = msgspec.field(default=None, name="Concrete Inputs")
 
 
+class FrameArgs(msgspec.Struct, gc=False):
+    """Arguments of a module's call, which are not needed: calls nest by their times."""
+
+
 ARGS: dict[Role, type[msgspec.Struct]] = {
     Role.DEVICE: DeviceArgs,
     Role.SYNC: DeviceArgs,
@@ -233,6 +242,7 @@ ARGS: dict[Role, type[msgspec.Struct]] = {
     Role.LAUNCH: LaunchArgs,
     Role.RANGE: RangeArgs,
     Role.OP: OpArgs,
+    Role.FRAME: FrameArgs,
 }
 
 _NO_TIME = msgspec.Raw(b"")
@@ -270,6 +280,7 @@ class ShapedEvent(msgspec.Struct, gc=False):
 
 
 SHAPED_EVENT = msgspec.json.Decoder(ShapedEvent)
+ANY_EVENT = msgspec.json.Decoder(AnyEvent)
 ANY_EVENTS = msgspec.json.Decoder(list[AnyEvent])
 
 

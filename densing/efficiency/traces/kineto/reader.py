@@ -312,7 +312,7 @@ _STEP = re.compile(r"ProfilerStep\s*[#*]?\s*(\d{0,18})")
 _BESIDE = re.compile(r"(?i)transpose|nchwToNhwc|nhwcToNchw|elementwise|splitK\w*reduce|reduce_kernel|CastTensor|copy")
 """Kernels that an operator launches beside its product: other layouts, types, sums of parts."""
 _COMM_THREAD = re.compile(r"pt_(gloo|mpi|ucc)_runloop")
-_HOST_KINDS = {Role.LAUNCH: Kind.LAUNCH, Role.RANGE: Kind.ANNOTATION, Role.OP: Kind.OP}
+_HOST_KINDS = {Role.LAUNCH: Kind.LAUNCH, Role.RANGE: Kind.ANNOTATION, Role.OP: Kind.OP, Role.FRAME: Kind.FRAME}
 _NO_WORK = -1
 
 _HOST = ("start", "duration", "name", "category", "lane", "correlation", "external", "comm")
@@ -415,7 +415,7 @@ class Assembly:
         return Kind.SYNC if category[1] is Role.SYNC else self._classifier.kind(category[0], name, collective)
 
     def _work_kind(self, category: tuple[str, Role], name: str, on_comm_thread: bool) -> int:
-        is_call = category[1] is Role.LAUNCH
+        is_call = category[1] in (Role.LAUNCH, Role.FRAME)
         kind = None if is_call else self._classifier.host_kind(category[0], name, on_comm_thread)
         return _NO_WORK if kind is None else kind
 

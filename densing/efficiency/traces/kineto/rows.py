@@ -37,7 +37,7 @@ ANNOUNCER = "record_param_comms"
 
 _MISSING_NS = MISSING * 1000
 _ENCODE = msgspec.json.Encoder().encode
-_HOST = (Role.LAUNCH, Role.RANGE, Role.OP)
+_HOST = (Role.LAUNCH, Role.RANGE, Role.OP, Role.FRAME)
 
 
 class Numbers(dict[Key, int]):
@@ -291,7 +291,7 @@ class Rows:
         elif category_role is Role.RANGE:
             comms = [comm_of_range(event.name, event.args.dims, event.args.types) for event in events]
             comm[:] = [-1 if c is None else self.comms[c] for c in comms]
-        else:
+        elif category_role is Role.OP:
             for event in events:
                 self.announce(event)
             external = integers([event.args.external for event in events])
