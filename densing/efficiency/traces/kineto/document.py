@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from itertools import compress
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -274,7 +274,6 @@ def _text(value: Any) -> str:
 
 # The array of events.
 
-Event = TypeVar("Event")
 _SMALL = 1 << 12
 _LOOSE = 1 << 15
 _MANY = 64
@@ -434,9 +433,9 @@ class EventArray:
         # The names of products are looked for only where shapes were recorded.
         match = _PRODUCT.search(data, lo, hi) if data.find(_SHAPES, lo, hi) >= 0 else None
         while match:
-            event, end = self._around(lo, match.start(), hi, SHAPED_EVENT)
-            if event is not None:
-                self.loose.shape(event)
+            shaped, end = self._around(lo, match.start(), hi, SHAPED_EVENT)
+            if shaped is not None:
+                self.loose.shape(shaped)
             match = _PRODUCT.search(data, end, hi)
 
     def _modules(self, lo: int, hi: int) -> None:
@@ -451,7 +450,7 @@ class EventArray:
         place = (self.count, self._buffer.position)
         self.loose.add(modules, lambda _: place)
 
-    def _around(self, lo: int, at: int, hi: int, decoder: msgspec.json.Decoder[Event]) -> tuple[Event | None, int]:
+    def _around(self, lo: int, at: int, hi: int, decoder: msgspec.json.Decoder[Any]) -> tuple[Any, int]:
         """Return the event around a place in the text, None if it cannot be read, and where the rest begins."""
         data = self._buffer.data
         after = BOUNDARY.search(data, at, min(hi + 64, self._buffer.hi))
