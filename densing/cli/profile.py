@@ -38,8 +38,14 @@ DETAILS = ("auto", "device", "host")
 SHOWN_RANKS = 8
 SHOWN_COLLECTIVES = 5
 SHOWN_KERNELS = 8
-NAME_SHOWN = 48
+NAME_SHOWN = 40
 SHOWN_GAPS = 3
+SHOWN_MODULES = 20
+NO_MODULES = (
+    "No module and no named range was recorded: record with torch.profiler.profile(with_stack=True), or name ranges "
+    "with torch.profiler.record_function or NVTX"
+)
+BY = ("name", "module")
 IDLE_PCT = 5.0
 """Least share of idle time with which single gaps are shown."""
 WIDE = 100
@@ -173,6 +179,13 @@ class Outputs:
         int,
         typer.Option("--gap", min=1, help="With --slice: which gap, 1 for the longest of all ranks, 2 for the next."),
     ] = 1
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            help="name or module: what the table of the longest work lists; modules need recorded stacks or ranges.",
+        ),
+    ] = "name"
     mfu: Annotated[
         str | None,
         typer.Option(
@@ -186,7 +199,7 @@ class Outputs:
 
 
 @grouped(
-    "window html compare fail_if what_if what_if_trace perfetto slice gap comm_pattern explain",
+    "window html compare fail_if what_if what_if_trace perfetto slice gap by comm_pattern explain",
     "detail mfu",
     "rank_files json",
 )
@@ -302,6 +315,8 @@ def _check_flags(source: Source, outputs: Outputs) -> None:
 
         for change in outputs.what_if:
             parse_changes(change)
+    if outputs.by not in BY:
+        raise UnknownNameError("--by", outputs.by, BY)
     _check_outputs(source, outputs)
     for path in outputs.compare:
         check_source(path)
@@ -582,7 +597,7 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
         changed = [row.to_dict() for row in planned]
         emit_plain({**run.to_dict(), **more, "planned": changed, "fail_if": [hit.to_dict() for hit in hits]})
     else:
-        typer.echo("\n".join(screen(run, used, comparison, width(WIDE))))
+        typer.echo("\n".join(screen(run, used, comparison, width(WIDE), by=outputs.by)))
         for row in planned:
             typer.echo("\n".join(["", *_folded(filter(None, (row.sentence, row.model)), width(WIDE))]))
         show_notes(run.notes, most=MOST_NOTES)
@@ -630,6 +645,7 @@ def screen(
     used: RunUtilisation | None,
     comparison: Comparison | None,
     width: int | None = None,
+    by: str = "name",
 ) -> list[str]:
     """Return the summary, line by line: headline, ranks, communications, causes; then single names and gaps.
 
@@ -640,6 +656,8 @@ def screen(
     comparison : Comparison or None
     width : int, optional
         Sentences are folded to it; tables never are. None leaves them whole.
+    by : {"name", "module"}
+        What the work that took longest is listed by.
     """
     from densing.efficiency.profile import SHOWN
 
@@ -653,7 +671,7 @@ def screen(
         causes += [f"{position}. {cost}: {cause.message}", f"   try: {cause.remedy}"]
     if run.causes:
         causes.append(_account(run))
-    lines += [*_folded([*_across(run), *causes], width), *_kernels(run, width)]
+    lines += [*_folded([*_across(run), *causes], width), *_kernels(run, width, by)]
     lines += _folded(_unrecognised(run), width)
     if used is not None:
         remarks = "; ".join(note.message for note in used.notes)
@@ -765,14 +783,20 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
     yield ""
 
 
-def _kernels(run: RunProfile, width: int | None) -> Iterator[str]:
-    """Yield what took longest by name, and the longest gaps where idle time matters."""
+def _kernels(run: RunProfile, width: int | None, by: str) -> Iterator[str]:
+    """Yield what took longest by name or by module, and the longest gaps where idle time matters."""
     listing = run.names_listing("names", "", NAME_SHOWN)
-    if any(rank.names for rank in run.ranks):
+    if by == "module":
+        yield ""
+        yield from _table(run.modules_listing(), width, SHOWN_MODULES) if run.modules else _folded([NO_MODULES], width)
+        if len(run.modules) > SHOWN_MODULES:
+            yield "... more modules: --json or --html"
+    elif any(rank.names for rank in run.ranks):
         yield ""
         yield from _table(listing, width, SHOWN_KERNELS)
         if len(run.name_totals("names")) > SHOWN_KERNELS:
             yield "... more names: --json or --html"
+        yield from _folded([run.rate_words], width)
     idle = run.figures["idle_pct"]
     if isinstance(idle, float) and idle >= IDLE_PCT and run.gaps:
         yield ""

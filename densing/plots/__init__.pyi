@@ -23,6 +23,9 @@ from .frontier import plot_frontier as plot_frontier
 from .gain import plot_gain as plot_gain
 from .isoflop import plot_isoflop as plot_isoflop
 from .items import plot_bank as plot_bank
+from .kernels import Rate as Rate
+from .kernels import plot_modules as plot_modules
+from .kernels import plot_roofline as plot_roofline
 from .pace import plot_pace as plot_pace
 from .pace import plot_vintages as plot_vintages
 from .partition import BARS as BARS

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -18,20 +18,24 @@ from densing.efficiency.profile import (
     per_step,
     pooled,
 )
+from densing.efficiency.throughput import device_sheet
 from densing.efficiency.timeline import NO_DEVICE_WORK, OPS, Partition, picture, select
 from densing.plots import (
     BARS,
     IDLE_LOOKS,
     PATH_LOOKS,
     Bar,
+    Rate,
     arrange,
     caused,
     drawn_words,
     mean_steps,
     plot_idle,
+    plot_modules,
     plot_partition,
     plot_path,
     plot_rank_strip,
+    plot_roofline,
     plot_step_times,
     plot_steps,
     plot_timeline,
@@ -134,13 +138,17 @@ def profile_page(
     copies = present(copies_table(run)) or prose("No copies were recorded in the window.")
     unknown = present(page_table("unrecognised-table", run.names_listing("unrecognised", UNRECOGNISED), sortable=True))
     names, clocks = run.names_listing("names", "What took longest, by name, over all ranks."), clock_words(run)
+    roofline = (shown["roofline"],) if "roofline" in shown else ()
     rank_strip = (Heading("In order of rank"), shown["rank-strip"]) if "rank-strip" in shown else ()
     sections = (
         _causes(run),
         Section("partition", "Rank by rank", (
             *rank_strip, page_table("ranks-table", run.ranks_listing(), sortable=True),
-            Heading("What took longest, by name"), page_table("names-table", names, sortable=True),
         ), short="Ranks", folded=True),
+        Section("kernels", "What took longest, by name", (
+            *roofline, page_table("names-table", names, sortable=True), Prose(f"{run.rate_words}.", "small"),
+        ), short="Kernels", folded=True),
+        *_modules(run, shown),
         Section("timeline", "One step on one axis", (shown["timeline"], *prose(clocks)),
                 short="Timeline"),
         *(_changed(run, planned, number) for number, planned in enumerate(changes, 1)),
@@ -187,6 +195,13 @@ def _causes(run: RunProfile) -> Section:
         every = (Fold("Every cause", (table,)),) if len(table.rows) > len(points) else ()
         blocks = (Points(points, ordered=True), Prose(CEILINGS, "small"), *every)
     return Section("causes", "What cost the most", blocks, short="Causes")
+
+
+def _modules(run: RunProfile, shown: Mapping[str, Figure]) -> list[Section]:
+    if "modules" not in shown:
+        return []
+    table = page_table("modules-table", run.modules_listing(), sortable=True)
+    return [Section("modules", "Time by module", (shown["modules"], table), short="Modules", folded=True)]
 
 
 def _stragglers(run: RunProfile, shown: Mapping[str, Figure]) -> Section:
@@ -525,12 +540,47 @@ def figures(run: RunProfile) -> dict[str, Figure]:
             step_words,
         ),
     }
+    if modules := run.modules:
+        captioned["modules"] = (
+            plot_modules(modules),
+            "Work by the module or named range in which it was launched, outermost on top; a click opens one.",
+        )
+    if (rates := _rates(run)).rates:
+        captioned["roofline"] = (plot_roofline(*rates[:3]), rates.words)
     if len(run.ranks) > BARS:
         captioned["rank-strip"] = (
             plot_rank_strip(parts),
             "The same in order of rank, stronger for more: neighbours often share a machine, so a stripe names one.",
         )
     return {name: shown_figure(name, figure, caption) for name, (figure, caption) in captioned.items()}
+
+
+class _Rates(NamedTuple):
+    rates: list[Rate]
+    peaks: dict[str, float]
+    bandwidth: float | None
+    words: str
+
+
+def _rates(run: RunProfile) -> _Rates:
+    """What is known of products and attention, and of the device that ran them."""
+    rates, peaks = [], dict[str, float]()
+    for row in run.name_totals("names"):
+        if row.name and row.flop_ns and row.least_bytes:
+            peak = run.peak_of(row).peak
+            if peak:
+                peaks[peak.dtype] = peak.flops
+            speed = 1e9 * row.flops / row.flop_ns
+            dtype = peak.dtype if peak else row.dtype
+            rates.append(Rate(row.name, row.flops / row.least_bytes, speed, row.flop_ns, dtype))
+    bandwidth = device_sheet(run.devices[0]).get("mem_bw") if peaks else None
+    words = (
+        "Products and attention by recorded shapes; larger marks took more time. Bytes are the operands' minimum, each "
+        "moved once, so a kernel that moves more stands too far to the right."
+    )
+    if bandwidth:
+        words += f" Memory of the device table: {bandwidth / 1e12:g} TB/s, of its data sheet."
+    return _Rates(rates, peaks, bandwidth, words)
 
 
 def chosen_pictures(run: RunProfile) -> tuple[list[RankProfile], str]:

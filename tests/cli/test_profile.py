@@ -757,3 +757,13 @@ def test_a_slice_is_a_small_trace_and_needs_a_gap(tmp_path: Path) -> None:
     assert "no gap was recorded" in densing("profile", path, "--slice", out, code=1).stderr
     assert "needs a baseline" in densing("profile", path, "--fail-if", "item_change_pct[gemm]>1", code=1).stderr
     assert profile(path, "--fail-if", "item_ms[gemm]>0.005", code=4)["fail_if"]
+
+
+def test_work_is_listed_by_module_where_modules_were_recorded(tmp_path: Path) -> None:
+    content = trace(0)
+    content["traceEvents"].append(event("python_function", "nn.Module: Net_0", 100, 15))
+    lines = densing("profile", write(tmp_path / "rank0.json", content), "--by", "module").stdout.splitlines()
+    table = lines[next(at for at, line in enumerate(lines) if line.startswith("Module")) :]
+    assert table[1].split()[:2] == ["(in", "no"] and table[2].split()[0] == "Net_0"
+    assert "record_function" in densing("profile", write(tmp_path / "rank1.json", trace(1)), "--by", "module").stdout
+    assert "unknown --by" in densing("profile", tmp_path / "rank0.json", "--by", "modul", code=1).stderr

@@ -57,6 +57,7 @@ SECTIONS = [
     "headline",
     "causes",
     "partition",
+    "kernels",
     "timeline",
     "collectives",
     "stragglers",
@@ -350,5 +351,6 @@ def test_real_runs_give_a_sound_page(files: str) -> None:
     run = merge_run([profile_trace(trace, ProfileOptions()) for trace in find_traces(found)])
     page = Page(render(profile_page(run)))
     words = " ".join(page.words)
-    assert not re.search(r"\b(None|nan|inf|Infinity)\b", words)
+    # "## encoder fp8 None ##" is a range that a program named.
+    assert not re.search(r"(?<!fp8 )\b(None|nan|inf|Infinity)\b", words)
     assert "% of the communication was hidden" in words

@@ -19,6 +19,7 @@ from densing.efficiency.timeline import (
     Fused,
     IdleCauses,
     Kind,
+    ModuleTime,
     NameTotal,
     Partition,
     Picture,
@@ -37,6 +38,7 @@ from densing.efficiency.timeline import (
     graph,
     idle_causes,
     longest,
+    module_times,
     partition,
     picture,
     select,
@@ -143,6 +145,8 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     notes : tuple of Note
     recorder : str
         Version of :func:`densing.timeline.record` that made the trace; empty if something else did.
+    modules : tuple of ModuleTime
+        Time by module and named range; empty where none was recorded.
     """
 
     rank: int
@@ -172,6 +176,7 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     repaired: int
     notes: tuple[Note, ...]
     recorder: str = ""
+    modules: tuple[ModuleTime, ...] = ()
 
     def __repr__(self) -> str:
         """Return one line: all fields would be megabytes in a notebook."""
@@ -206,6 +211,7 @@ _MANY: dict[str, Any] = {
     "steps": StepPartition,
     "names": NameTotal,
     "unrecognised": NameTotal,
+    "modules": ModuleTime,
     "notes": Note,
 }
 
@@ -258,7 +264,7 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
     options = options or ProfileOptions()
     window = select(rank, options.window)
     merged = unions(window.work)
-    names = totals(window.work)
+    names = totals(window.work, (window.start, window.end) if window.name == "steps" else None)
     unrecognised: tuple[NameTotal, ...] = ()
     if not rank.on_host:
         # Names no rule knows: of unknown kind, or compute only because nothing says otherwise.
@@ -302,6 +308,7 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         repaired=rank.repaired,
         notes=rank.notes if rank.on_host else (*rank.notes, *_several_devices(origin.source, window.work)),
         recorder=origin.recorder,
+        modules=module_times(rank, window),
     )
 
 

@@ -22,6 +22,7 @@ from densing.core import (
     Listing,
     Note,
     Readable,
+    UnknownNameError,
     column,
     formatting,
     numeric,
@@ -55,15 +56,20 @@ from densing.efficiency.timeline import (
     CollectiveSummary,
     Gap,
     Group,
+    Lookup,
+    ModuleTime,
     NameTotal,
     Partition,
     RankTimeline,
     StepSpread,
     Timeline,
     WindowName,
+    dtype_bytes,
+    find_peak,
     longest,
     step_spread,
     summary,
+    summed,
 )
 from densing.efficiency.traces import find_traces
 
@@ -392,6 +398,10 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
                 "name": row.name or f"{formatting.count(row.names)} other names",
                 "share": 100 * row.total_ns / every if every else None,
                 "each": row.total_ns / row.count,
+                "tflops": row.flops / row.flop_ns / 1e3 if row.flop_ns else None,
+                "of_peak": self.peak_share(row),
+                "gbps": row.moved_bytes / row.moved_ns if row.moved_ns else None,
+                "intensity": row.flops / row.least_bytes if row.least_bytes else None,
             }
             for row in longest(rows, MOST_ROWS)
         ]
@@ -400,8 +410,98 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             Field("Counts as", column("kind")),
             numeric("Calls", "count", formatting.count),
             times("Time in all", "total_ns", hint="Sum of durations over all ranks, not of their union"),
-            times("Mean", "each", hint="Of one call"),
             shares("Share", "share", hint="Of the sum of all rows, those that are not shown too"),
+            *(self._rate_fields() if attribute == "names" else ()),
+            times("Mean", "each", hint="Of one call"),
+        )
+        return Listing(title, shown, fields)
+
+    def _rate_fields(self) -> tuple[Field, ...]:
+        """Return the columns of what products and attention compute per second, and copies move."""
+        return (
+            numeric("TFLOP/s", "tflops", formatting.digits, "Of products and attention whose shapes were recorded"),
+            numeric("Of peak", "of_peak", formatting.percent, "Share of the device's dense peak", optional=True),
+            numeric("GB/s", "gbps", formatting.digits, "Of copies and fills", optional=True),
+            numeric(
+                "FLOP/byte", "intensity", formatting.digits, "Bytes: operands and result, each moved once", minor=True
+            ),
+        )
+
+    def peak_share(self, row: NameTotal) -> float | None:
+        """Return what a name's products and attention reach of the device's peak, percent.
+
+        None where it is not known: no shapes, no device or several, no peak in the table, or a rate above the peak.
+        """
+        peak = self.peak_of(row).peak
+        share = 1e11 * row.flops / row.flop_ns / peak.flops if row.flop_ns and peak else None
+        return None if share is None or share > 100 else share
+
+    def peak_of(self, row: NameTotal) -> Lookup:
+        """Return the dense peak for the arithmetic of a name, or why it is not known."""
+        if not row.dtype or len(self.devices) != 1:
+            return Lookup(None)
+        # Products of 32-bit numbers may be done in TensorFloat-32; then the kernel's name says so.
+        dtype = "tf32" if dtype_bytes(row.dtype) == 4 and "tf32" in row.name.lower() else row.dtype
+        try:
+            return find_peak(self.devices[0], dtype)
+        except UnknownNameError:
+            return Lookup(None)
+
+    @property
+    def rate_words(self) -> str:
+        """What is to be known of the rates in the table of names: whence they are, or why there are none."""
+        rows = [row for row in self.name_totals("names") if row.flop_ns]
+        if not rows:
+            return (
+                "TFLOP/s: – , as no shapes of products were recorded; record them with "
+                "torch.profiler.profile(record_shapes=True)"
+            )
+        text = "TFLOP/s: of products and attention by recorded shapes, each call's on the longest of its kernels"
+        lookups = [self.peak_of(row) for row in rows]
+        known = {(one.peak.dtype, one.peak.flops, one.peak.recalled) for one in lookups if one.peak}
+        for dtype, flops, recalled in sorted(known):
+            text += f"; peak in {dtype}{', recalled,' * recalled} {flops / 1e12:g} TFLOP/s"
+        without = next((one.note.message for one in lookups if one.note), "")
+        if without:
+            text += f"; {without}"
+        elif len(self.devices) > 1:
+            text += "; no share of the peak, as the ranks' devices differ"
+        above = [row.name for row, one in zip(rows, lookups, strict=True) if one.peak and self.peak_share(row) is None]
+        if above:
+            text += f"; {formatting.cut(above[0], 40)} is above it: its arithmetic is not its operands' type"
+        return text
+
+    @property
+    def modules(self) -> tuple[ModuleTime, ...]:
+        """Time by module and named range over all ranks, each before those within it; empty where none was recorded."""
+        return summed(row for rank in self.ranks for row in rank.modules)
+
+    def modules_listing(self) -> Listing:
+        """Return the time by module and named range, of those launched in it and of those within it."""
+        rows = self.modules
+        every = sum(row.own_ns for row in rows)
+        shown = [
+            {
+                "name": f"{'· ' * (len(row.path) - 1)}{row.path[-1]}",
+                "count": row.count,
+                "own": row.own_ns,
+                "total": row.total_ns,
+                "share": 100 * row.total_ns / every if every else None,
+            }
+            for row in rows
+        ]
+        fields = (
+            Field(
+                "Module", column("name", lambda value: formatting.middle_cut(formatting.clean(value, 200), NAME_WIDTH))
+            ),
+            times("Total", "total", "Durations of the work launched in it and in those within it, over all ranks"),
+            shares("Share", "share", "Of the work of all modules and of none"),
+            times("Own", "own", "Of the work that it launched itself"),
+            numeric("Launched", "count", formatting.count, "Kernels, copies and collectives that it launched itself"),
+        )
+        title = (
+            "Work by the module, or named range, in which it was launched; durations add up over ranks and streams. "
+            "What autograd launches backwards is in no module."
         )
         return Listing(title, shown, fields)
 
@@ -414,8 +514,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         for rank in self.ranks:
             for row in getattr(rank, attribute):
                 sums = total.get((row.name, row.kind), NameTotal(row.name, row.kind, 0, 0, 0))
-                count, ns = sums.count + row.count, sums.total_ns + row.total_ns
-                total[row.name, row.kind] = NameTotal(row.name, row.kind, count, ns, max(sums.names, row.names))
+                total[row.name, row.kind] = sums.plus(row, max(sums.names, row.names))
         return sorted(total.values(), key=lambda row: (not row.name, -row.total_ns, row.name))
 
     @property

@@ -23,6 +23,10 @@ from .intervals import distinct as distinct
 from .intervals import subtract as subtract
 from .intervals import union as union
 from .intervals import used as used
+from .modules import OUTSIDE as OUTSIDE
+from .modules import ModuleTime as ModuleTime
+from .modules import module_times as module_times
+from .modules import summed as summed
 from .overlap import WINDOWS as WINDOWS
 from .overlap import Partition as Partition
 from .overlap import Unions as Unions
@@ -31,6 +35,8 @@ from .overlap import WindowName as WindowName
 from .overlap import partition as partition
 from .overlap import select as select
 from .overlap import unions as unions
+from .products import PRODUCTS as PRODUCTS
+from .products import product_of as product_of
 from .scaling_efficiency import EQUATIONS as EQUATIONS
 from .scaling_efficiency import Run as Run
 from .scaling_efficiency import Scaling as Scaling
@@ -54,6 +60,7 @@ from .timeline import Lane as Lane
 from .timeline import Marks as Marks
 from .timeline import NameTotal as NameTotal
 from .timeline import Origin as Origin
+from .timeline import Product as Product
 from .timeline import RankTimeline as RankTimeline
 from .timeline import Spans as Spans
 from .timeline import Step as Step
@@ -69,12 +76,14 @@ from .traffic import Group as Group
 from .traffic import Transfers as Transfers
 from .traffic import bandwidth as bandwidth
 from .traffic import collectives_of as collectives_of
+from .traffic import dtype_bytes as dtype_bytes
 from .traffic import nth as nth
 from .traffic import summary as summary
 from .traffic import transfers as transfers
 from .utilisation import FORMULAS as FORMULAS
 from .utilisation import REMEDY as REMEDY
 from .utilisation import Flops as Flops
+from .utilisation import Lookup as Lookup
 from .utilisation import Peak as Peak
 from .utilisation import Utilisation as Utilisation
 from .utilisation import find_peak as find_peak

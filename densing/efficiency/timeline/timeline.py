@@ -95,9 +95,27 @@ class Comm(NamedTuple):
     dst: int = -1
 
 
+class Product(NamedTuple):
+    """What one call of a product or of attention computes, by its recorded shapes.
+
+    Attributes
+    ----------
+    flops : int
+        Floating-point operations.
+    bytes : int
+        Least bytes: operands and result, each moved once.
+    dtype : str
+        Of the operands, as recorded (``float``, ``c10::BFloat16``, ...).
+    """
+
+    flops: int
+    bytes: int
+    dtype: str
+
+
 _DTYPES: dict[str, Any] = {"start": np.int64, "end": np.int64, "kind": np.int8, "name": np.int32, "lane": np.int32,
-           "bytes": np.int64, "correlation": np.int64, "comm": np.int32}  # fmt: skip
-_DEFAULTS = {"bytes": -1, "correlation": -1, "comm": -1, "lane": 0}
+           "bytes": np.int64, "correlation": np.int64, "comm": np.int32, "product": np.int32}  # fmt: skip
+_DEFAULTS = {"bytes": -1, "correlation": -1, "comm": -1, "product": -1, "lane": 0}
 
 
 class Spans(msgspec.Struct, frozen=True, eq=False):
@@ -117,9 +135,12 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
         Joins a device span with the host call that launched it; -1 none.
     comm : int32 (n,)
         Index into ``comms``; -1 where the span is not a communication or says nothing of itself.
+    product : int32 (n,)
+        Index into ``products``; -1 where no shapes tell what the span computes. Of a call's kernels the longest has it.
     names : tuple of str
     lanes : tuple of Lane
     comms : tuple of Comm
+    products : tuple of Product
 
     Examples
     --------
@@ -137,9 +158,11 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
     bytes: Int
     correlation: Int
     comm: NDArray[np.int32]
+    product: NDArray[np.int32]
     names: tuple[str, ...] = ()
     lanes: tuple[Lane, ...] = (Lane("", ""),)
     comms: tuple[Comm, ...] = ()
+    products: tuple[Product, ...] = ()
 
     def __len__(self) -> int:
         return len(self.start)
@@ -151,6 +174,7 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
         names: Sequence[str],
         lanes: Sequence[Lane] = (Lane("", ""),),
         comms: Sequence[Comm] = (),
+        products: Sequence[Product] = (),
     ) -> Spans:
         """Build a table from columns in any order of time; missing optional columns cost no memory."""
         n = len(data["start"])
@@ -158,28 +182,33 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
             key: np.asarray(data[key], dtype) if key in data else np.broadcast_to(dtype(_DEFAULTS[key]), n)
             for key, dtype in _DTYPES.items()
         }
-        spans = cls(**table, names=tuple(names), lanes=tuple(lanes), comms=tuple(comms))
+        spans = cls(**table, names=tuple(names), lanes=tuple(lanes), comms=tuple(comms), products=tuple(products))
         # Simulations and most readers give sorted columns: then nothing is copied.
         order = np.lexsort((-spans.end, spans.start))
         return spans if np.array_equal(order, np.arange(n)) else spans.take(order)
 
     @classmethod
     def build(cls, rows: Iterable[Mapping[str, Any]]) -> Spans:
-        """Build a table from one mapping per span: start, end, kind, name; lane, bytes, correlation, comm optional.
+        """Build a table from one mapping per span: start, end, kind, name; all else is optional.
 
-        ``lane`` is a :class:`Lane`, ``comm`` a :class:`Comm`. For tests and simulations; readers fill columns.
+        ``lane`` is a :class:`Lane`, ``comm`` a :class:`Comm`, ``product`` a :class:`Product`. For tests and
+        simulations; readers fill columns.
         """
         rows = list(rows)
         names = list(dict.fromkeys(row["name"] for row in rows))
         lanes = list(dict.fromkeys(row.get("lane", Lane("", "")) for row in rows)) or [Lane("", "")]
-        comms = [row["comm"] for row in rows if row.get("comm") is not None]
         name_of, lane_of = {n: i for i, n in enumerate(names)}, {n: i for i, n in enumerate(lanes)}
-        number = iter(range(len(comms)))
         data = {key: [row.get(key, -1) for row in rows] for key in ("start", "end", "kind", "bytes", "correlation")}
         data["name"] = [name_of[row["name"]] for row in rows]
         data["lane"] = [lane_of[row.get("lane", Lane("", ""))] for row in rows]
-        data["comm"] = [next(number) if row.get("comm") is not None else -1 for row in rows]
-        return cls.columns(data, names, lanes, comms)
+        tables: dict[str, list[Any]] = {"comm": [], "product": []}
+        for key, table in tables.items():
+            data[key] = [-1] * len(rows)
+            for at, row in enumerate(rows):
+                if row.get(key) is not None:
+                    data[key][at] = len(table)
+                    table.append(row[key])
+        return cls.columns(data, names, lanes, tables["comm"], tables["product"])
 
     @classmethod
     def empty(cls) -> Spans:
@@ -231,6 +260,19 @@ class NameTotal(Record, frozen=True):
     """All spans of one name: how many, and the sum of their durations (not of their union), nanoseconds.
 
     A row without a name stands for several, ``names`` of them.
+
+    Attributes
+    ----------
+    name, kind : str
+    count, total_ns, names : int
+    flops, least_bytes : float
+        Of those spans whose shapes were recorded, as :class:`Product` has them.
+    flop_ns : int
+        What these spans took.
+    dtype : str
+        Of their operands; empty where nothing is known.
+    moved_bytes, moved_ns : int
+        Of copies and fills whose sizes were recorded.
     """
 
     name: str
@@ -238,17 +280,38 @@ class NameTotal(Record, frozen=True):
     count: int
     total_ns: int
     names: int = 1
+    flops: float = 0.0
+    least_bytes: float = 0.0
+    flop_ns: int = 0
+    dtype: str = ""
+    moved_bytes: int = 0
+    moved_ns: int = 0
+
+    def plus(self, other: NameTotal, names: int) -> NameTotal:
+        """Return the sums of two rows under the name and kind of the first, and how many names they stand for."""
+        sums = {key: getattr(self, key) + getattr(other, key) for key in _ADDED}
+        return replace(self, **sums, names=names, dtype=self.dtype or other.dtype)
 
 
-def totals(work: Spans) -> list[NameTotal]:
+_ADDED = ("count", "total_ns", "flops", "least_bytes", "flop_ns", "moved_bytes", "moved_ns")
+
+
+def totals(work: Spans, cut: tuple[int, int] | None = None) -> list[NameTotal]:
     """Return one row per name and kind, the longest first.
+
+    Parameters
+    ----------
+    work : Spans
+    cut : (int, int), optional
+        Ends of the window that the spans were cut to: what touches them may have lasted longer, and counts in no rate.
 
     Examples
     --------
     >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "gemm"},
     ...                     {"start": 7, "end": 9, "kind": Kind.COMPUTE, "name": "gemm"}])
     >>> totals(work)
-    [NameTotal(name='gemm', kind='compute', count=2, total_ns=7, names=1)]
+    [NameTotal(name='gemm', kind='compute', count=2, total_ns=7, names=1, flops=0.0, least_bytes=0.0, flop_ns=0,
+     dtype='', moved_bytes=0, moved_ns=0)]
     """
     if not len(work):
         return []
@@ -258,12 +321,40 @@ def totals(work: Spans) -> list[NameTotal]:
         key = work.name[part].astype(np.int64) * len(Kind) + work.kind[part]
         counts += np.bincount(key, minlength=len(counts))
         np.add.at(sums, key, work.end[part] - work.start[part])
-    keys = np.flatnonzero(counts)
+    rated = _rated(work, cut)
     rows = [
-        NameTotal(work.names[k // len(Kind)], Kind(k % len(Kind)).name.lower(), int(count), int(total))
-        for k, count, total in zip(keys.tolist(), counts[keys], sums[keys], strict=True)
-    ]
+        NameTotal(work.names[k // len(Kind)], Kind(k % len(Kind)).name.lower(), int(counts[k]), int(sums[k]),
+                  **rated.get(k, {}))
+        for k in np.flatnonzero(counts).tolist()
+    ]  # fmt: skip
     return sorted(rows, key=lambda row: (-row.total_ns, row.name))
+
+
+def _rated(work: Spans, cut: tuple[int, int] | None) -> dict[int, dict[str, Any]]:
+    """What the whole spans of each name and kind computed and moved, by their number as in :func:`totals`."""
+    is_copy = np.isin(work.kind, (int(Kind.MEMCPY), int(Kind.MEMSET))) & (work.bytes >= 0)
+    rows = np.flatnonzero((work.product >= 0) | is_copy)
+    if cut is not None:
+        rows = rows[(work.start[rows] > cut[0]) & (work.end[rows] < cut[1])]
+    keys, first, of_key = np.unique(
+        work.name[rows].astype(np.int64) * len(Kind) + work.kind[rows], return_index=True, return_inverse=True
+    )
+    product, took = work.product[rows], work.end[rows] - work.start[rows]
+    counted = np.array([*((one.flops, one.bytes) for one in work.products), (0, 0)], float)[product]
+    columns = {
+        "flops": counted[:, 0],
+        "least_bytes": counted[:, 1],
+        "flop_ns": np.where(product >= 0, took, 0),
+        "moved_bytes": np.where(product >= 0, 0, work.bytes[rows]),
+        "moved_ns": np.where(product >= 0, 0, took),
+    }
+    sums = {
+        name: np.bincount(of_key, column, len(keys)).astype(float if column.dtype == float else int).tolist()
+        for name, column in columns.items()
+    }
+    dtypes = [work.products[number].dtype if number >= 0 else "" for number in product[first].tolist()]
+    table = zip(*sums.values(), dtypes, strict=True)
+    return {key: dict(zip((*sums, "dtype"), row, strict=True)) for key, row in zip(keys.tolist(), table, strict=True)}
 
 
 def longest(rows: Sequence[NameTotal], most: int) -> tuple[NameTotal, ...]:
@@ -272,15 +363,14 @@ def longest(rows: Sequence[NameTotal], most: int) -> tuple[NameTotal, ...]:
     Examples
     --------
     >>> rows = [NameTotal(name, "compute", 1, ns) for name, ns in (("a", 9), ("b", 5), ("c", 4))]
-    >>> longest(rows, 1)[1]
-    NameTotal(name='', kind='compute', count=2, total_ns=9, names=2)
+    >>> rest = longest(rows, 1)[1]
+    >>> rest.name, rest.count, rest.total_ns, rest.names
+    ('', 2, 9, 2)
     """
     rest: dict[str, NameTotal] = {}
     for row in rows[most:]:
         sums = rest.get(row.kind, NameTotal("", row.kind, 0, 0, 0))
-        rest[row.kind] = NameTotal(
-            "", row.kind, sums.count + row.count, sums.total_ns + row.total_ns, sums.names + row.names
-        )
+        rest[row.kind] = sums.plus(row, sums.names + row.names)
     return (*rows[:most], *rest.values())
 
 

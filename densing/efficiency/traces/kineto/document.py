@@ -7,6 +7,7 @@ The rest is read value by value; damage costs one value or one event.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from itertools import compress
@@ -15,18 +16,22 @@ from typing import Any
 import msgspec
 
 from densing.core import InputError, Note, Severity
-from densing.efficiency.timeline import RECORDER, Origin
+from densing.efficiency.timeline import PRODUCTS, RECORDER, Origin
 from densing.efficiency.traces.kineto.communications import groups_of
 from densing.efficiency.traces.kineto.events import (
+    ANY_EVENT,
     ANY_EVENTS,
     BLUNT_NS,
     CATEGORY,
     KERNEL,
+    MODULE,
     ROLES,
+    SHAPED_EVENT,
     AnyEvent,
     Decoders,
     NeedsText,
     Role,
+    ShapedEvent,
     category_of,
     from_text,
     from_value,
@@ -274,7 +279,9 @@ _LOOSE = 1 << 15
 _MANY = 64
 _SAMPLE, _CHECKED = 1 << 16, 1 << 18
 _SHOWN = 20
-_ANNOUNCER = ANNOUNCER.encode()
+_ANNOUNCER, _SHAPES = ANNOUNCER.encode(), b'"Input Dims"'
+_MODULE = f'"{MODULE}'.encode()
+_PRODUCT = re.compile(b'"(?:' + b"|".join(map(str.encode, PRODUCTS)) + b')"')
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _OPEN, _CLOSE = ord("["), ord("]")
 
@@ -406,6 +413,7 @@ class EventArray:
         if is_typed:
             if not self._decoders.operators:
                 self._announced(start, end)
+            self._modules(start, end)
             self.loose.skipped |= {tag_of(kind) for kind in set(map(type, events)) - CATEGORY.keys()}
             kept_kinds = map(CATEGORY.__contains__, map(type, events))
             self._rows.add(list(compress(events, kept_kinds)), locate)
@@ -414,15 +422,48 @@ class EventArray:
         self.count += len(events)
 
     def _announced(self, lo: int, hi: int) -> None:
-        """Read the few operators that tell what communications move, without reading all operators."""
+        """Read the few operators that tell what communications move and products compute, and no others."""
         data = self._buffer.data
         at = data.find(_ANNOUNCER, lo, hi)
         while at >= 0:
+            event, end = self._around(lo, at, hi, ANY_EVENT)
+            if event is not None:
+                self.loose.announce(event)
+            at = data.find(_ANNOUNCER, end, hi)
+        # The names of products are looked for only where shapes were recorded.
+        match = _PRODUCT.search(data, lo, hi) if data.find(_SHAPES, lo, hi) >= 0 else None
+        while match:
+            shaped, end = self._around(lo, match.start(), hi, SHAPED_EVENT)
+            if shaped is not None:
+                self.loose.shape(shaped)
+            match = _PRODUCT.search(data, end, hi)
+
+    def _modules(self, lo: int, hi: int) -> None:
+        """Read the Python frames that are calls of modules, without reading all frames."""
+        data, modules = self._buffer.data, list[AnyEvent]()
+        at = data.find(_MODULE, lo, hi)
+        while at >= 0:
+            event, end = self._around(lo, at, hi, ANY_EVENT)
+            if event is not None and event.name.startswith(MODULE):
+                modules.append(event)
+            at = data.find(_MODULE, end, hi)
+        place = (self.count, self._buffer.position)
+        self.loose.add(modules, lambda _: place)
+
+    def _around(self, lo: int, at: int, hi: int, decoder: msgspec.json.Decoder[Any]) -> tuple[Any, int]:
+        """Return the event around a place in the text, None if it cannot be read, and where the rest begins."""
+        data = self._buffer.data
+        after = BOUNDARY.search(data, at, min(hi + 64, self._buffer.hi))
+        end = after.start(1) if after else hi
+        try:
+            # Mostly the brace before a name opens its event; where arguments come first, the long way finds it.
+            return decoder.decode(data[max(data.rfind(b"{", lo, at), lo) : end]), max(end, at + 1)
+        except _BROKEN:
             before = last_boundary(data, lo, at)
-            after = BOUNDARY.search(data, at, min(hi + 64, self._buffer.hi))
-            end = after.start(1) if after else hi
-            self.loose.announce(bytes(data[before.start if before else lo : end]))
-            at = data.find(_ANNOUNCER, max(end, at + 1), hi)
+        try:
+            return decoder.decode(data[before.start if before else lo : end]), max(end, at + 1)
+        except _BROKEN:
+            return None, max(end, at + 1)
 
     def take_one(self, value: dict[str, Any], used: int, reason: str) -> None:
         """Take one event that was read with care, the next ``used`` bytes of the buffer."""
@@ -511,14 +552,16 @@ class LooseEvents:
         args = {**(begin.args or {}), **(event.args or {})}
         return msgspec.structs.replace(begin, ph="X", dur=duration, args=args)
 
-    def announce(self, raw: bytes) -> None:
-        """Take an operator's text for what it says of a communication."""
-        try:
-            (event,) = ANY_EVENTS.decode(b"[" + raw + b"]")
-        except (ValueError, msgspec.DecodeError, RecursionError):
-            return
+    def announce(self, event: AnyEvent) -> None:
+        """Take what an operator says of a communication."""
         if event.ph == "X" and role(event.cat) is Role.OP:
             self._rows.announce(typed(event, event.cat))
+
+    def shape(self, event: ShapedEvent) -> None:
+        """Take the shapes of what an operator computes."""
+        if event.ph == "X" and role(event.cat) is Role.OP and event.name in PRODUCTS:
+            args = event.args
+            self._rows.shape(args.external, event.name, *(bytes(part) for part in (args.dims, args.types, args.values)))
 
     def _remember(self, event: AnyEvent) -> None:
         """Take what metadata says of threads and processes."""
@@ -544,6 +587,8 @@ class LooseEvents:
             is_shown = str(event.pid) in self.uncategorised or len(self.uncategorised) < _SHOWN
             self.uncategorised[str(event.pid) if is_shown else "..."] += 1
             return None
+        if category == "python_function" and event.name.startswith(MODULE):
+            category = MODULE
         category_role = role(category)
         if category_role is Role.SKIP:
             if len(self.skipped) < _SHOWN or category in ROLES:

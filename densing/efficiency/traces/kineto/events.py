@@ -36,8 +36,11 @@ class Role(IntEnum):
     OP = 4
     SKIP = 5
     UNKNOWN = 6
+    FRAME = 7
 
 
+MODULE = "nn.Module: "
+"""What the name of a Python frame begins with that is the call of a module."""
 KERNEL, MEMCPY, MEMSET, MTIA, SYNC = "kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events", "cuda_sync"
 
 ROLES: dict[str, Role] = {
@@ -71,6 +74,8 @@ ROLES: dict[str, Role] = {
     "external_correlation": Role.SKIP,
     "cpu_instant_event": Role.SKIP,
     "python_function": Role.SKIP,
+    # What frames of modules become here; all others are left out.
+    MODULE: Role.FRAME,
     "overhead": Role.SKIP,
     "mtia_insight": Role.SKIP,
     # Whole workloads, around the events of mtia_ccp_events that do them.
@@ -221,6 +226,13 @@ class OpArgs(CommArgs, gc=False):
     """Arguments of an operator; those of a communication's operator tell what is communicated."""
 
     external: int = msgspec.field(default=-1, name="External id")
+    dims: Any = msgspec.field(default=None, name="Input Dims")
+    types: Any = msgspec.field(default=None, name="Input type")
+    values: Any = msgspec.field(default=None, name="Concrete Inputs")
+
+
+class FrameArgs(msgspec.Struct, gc=False):
+    """Arguments of a module's call, which are not needed: calls nest by their times."""
 
 
 ARGS: dict[Role, type[msgspec.Struct]] = {
@@ -230,6 +242,7 @@ ARGS: dict[Role, type[msgspec.Struct]] = {
     Role.LAUNCH: LaunchArgs,
     Role.RANGE: RangeArgs,
     Role.OP: OpArgs,
+    Role.FRAME: FrameArgs,
 }
 
 _NO_TIME = msgspec.Raw(b"")
@@ -248,6 +261,26 @@ class AnyEvent(msgspec.Struct, gc=False):
     args: dict[str, Any] | None = None
 
 
+class ShapeArgs(msgspec.Struct, gc=False):
+    """Shapes of an operator as they stand in the text: few differ, and each is read once."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+    dims: msgspec.Raw = msgspec.field(default=_NO_TIME, name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=_NO_TIME, name="Input type")
+    values: msgspec.Raw = msgspec.field(default=_NO_TIME, name="Concrete Inputs")
+
+
+class ShapedEvent(msgspec.Struct, gc=False):
+    """An operator, read for its shapes alone."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    args: ShapeArgs = msgspec.field(default_factory=ShapeArgs)
+
+
+SHAPED_EVENT = msgspec.json.Decoder(ShapedEvent)
+ANY_EVENT = msgspec.json.Decoder(AnyEvent)
 ANY_EVENTS = msgspec.json.Decoder(list[AnyEvent])
 
 

@@ -309,8 +309,10 @@ def _remarks(label: str, read: _Read) -> list[Note]:
 Column = NDArray[Any]
 
 _STEP = re.compile(r"ProfilerStep\s*[#*]?\s*(\d{0,18})")
+_BESIDE = re.compile(r"(?i)transpose|nchwToNhwc|nhwcToNchw|elementwise|splitK\w*reduce|reduce_kernel|CastTensor|copy")
+"""Kernels that an operator launches beside its product: other layouts, types, sums of parts."""
 _COMM_THREAD = re.compile(r"pt_(gloo|mpi|ucc)_runloop")
-_HOST_KINDS = {Role.LAUNCH: Kind.LAUNCH, Role.RANGE: Kind.ANNOTATION, Role.OP: Kind.OP}
+_HOST_KINDS = {Role.LAUNCH: Kind.LAUNCH, Role.RANGE: Kind.ANNOTATION, Role.OP: Kind.OP, Role.FRAME: Kind.FRAME}
 _NO_WORK = -1
 
 _HOST = ("start", "duration", "name", "category", "lane", "correlation", "external", "comm")
@@ -322,6 +324,7 @@ _FINAL: dict[str, Any] = {
     "bytes": np.int64,
     "correlation": np.int64,
     "comm": np.int32,
+    "product": np.int32,
 }
 
 
@@ -367,6 +370,7 @@ class Assembly:
         host = {key: self._rows.host.take(key) for key in _HOST}
         device["kind"] = self._each(device["category"], device["name"], self._device_kind)
         self.self_launched = self._self_launched(device)
+        device["product"] = self._computed(device, host)
         device["comm"], comms = complete(device, host, self._names, self._comms, self._rows.announced, self._classifier)
         work = self._spans(device, comms)
         host["kind"] = self._host_kinds(host["category"])
@@ -390,6 +394,7 @@ class Assembly:
         is_work = kind != _NO_WORK
         work = {key: column[is_work] for key, column in host.items()}
         work["kind"] = kind[is_work]
+        work["product"] = self._product(work["external"])
         numbers = Comms(self._classifier)
         comm: Column = np.full(len(work["kind"]), -1, np.int32)
         for row in np.flatnonzero(work["kind"] == Kind.COMM).tolist():
@@ -410,7 +415,7 @@ class Assembly:
         return Kind.SYNC if category[1] is Role.SYNC else self._classifier.kind(category[0], name, collective)
 
     def _work_kind(self, category: tuple[str, Role], name: str, on_comm_thread: bool) -> int:
-        is_call = category[1] is Role.LAUNCH
+        is_call = category[1] in (Role.LAUNCH, Role.FRAME)
         kind = None if is_call else self._classifier.host_kind(category[0], name, on_comm_thread)
         return _NO_WORK if kind is None else kind
 
@@ -446,7 +451,43 @@ class Assembly:
                 column[order].astype(dtype) if says_something else np.broadcast_to(np.array(-1, dtype), len(order))
             )
             del column
-        return Spans(**ready, names=self._names, lanes=self._lanes, comms=comms)
+        return Spans(**ready, names=self._names, lanes=self._lanes, comms=comms, products=tuple(self._rows.products))
+
+    def _product(self, external: Column) -> Column:
+        """Return the product that each operator computes, by External id; -1 where its shapes do not tell."""
+        shaped = self._rows.shaped
+        if not shaped:
+            return np.broadcast_to(np.int32(-1), len(external))
+        ids = np.array(sorted(shaped), np.int64)
+        numbers = np.array([shaped[key] for key in ids.tolist()], np.int32)
+        at = np.minimum(np.searchsorted(ids, external), len(ids) - 1)
+        return np.where(ids[at] == external, numbers[at], -1)
+
+    def _computed(self, device: dict[str, Column], host: dict[str, Column]) -> Column:
+        """Return the product that each kernel computes: of the kernels of an operator's call the longest has it.
+
+        The operator is that of the kernel's External id, or of the call that launched it. Kernels that by their names
+        bring data into place do not count: around a convolution they may take longer than it.
+        """
+        if not self._rows.shaped:
+            return np.broadcast_to(np.int32(-1), len(device["kind"]))
+        # An External id equal to the correlation is not an operator's.
+        external = np.where(device["external"] == device["correlation"], -1, device["external"]).astype(np.int64)
+        calls = np.flatnonzero((host["correlation"] >= 0) & (host["external"] >= 0))
+        unknown = np.flatnonzero((external < 0) & (device["correlation"] >= 0))
+        if len(calls) and len(unknown):
+            calls = calls[np.argsort(host["correlation"][calls], kind="stable")]
+            keys, wanted = host["correlation"][calls], device["correlation"][unknown]
+            at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+            external[unknown] = np.where(keys[at] == wanted, host["external"][calls[at]], -1)
+        beside = np.array([*(bool(_BESIDE.search(name[:1000])) for name in self._names), False], bool)
+        computes = (device["kind"] == Kind.COMPUTE) & ~beside[device["name"]]
+        product = np.where(computes, self._product(external), -1)
+        rows = np.flatnonzero(product >= 0)
+        rows = rows[np.lexsort((device["duration"][rows], external[rows]))]
+        shorter = rows[:-1][external[rows[:-1]] == external[rows[1:]]]
+        product[shorter] = -1
+        return product
 
     def _self_launched(self, device: dict[str, Column]) -> Spans:
         """Spans of MTIA, whose category the rule of window ``hta`` does not count among a device's."""

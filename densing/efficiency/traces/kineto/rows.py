@@ -7,11 +7,12 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import InputError
-from densing.efficiency.timeline import Comm, Int
+from densing.efficiency.timeline import PRODUCTS, Comm, Int, Product, product_of
 from densing.efficiency.traces.kineto.communications import comm_of, comm_of_range
 from densing.efficiency.traces.kineto.events import (
     CATEGORY,
@@ -35,7 +36,8 @@ ANNOUNCER = "record_param_comms"
 """The operator that records what a communication moves; its kernel carries its ``External id``."""
 
 _MISSING_NS = MISSING * 1000
-_HOST = (Role.LAUNCH, Role.RANGE, Role.OP)
+_ENCODE = msgspec.json.Encoder().encode
+_HOST = (Role.LAUNCH, Role.RANGE, Role.OP, Role.FRAME)
 
 
 class Numbers(dict[Key, int]):
@@ -158,6 +160,8 @@ class Rows:
     ----------
     latest : int
         The latest start so far, in ns.
+    announced, shaped : dict
+        By External id, what an operator tells of a communication, and the number of the product that it computes.
     """
 
     def __init__(self, damage: Damage, text: bool, limit: int) -> None:
@@ -169,6 +173,9 @@ class Rows:
         self.categories: Numbers[tuple[str, Role]] = Numbers()
         self.device, self.host = Columns(), Columns()
         self.announced: dict[int, Comm] = {}
+        self.products: Numbers[Product] = Numbers()
+        self.shaped: dict[int, int] = {}
+        self._calls: dict[Any, int] = {}
         self.unknown: dict[str, list[Any]] = {}
         self.latest = 0
         self._spans = 0
@@ -207,7 +214,7 @@ class Rows:
         """
         self._spans += count
         different = len(self.names) + self.names.characters // 256 + len(self.lanes) + len(self.comms)
-        if self._spans + different + len(self.announced) > self._limit:
+        if self._spans + different + len(self.announced) + len(self.shaped) + len(self._calls) > self._limit:
             raise InputError(
                 f"{self.damage.source}: holds more than {self._limit} spans and names, which is "
                 "the memory limit; record fewer steps, split it, or raise Limits(spans=...)"
@@ -284,7 +291,7 @@ class Rows:
         elif category_role is Role.RANGE:
             comms = [comm_of_range(event.name, event.args.dims, event.args.types) for event in events]
             comm[:] = [-1 if c is None else self.comms[c] for c in comms]
-        else:
+        elif category_role is Role.OP:
             for event in events:
                 self.announce(event)
             external = integers([event.args.external for event in events])
@@ -301,9 +308,27 @@ class Rows:
         )
 
     def announce(self, event: Any) -> None:
-        """Remember what an operator says of a communication."""
-        if event.name == ANNOUNCER and event.args.collective and event.args.external >= 0:
-            self.announced[event.args.external] = comm_of(event.args)
+        """Remember what an operator says of a communication or of a product."""
+        args = event.args
+        if event.name == ANNOUNCER and args.collective and args.external >= 0:
+            self.announced[args.external] = comm_of(args)
+        elif event.name in PRODUCTS:
+            self.shape(args.external, event.name, *map(_ENCODE, (args.dims, args.types, args.values)))
+
+    def shape(self, external: int, *call: Any) -> None:
+        """Remember what an operator of an External id computes: its name, and its shapes, types and values as text."""
+        if call not in self._calls:
+            product = product_of(call[0], *(_decoded(text) for text in call[1:]))
+            self._calls[call] = -1 if product is None else self.products[product]
+        if (number := self._calls[call]) >= 0 and 0 <= external < 2**63:
+            self.shaped[external] = number
+
+
+def _decoded(text: bytes) -> Any:
+    try:
+        return msgspec.json.decode(text) if text else None
+    except (ValueError, msgspec.DecodeError, RecursionError):
+        return None
 
 
 def _text_ns(field: str, text: bytes) -> int:
