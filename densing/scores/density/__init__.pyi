@@ -27,6 +27,9 @@ from .listing import SIZE as SIZE
 from .listing import STATUS as STATUS
 from .listing import density_listing as density_listing
 from .listing import limited as limited
+from .pair_rule import PairLook as PairLook
+from .pair_rule import PairRule as PairRule
+from .pair_rule import compare_until as compare_until
 from .ranks import Ranking as Ranking
 from .ranks import ReferenceComparison as ReferenceComparison
 from .ranks import compare_references as compare_references
