@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -321,6 +322,35 @@ def test_a_pair_answers_further_common_items_once_also_after_a_kill(
     again = CliRunner().invoke(app, call)
     assert again.exit_code == 0 and len(asked) == before
     assert printed(again.stdout)["comparisons"] == data["comparisons"]
+
+
+@pytest.mark.slow
+def test_a_run_is_followed_by_a_banks_items_and_new_checkpoints_are_taken_in(tmp_path: Path, place: Path) -> None:
+    tasks = write_tasks(tmp_path / "tasks", documents=60)
+    run = tmp_path / "mine"
+    for step in (1000, 200):
+        shutil.copytree(place / "toy-llama", run / f"checkpoint-{step}")
+    (run / "checkpoint-300").mkdir()
+    call = ["eval", "--include_path", str(tasks), "--device", "cpu", "--bank", str(bank_of_toys(tmp_path, 60))]
+    call += ["--items", "20", "--checkpoints", str(run), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*call, "--html", str(tmp_path / "mine.html"), "--json"])
+    assert done.exit_code == 0, done.output
+    data = printed(done.stdout)
+    first = data["checkpoints"]
+    assert [(row["run"], row["step"], row["items"], row["density"]) for row in first] == [
+        ("mine", 200, 20, None), ("mine", 1000, 20, None)
+    ]  # fmt: skip
+    assert first[0]["score"] == first[1]["score"] == data["models"][0]["score"] and data["requests"] == 2 * 60
+    assert "Checkpoints of mine" in (tmp_path / "mine.html").read_text(encoding="utf-8")
+    shutil.copytree(place / "toy-neox", run / "checkpoint-300", dirs_exist_ok=True)
+    done = CliRunner().invoke(app, call)
+    assert done.exit_code == 0 and "1 evaluated, 2 skipped; 60 model requests" in done.stderr, done.output
+    assert [row.split()[1] for row in done.stdout.splitlines() if row.startswith("mine")] == ["200", "300", "1000"]
+    for wrong, message in (([], "no checkpoint"), (["--model_args", "pretrained=x"], "drop pretrained")):
+        folder = str(run if wrong else tasks)
+        done = CliRunner().invoke(app, [*call, *wrong, "--checkpoints", folder])
+        assert message in str(done.exception)
+    assert "without --bank" in str(densing_eval(place, "--checkpoints", str(run), "--tasks", "toy_choice").exception)
 
 
 def test_a_bank_chooses_its_items_alone(tmp_path: Path, place: Path) -> None:
