@@ -1,7 +1,8 @@
 """docs/results/items.md, and the bank of items that ships: how far a few items give a model's full score.
 
     python benchmarks/item_bank.py IKP --bank densing/scores/items/data/ikp.json
-    python benchmarks/item_bank.py IKP --page docs/results/items.md
+    densing ladder train --preset tiny --seeds 6 --out LADDER && densing ladder eval LADDER --questions 200
+    python benchmarks/item_bank.py IKP --ladder LADDER --page docs/results/items.md
 
 IKP is a folder with items.csv, models.csv and verdicts.csv.gz: the verdicts of Incompressible Knowledge Probes (Li
 2026, CC BY 4.0) with 1 for right, 0 for wrong, -1 for refused, from https://github.com/19PINE-AI/ikp.
@@ -12,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from item_rules import LATE, LOSSES, fluid_benchmarking, ladder_losses, loss_tries, tiny_benchmarks
 
 from densing.core import formatting, named_seed, write_text
 from densing.report import markdown
@@ -91,7 +95,35 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def page(folder: Path, seeds: int) -> str:
+def losses_of(ladder: Path, seeds: int) -> dict[str, str | int]:
+    """Return what a few items' losses say of all, for the page."""
+    losses, about = ladder_losses(ladder)
+    largest = about["size"].eq(about["size"].max()).to_numpy()
+    early = (about["seed"] <= about["seed"].max() - LATE).to_numpy()
+    rows, fewer = [], []
+    for label, known in (("other seeds", early), ("a larger size than any known", ~largest)):
+        found = loss_tries(losses, known, seeds).groupby(["design", "items"], sort=False)
+        errors = found.agg(error=("error", lambda e: float(np.sqrt((e**2).mean()))), held=("held", "mean"))
+        for design in ("mean", "one known mean", "mean and component"):
+            cells = []
+            for count in LOSSES:
+                at, plain = errors.loc[(design, count)], errors.loc[("mean", count)]
+                # As many items of the plain mean, without replacement, have this error.
+                spread = plain["error"] ** 2 / (1 / count - 1 / losses.shape[1])
+                as_many = 1 / (at["error"] ** 2 / spread + 1 / losses.shape[1])
+                fewer += [as_many / count] * (design == "one known mean")
+                times = "" if design == "mean" else f"; as {as_many:.0f}"
+                cells.append(f"{1000 * at['error']:.0f} (holds {at['held']:.2f}{times})")
+            rows.append((label, design, *cells))
+    heads = ("models", "estimate", *(f"{count} items" for count in LOSSES))
+    return {
+        "losses": markdown.table(heads, rows), "loss_models": len(losses), "loss_items": losses.shape[1],
+        "early": int((~early).sum()), "largest": int(largest.sum()),
+        "fewest": formatting.number(min(fewer)), "most": formatting.number(max(fewer)),
+    }  # fmt: skip
+
+
+def page(folder: Path, ladder: Path, seeds: int) -> str:
     """Return docs/results/items.md."""
     table = read_ikp(folder)
     later = table.released >= pd.Timestamp(SINCE)
@@ -100,18 +132,23 @@ def page(folder: Path, seeds: int) -> str:
     seconds = time.process_time() - started
     other = calibrate_items(part_of(table, ~later), slopes="common" if bank.slopes == "each" else "each")
     banks = {f"adaptive, {NAMES[each.slopes]}{', chosen' if each is bank else ''}": each for each in (bank, other)}
-    found = summary(tries(banks, part_of(table, later), seeds))
+    known, new = part_of(table, ~later), part_of(table, later)
+    free = next(each for each in (bank, other) if each.slopes == "each")
+    rules = tiny_benchmarks(free, known, new, COUNTS, seeds) + fluid_benchmarking(free, new, COUNTS)
+    found = tries(banks, new, seeds)
+    found = summary(pd.concat([found, pd.DataFrame(rules, columns=found.columns)], ignore_index=True))
     heads = ("design", *(f"{count} items" for count in COUNTS))
     rows = []
     adaptive = (name + together for name, together in itertools.product(banks, TOGETHER.values()))
-    for label in (*(label for label, *_ in DESIGNS), *adaptive):
+    for label in (*(label for label, *_ in DESIGNS), *adaptive, *dict.fromkeys(name for name, *_ in rules)):
         cells = []
         for count in COUNTS:
             if (label, count) not in found.index:
                 cells.append("–")
                 continue
             at = found.loc[(label, count)]
-            cells.append(f"{at['error']:.2f} (bias {at['bias']:+.2f}; ± {at['half']:.1f} holds {at['held']:.2f})")
+            interval = "no interval" if math.isnan(at["half"]) else f"± {at['half']:.1f} holds {at['held']:.2f}"
+            cells.append(f"{at['error']:.2f} (bias {at['bias']:+.2f}; {interval})")
         rows.append((label, *cells))
     flags = bank.items["flag"].value_counts()
     checked = [(flag.replace("_", " "), meaning, str(int(flags.get(flag, 0)))) for flag, meaning in FLAGS.items()]
@@ -125,7 +162,7 @@ def page(folder: Path, seeds: int) -> str:
               f"{each.quantiles[LEVELS.index(0.95)] / 1.96:.1f} times")
              for of in banks.values() for each in of.corrections if each.items in ADAPTIVE],
         ),
-        "source": SOURCE, "licence": LICENCE,
+        "source": SOURCE, "licence": LICENCE, **losses_of(ladder, seeds),
     }  # fmt: skip
     return PAGE.format(**values)
 
@@ -135,7 +172,8 @@ PAGE = """# A full score from a hundred items
 A bank of items knows, from the answers of many models, how hard each item is and how well it tells models apart. A new
 model then answers a few items, and the bank gives its score on all of them, with an interval.
 
-Written by `python benchmarks/item_bank.py IKP --page docs/results/items.md`; IKP is a folder with the verdicts.
+Written by `python benchmarks/item_bank.py IKP --ladder LADDER --page docs/results/items.md`; IKP is a folder with the
+verdicts, LADDER one of `densing ladder train --preset tiny --seeds 6` and `densing ladder eval --questions 200`.
 
 **Setup.** Factual probes of IKP: {items} items, calibrated on the {models} models released before {since} ({seconds}
 CPU seconds, with the folds for adaptive intervals), tried on the {later} models released since, {seeds} draws of items
@@ -155,6 +193,28 @@ points; intervals are at 95 %.
   chooses ten together, with which the kept kind errs no more, and lets a model answer in batches:
 
 {drift}
+
+- **tinyBenchmarks and Fluid Benchmarking** are our own implementations of their rules (Maia Polo et al., arXiv
+  2402.14992; Hofmann et al., arXiv 2509.11106) on the curves with a slope each. tinyBenchmarks asks the items next to
+  the centres of clusters of curves, fits five to ten dimensions where these curves have one, and states no interval.
+  Fluid Benchmarking reports abilities; here the curves map its ability, and the ability's interval, to a score.
+
+## Losses of a few items
+
+A model's loss on an item says more than right or wrong. {loss_models} models of a ladder ({loss_items} questions;
+losses of the right answer in bits per byte): the mean loss on all questions from the losses of a few at random, by
+their plain mean, and by a regression on what the models that are known say of each item, whose residuals correct it
+(known: the mean loss of an item; also their first principal component). Tried on {early} models of two other seeds, and
+on {largest} models of the largest size, where no model of that size is known. Root mean square errors in thousandths of
+a bit per byte; how often the 95 % interval holds; and of how many items the plain mean has that error.
+
+**The known mean alone is worth {fewest} to {most} times the items.** The component adds little, and costs where ten
+items are to fit three numbers.
+
+{losses}
+
+These models share architecture and corpus, and differ in size, tokens and seed alone: models of other recipes will find
+other items hard, and gain less.
 
 ## What is wrong with items
 
@@ -181,13 +241,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ikp", type=Path)
     parser.add_argument("--bank", type=Path, help="write the bank of all models")
-    parser.add_argument("--page", type=Path, help="write the page")
+    parser.add_argument("--page", type=Path, help="write the page; needs --ladder")
+    parser.add_argument("--ladder", type=Path, help="a ladder with its questions answered")
     parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()
     if options.bank:
         calibrate_items(read_ikp(options.ikp), name="ikp", source=SOURCE, licence=LICENCE).save(options.bank)
     if options.page:
-        write_text(options.page, page(options.ikp, options.seeds))
+        if options.ladder is None:
+            parser.error("--page needs --ladder, the ladder that the page's losses come from")
+        write_text(options.page, page(options.ikp, options.ladder, options.seeds))
 
 
 if __name__ == "__main__":

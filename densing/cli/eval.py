@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
+from densing.cli.figures import Pictures
 from densing.cli.grouped import grouped
 from densing.cli.output import emit_json, emit_table, say, show_notes, timed_bar, visible
 from densing.core import InputError, Note, StoppedError, listing_of, parse_json, parse_pairs, read_text
@@ -253,6 +254,51 @@ class BankOptions:
     params: Annotated[
         list[str] | None, _flag("--params", metavar="NAME=COUNT", help="Size of a model, for its density with --bank.")
     ] = None
+    checkpoints: Annotated[
+        Path | None,
+        _flag(
+            "--checkpoints",
+            file_okay=False,
+            help="A run's folder: evaluate each checkpoint in it (checkpoint-500, or models of a ladder) on items of "
+            "--bank; the same command takes in new ones.",
+        ),
+    ] = None
+    html: o.Html = None
+    png: o.Png = None
+    svg: o.Svg = None
+
+    def models(self, plan: Plan) -> Plan:
+        """Return the plan with the checkpoints as its models."""
+        from densing.scores.density import checkpoint_folders
+
+        if self.checkpoints is None:
+            return plan
+        if self.bank is None:
+            raise InputError("--checkpoints without --bank; name the bank whose items the checkpoints answer")
+        (base,) = plan.models
+        if "pretrained" in base.args:
+            raise InputError(f"--checkpoints {self.checkpoints} names the models; drop pretrained from --model_args")
+        found = [
+            replace(base, name=each.name, args={**base.args, "pretrained": str(each.path)})
+            for each in checkpoint_folders(self.checkpoints)
+        ]
+        return replace(plan, models=tuple(found))
+
+    def steps(self, models: list[dict[str, Any]], bank: ItemBank, reference: str, json: bool) -> dict[str, Any]:
+        """Show a run's checkpoints, and return them as plain data; nothing without --checkpoints."""
+        if self.checkpoints is None or not models:
+            return {}
+        from densing.scores.density import BankSteps
+
+        steps = BankSteps.of(bank.name, reference, models)
+        if pictures := Pictures(self.html, self.png, self.svg):
+            from densing.plots import plot_bank_steps
+            from densing.report import build_bank_steps
+
+            pictures.write(lambda path: build_bank_steps(steps, path), lambda: plot_bank_steps(steps), steps.table)
+        if not json:
+            emit_table(steps.listing())
+        return {"checkpoints": steps.table, "notes": list(steps.notes)}
 
 
 @dataclass(frozen=True)
@@ -357,6 +403,8 @@ def eval_(
     Example: densing eval --model hf --model_args pretrained=models/a --tasks piqa,sciq --limit 200 --out results/mine
 
     Example: densing eval --model_args pretrained=models/a --bank suite.json --items 100 --out results/mine
+
+    Example: densing eval --checkpoints runs/mine --bank suite.json --out results/mine --html mine.html
     """
     bank = None if few.bank is None else _bank_of_tasks(few.bank)
     ruled = stopping.until_ci is not None or few.adaptive
@@ -371,7 +419,9 @@ def eval_(
             request = replace(request, tasks=list(dict.fromkeys(bank.items["task"].astype(str))))
         else:
             request, harness = _few_items(request, harness, bank, few.items)
-    plan = request.load(variants, harness)
+    if few.checkpoints is not None:
+        request = replace(request, model=request.model or ["hf"])
+    plan = few.models(request.load(variants, harness))
     if dry_run:
         import pandas as pd
 
@@ -471,8 +521,6 @@ def _of_bank(
     bank: ItemBank, store: RunStore, table: pd.DataFrame, few: BankOptions, reference: str, json: bool
 ) -> tuple[list[dict[str, Any]], list[Note]]:
     """Return each model's scores and densities from its answers to a bank's items, and show them."""
-    import pandas as pd
-
     from densing.scores.catalog import with_sizes
     from densing.scores.density import bank_measurements, density_listing, run_densities
     from densing.scores.items import answer_rows
@@ -481,15 +529,14 @@ def _of_bank(
     chosen: Chosen = "adaptive" if few.adaptive else "stratified"
     sizes, known = o.parse_params(few.params or []), store.models()
     # Of the units of this plan alone: others of the store may hold the same items.
-    names = dict(zip(table["digest"], table["model"], strict=True))
-    keys = [(unit, unit.key.digest) for unit in store.units() if unit.key is not None]
-    parts = [unit.measurements(names[digest]).items for unit, digest in keys if digest in names]
-    rows = answer_rows(pd.concat(parts, ignore_index=True))
+    items = store.items()
+    rows = answer_rows(items[items["digest"].isin(table["digest"])])
     rows = rows[rows["item"].isin(bank.items["item"])]
     for model, answers in rows.groupby("model", sort=False):
         score = bank.estimate(answers, chosen=chosen)
         content: dict[str, Any] = {"model": model, **score.to_dict(), "scores": []}
-        if not json:
+        quiet = json or few.checkpoints is not None
+        if not quiet:
             table_of = score.listing(bank.name)
             emit_table(table_of, f"{model}: {table_of.title}")
         try:
@@ -504,7 +551,7 @@ def _of_bank(
         else:
             notes += [*told, *densities.notes]
             content["densities"] = densities.table
-            if not json:
+            if not quiet:
                 emit_table(density_listing(densities.table, f"Density against {reference}, from the bank"))
         found.append(content)
     return found, notes
@@ -536,11 +583,13 @@ def _evaluate(
     notes: list[Note] = []
     if bank is not None and table is not None and len(table):
         models, notes = _of_bank(bank, RunStore(summary.folder), table, few, reference, json)
-        by_bank = {"bank": bank.name, "models": models}
+        steps = few.steps(models, bank, reference, json)
+        notes += steps.pop("notes", [])
+        by_bank = {"bank": bank.name, "models": models, **steps}
     if json:
         emit_json({**summary.to_dict(), "measurements": [] if table is None else table, **by_bank}, notes)
     else:
-        if table is not None and len(table):
+        if table is not None and len(table) and few.checkpoints is None:
             unfiltered = table["filter"].isin(["none", ""])
             metrics = table["metric"].where(unfiltered, table["metric"] + " (" + table["filter"] + ")")
             emit_table(listing_of(f"{summary.folder}", table.assign(metric=metrics)[SHOWN]))
@@ -578,13 +627,14 @@ def _evaluate_bank(
     measured = store.measurements()
     table = measured[measured["digest"].isin({unit.digest for unit in units})]
     models, notes = _of_bank(bank, store, table, few, stopping.reference, json)
-    notes += [note for one in stopped for note in one.notes]
+    steps = few.steps(models, bank, stopping.reference, json)
+    notes += [*steps.pop("notes", []), *(note for one in stopped for note in one.notes)]
     if json:
         by_model = {one.model: one.to_dict()["decision"] for one in stopped}
         models = [{**content, "decision": by_model.get(content["model"])} for content in models]
         requests, seconds = sum(unit.requests for unit in units), sum(one.seconds for one in stopped)
         content = {"run": str(out), "units": [unit.to_dict() for unit in units], "requests": requests}
-        emit_json({**content, "seconds": seconds, "bank": bank.name, "models": models}, notes)
+        emit_json({**content, "seconds": seconds, "bank": bank.name, "models": models, **steps}, notes)
     else:
         show_notes(notes)
         say("\n".join(sentences(stopped, out)))

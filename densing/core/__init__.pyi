@@ -81,6 +81,7 @@ from .records import plain as plain
 from .records import printed_data as printed_data
 from .records import short as short
 from .renames import renamed as renamed
+from .secrets import MASK as MASK
 from .secrets import is_secret_name as is_secret_name
 from .secrets import mask as mask
 from .secrets import secrets_of as secrets_of

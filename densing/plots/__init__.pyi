@@ -1,5 +1,6 @@
 from .density import YOURS as YOURS
 from .density import density_points as density_points
+from .density import plot_bank_steps as plot_bank_steps
 from .density import plot_checkpoints as plot_checkpoints
 from .density import plot_comparison as plot_comparison
 from .density import plot_density as plot_density

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from densing.core import Array, formatting
 from densing.plots import style
@@ -15,7 +16,7 @@ from densing.scores.density import USER
 from densing.scores.fit import GUARD
 
 if TYPE_CHECKING:
-    from densing.scores.density import Comparison, DensityResult
+    from densing.scores.density import BankSteps, Comparison, DensityResult
     from densing.scores.references import Reference
     from densing.scores.trend import TrendResult
 
@@ -195,6 +196,38 @@ def plot_checkpoints(steps: pd.DataFrame, axis: str = "step", height: str = "den
                            for name in ("at", "density_lo", "density_hi")])  # fmt: skip
     low, high = style.log_range(ends)
     return style.axes(fig, {"title": _AXES[axis]}, {"title": f"{height} (log scale)", **style.log_axis(low, high)})
+
+
+def plot_bank_steps(steps: BankSteps) -> go.Figure:
+    """Draw score, effective parameters and density of a run's checkpoints, with intervals, against tokens or steps.
+
+    Parameters
+    ----------
+    steps : BankSteps
+        A limit stands at its end, with a triangle. Without densities the score alone is drawn.
+    """
+    panels = [("score", "lo", "hi", "score"), ("n_eff", "n_eff_lo", "n_eff_hi", "effective parameters")]
+    panels.append(("density", "density_lo", "density_hi", "density ρ"))
+    shown = [panel for panel in panels if steps.table[panel[0]].notna().any()]
+    fig = make_subplots(rows=len(shown), cols=1, shared_xaxes=True, vertical_spacing=0.05)
+    fig.update_layout(style.figure(220 + 180 * len(shown)).layout)
+    for place, (name, low, high, title) in enumerate(shown, start=1):
+        for index, (run, part) in enumerate(steps.table.groupby("run", sort=False)):
+            colour = style.CYCLE[index % len(style.CYCLE)]
+            bound = part["bound"].mask(part["bound"].ne("") & (name == "score"), "")
+            at = part[name].mask(bound.eq("lower"), part[low]).mask(bound.eq("upper"), part[high])
+            spread = [side.where(np.isfinite(side) & (side > 0), 0.0).tolist() for side in
+                      (part[high] - at, at - part[low])]  # fmt: skip
+            fig.add_scatter(
+                x=part[steps.axis].tolist(), y=at.tolist(), row=place, col=1, mode="lines+markers",
+                name=style.figure_text(run, 60), legendgroup=str(run), showlegend=place == 1,
+                line={"color": colour, "width": 1.5},
+                marker={"symbol": [style.BOUND_SYMBOLS.get(each, "circle") for each in bound], "size": 8},
+                error_y={"type": "data", "array": spread[0], "arrayminus": spread[1], "thickness": 1},
+                hovertemplate=f"{steps.axis} %{{x:,.0f}}: %{{y:.3g}}<extra></extra>",
+            )  # fmt: skip
+        fig.update_yaxes(title_text=title, type="linear" if name == "score" else "log", row=place, col=1)
+    return fig.update_xaxes(title_text=_AXES[steps.axis], row=len(shown), col=1)
 
 
 def plot_comparison(comparison: Comparison) -> go.Figure:

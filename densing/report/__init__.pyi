@@ -1,3 +1,4 @@
+from .density import build_bank_steps as build_bank_steps
 from .density import build_checkpoints as build_checkpoints
 from .density import build_comparison as build_comparison
 from .density import build_density as build_density

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from densing.core import Note, formatting
-from densing.plots import YOURS, plot_checkpoints, plot_comparison, plot_density, plot_estimates, plot_pace
+from densing.plots import (
+    YOURS,
+    plot_bank_steps,
+    plot_checkpoints,
+    plot_comparison,
+    plot_density,
+    plot_estimates,
+    plot_pace,
+)
 from densing.report.document import (
     Block,
     Headline,
@@ -28,7 +36,7 @@ from densing.scores.density import HOW_TO_READ, density_listing
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from densing.scores.density import Comparison, DensityResult
+    from densing.scores.density import BankSteps, Comparison, DensityResult
     from densing.scores.trend import TrendResult
 
 MOST_QUOTED = 24
@@ -168,6 +176,31 @@ def build_checkpoints(steps: pd.DataFrame, path: Path | str, *, notes: Iterable[
     head = Headline(f"Density of checkpoints: {runs}", caption, facts, doubtful(told),
                     shown_figure("density", plot_checkpoints(steps), caption))  # fmt: skip
     return write(_page("densing density --by-step", head, [], [("steps", "By step", (table,))], told), path)
+
+
+def build_bank_steps(steps: BankSteps, path: Path | str) -> Path:
+    """Write a page of a run's checkpoints on the items of a bank: figure, and every row.
+
+    Parameters
+    ----------
+    steps : BankSteps
+    path : path
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+    """
+    caption = (
+        "Score on all items of the bank, effective parameters and density, with 95 % intervals, from a few items. "
+        "Checkpoints that answer the same items differ by less noise than their intervals look: densing compare."
+    )
+    facts = (("Bank", steps.bank), ("Reference", steps.reference), ("Checkpoints", f"{len(steps.table):,}"))
+    runs = formatting.listed(formatting.clean(run, 60) for run in dict.fromkeys(steps.table["run"]))
+    head = Headline(f"Checkpoints of {runs}", caption, facts, doubtful(steps.notes),
+                    shown_figure("steps", plot_bank_steps(steps), caption))  # fmt: skip
+    table = page_table("steps-table", steps.listing(), sortable=True)
+    return write(_page("densing eval --checkpoints", head, [], [("steps", "By step", (table,))], steps.notes), path)
 
 
 def build_comparison(comparison: Comparison, path: Path | str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,9 @@ from densing.scores.density import choose_items
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
 from densing.scores.evals.runner import progress_of, run_plan
 from densing.scores.evals.store import RunStore
+from densing.scores.fit import fit_law
 from densing.scores.items import ItemBank, answer_rows
+from densing.scores.laws import get_law
 from tests.support.command import commands, printed
 from tests.support.evals_toys import write_models, write_tasks
 
@@ -269,6 +272,85 @@ def test_a_few_items_of_a_bank_are_asked_once_also_after_a_kill(
     again = CliRunner().invoke(app, call[:-1])
     assert again.exit_code == 0 and "nothing to do" in again.stderr and len(asked) == count
     assert "Score on the 60 items" in again.stdout
+
+
+@pytest.mark.slow
+def test_a_pair_answers_further_common_items_once_also_after_a_kill(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lm_eval.models.huggingface import HFLM
+
+    tasks = write_tasks(tmp_path / "tasks", documents=300)
+    yaml = tasks / "toy_choice.yaml"
+    yaml.write_text(yaml.read_text().replace("version: 1.0", "version: 1.0\n  benchmark: piqa"))
+    sizes = np.geomspace(1e3, 1e7, 8)
+    scores = 0.05 + 0.9 / (1 + np.exp(-0.5 * np.log(sizes / 1e5)))
+    fit = fit_law(get_law("logistic", floor=0.05), {"params": sizes}, scores, bootstrap=20)
+    (tmp_path / "fit.json").write_text(fit.to_json())
+    runs = [str(tmp_path / name) for name in ("llama", "neox")]
+    for run, name in zip(runs, ("toy-llama", "toy-neox"), strict=True):
+        call = ["eval", *toy(place, name), "--include_path", str(tasks), "--device", "cpu", "--tasks", "toy_choice"]
+        assert CliRunner().invoke(app, [*call, "--limit", "30", "--out", run]).exit_code == 0
+    asked, own = list[Any](), HFLM._loglikelihood_tokens
+
+    def dying(self: Any, requests: Any, *args: Any, **kwargs: Any) -> Any:
+        if 0 < dying.left <= len(asked):
+            raise KeyboardInterrupt
+        asked.extend((id(self.model.config), *request[0]) for request in requests)
+        return own(self, requests, *args, **kwargs)
+
+    dying.left = 200
+    monkeypatch.setattr(HFLM, "_loglikelihood_tokens", dying)
+    call = ["compare", *runs, "-r", str(tmp_path / "fit.json"), "-b", "piqa", "--denominator", "total"]
+    call += ["--until-ci", "0.9", "--json"]
+    assert "same command resumes" in str(CliRunner().invoke(app, call).exception)
+    dying.left = 0
+    done = CliRunner().invoke(app, call)
+    assert done.exit_code == 0, done.output
+    data = printed(done.stdout)
+    (row,), until = data["comparisons"], data["until"]
+    items = row["n_items"]
+    assert row["status"] == "ok" and 100 <= items <= 300 and [one["items"] for one in until] == [items] * 2
+    stored = [RunStore(Path(run)).items() for run in runs]
+    texts = [set(table.groupby("digest")["doc_id"].nunique()) for table in stored]
+    assert texts == [{30, items}] * 2
+    # Three requests an item of both; those of the first thirty documents were answered before, and so was the last one,
+    # which is the first again.
+    drawn = set(max(stored[0].groupby("digest")["doc_id"].apply(set), key=len)) - set(range(30))
+    assert 6 * len(drawn - {299}) <= len(asked) <= 6 * len(drawn)
+    before = len(asked)
+    again = CliRunner().invoke(app, call)
+    assert again.exit_code == 0 and len(asked) == before
+    assert printed(again.stdout)["comparisons"] == data["comparisons"]
+
+
+@pytest.mark.slow
+def test_a_run_is_followed_by_a_banks_items_and_new_checkpoints_are_taken_in(tmp_path: Path, place: Path) -> None:
+    tasks = write_tasks(tmp_path / "tasks", documents=60)
+    run = tmp_path / "mine"
+    for step in (1000, 200):
+        shutil.copytree(place / "toy-llama", run / f"checkpoint-{step}")
+    (run / "checkpoint-300").mkdir()
+    call = ["eval", "--include_path", str(tasks), "--device", "cpu", "--bank", str(bank_of_toys(tmp_path, 60))]
+    call += ["--items", "20", "--checkpoints", str(run), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*call, "--html", str(tmp_path / "mine.html"), "--json"])
+    assert done.exit_code == 0, done.output
+    data = printed(done.stdout)
+    first = data["checkpoints"]
+    assert [(row["run"], row["step"], row["items"], row["density"]) for row in first] == [
+        ("mine", 200, 20, None), ("mine", 1000, 20, None)
+    ]  # fmt: skip
+    assert first[0]["score"] == first[1]["score"] == data["models"][0]["score"] and data["requests"] == 2 * 60
+    assert "Checkpoints of mine" in (tmp_path / "mine.html").read_text(encoding="utf-8")
+    shutil.copytree(place / "toy-neox", run / "checkpoint-300", dirs_exist_ok=True)
+    done = CliRunner().invoke(app, call)
+    assert done.exit_code == 0 and "1 evaluated, 2 skipped; 60 model requests" in done.stderr, done.output
+    assert [row.split()[1] for row in done.stdout.splitlines() if row.startswith("mine")] == ["200", "300", "1000"]
+    for wrong, message in (([], "no checkpoint"), (["--model_args", "pretrained=x"], "drop pretrained")):
+        folder = str(run if wrong else tasks)
+        done = CliRunner().invoke(app, [*call, *wrong, "--checkpoints", folder])
+        assert message in str(done.exception)
+    assert "without --bank" in str(densing_eval(place, "--checkpoints", str(run), "--tasks", "toy_choice").exception)
 
 
 def test_a_bank_chooses_its_items_alone(tmp_path: Path, place: Path) -> None:

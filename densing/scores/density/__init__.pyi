@@ -1,11 +1,13 @@
 from .abilities import reference_by_families as reference_by_families
 from .bank_rule import BankLook as BankLook
 from .bank_rule import BankRule as BankRule
+from .bank_steps import BankSteps as BankSteps
 from .banks import bank_measurements as bank_measurements
 from .banks import choose_items as choose_items
 from .callback import DensityCallback as DensityCallback
 from .checkpoints import by_step as by_step
 from .checkpoints import checkpoint as checkpoint
+from .checkpoints import checkpoint_folders as checkpoint_folders
 from .checkpoints import densities_by_step as densities_by_step
 from .combination import combined_densities as combined_densities
 from .comparison import Comparison as Comparison
@@ -27,6 +29,9 @@ from .listing import SIZE as SIZE
 from .listing import STATUS as STATUS
 from .listing import density_listing as density_listing
 from .listing import limited as limited
+from .pair_rule import PairLook as PairLook
+from .pair_rule import PairRule as PairRule
+from .pair_rule import compare_until as compare_until
 from .ranks import Ranking as Ranking
 from .ranks import ReferenceComparison as ReferenceComparison
 from .ranks import compare_references as compare_references

@@ -16,15 +16,17 @@ from densing.core import InputError
 from densing.scores.density.banks import LEAST, SEVERAL, bank_benchmarks, bank_measurements, choose_items
 from densing.scores.density.stopping import (
     BOUND,
-    EXCESS,
+    CERTAIN,
     EXHAUSTED,
     GROWTH,
     MINIMUM,
     MORE,
     NARROW,
+    SETTLED,
     TOLERATED_MISS,
     StoppingRule,
     Total,
+    items_needed,
     rule_for,
 )
 from densing.scores.items import MOST_ADAPTIVE, Chosen, ItemBank
@@ -33,10 +35,6 @@ BLOCK = 10
 """Adaptive items that are chosen together: as good as one by one (docs/results/items.md), and a batch for the model."""
 FIRST = 30
 """Stratified items before the first look."""
-CERTAIN = 3.0
-"""Standard errors that lie beyond the reference where a density is a bound: a look at the mean, not at a width."""
-SETTLED = "settled"
-"""Why asking stops where all other items of the bank would hardly narrow the interval of the density."""
 VERSION = "bank 1"
 """Part of what a stored result's key says of the rule: raise it when other items would be asked."""
 
@@ -113,12 +111,6 @@ class BankRule:
     InputError
         Documents that a task does not have; more items than there are, or than adaptive intervals hold for; adaptive
         items of several benchmarks with a target.
-
-    Notes
-    -----
-    With half-width h_n after n of N items and h after all of them, h_n^2 - h^2 falls as 1 / n - 1 / N.
-
-    Source: Cochran, Sampling Techniques (1977), 2.6, for the finite population.
 
     Examples
     --------
@@ -238,9 +230,7 @@ class BankRule:
             elif total.recipe <= goal < math.inf:
                 reason = NARROW if total.recipe <= target else SETTLED
             elif math.isfinite(total.recipe):
-                every = 1 / len(self.bank)
-                rest = (1 / asked - every) * (goal**2 - settled**2) / (total.recipe**2 - settled**2)
-                planned = min(math.ceil(EXCESS / (rest + every)), self.count)
+                planned = min(items_needed(asked, len(self.bank), total.recipe, settled, goal), self.count)
         if reason == MORE and self.chosen == "adaptive":
             sequence += tuple(self.bank.next(answers, min(BLOCK, self.count - asked)))
             reason = MORE if len(sequence) > asked else EXHAUSTED

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from densing.core import InputError, formatting
+from densing.core import InputError, formatting, read_json
 from densing.scores.density.sentences import quoted_rows
 
 _STEP = re.compile(
@@ -56,6 +58,67 @@ def tokens_of(name: str, known: Any = None) -> float:
         return float(known)
     found = _TOKENS.search(name)
     return float(found["count"]) * _UNITS[found["unit"].lower()] if found else math.nan
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """A folder with a checkpoint's weights.
+
+    Parameters
+    ----------
+    name : str
+        ``RUN@stepN``, and ``-tokensM`` behind it where that is known.
+    path : pathlib.Path
+    step : int
+    """
+
+    name: str
+    path: Path
+    step: int
+
+
+def checkpoint_folders(folder: Path) -> list[CheckpointFolder]:
+    """Return the checkpoints below a folder, by run and step.
+
+    Those of transformers (``checkpoint-500``) and others whose names say their step, and models of a ladder, whose
+    ``densing.json`` says it. One without weights is being written still, and is left out.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for step in (1000, 200, 300):
+    ...         place = Path(folder) / "mine" / f"checkpoint-{step}"
+    ...         place.mkdir(parents=True)
+    ...         if step != 300:
+    ...             _ = (place / "config.json").write_text("{}"), (place / "model.safetensors").write_text("")
+    ...     [each.name for each in checkpoint_folders(Path(folder) / "mine")]
+    ['mine@step200', 'mine@step1000']
+    """
+    found = []
+    for place in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not (place / "config.json").is_file() or not any(place.glob("*.safetensors")) | any(place.glob("*.bin")):
+            continue
+        facts = read_json(place / "densing.json") if (place / "densing.json").is_file() else {}
+        steps = (facts.get("schedule") or {}).get("steps")
+        named = (str(facts.get("run")), int(steps)) if steps else checkpoint(place.name)
+        if named is None:
+            continue
+        run, step = named
+        seen = f"-tokens{facts['tokens']:.0f}" if facts.get("tokens") else ""
+        run = folder.resolve().name if run == "run" else run
+        found.append((run, CheckpointFolder(f"{run}@step{step}{seen}", place, step)))
+    if not found:
+        raise InputError(
+            f"{folder}: no checkpoint; expected folders with config.json and weights, named after their step "
+            "(checkpoint-500, step500), or models of a ladder"
+        )
+    return [each for _, each in sorted(found, key=lambda pair: (pair[0], pair[1].step))]
 
 
 def by_step(table: pd.DataFrame) -> pd.DataFrame:

@@ -143,7 +143,7 @@ FIELDS = (
 
 
 @dataclass(frozen=True)
-class _Means:
+class PairedMeans:
     """Two models' means over common items of one task, with their covariance."""
 
     benchmark: str
@@ -166,7 +166,7 @@ class _Means:
         return np.column_stack([normal[:, 0], second]) * spread, normal * spread
 
 
-def paired_means(benchmark: str, first: Array, second: Array, *, score: bool) -> _Means:
+def paired_means(benchmark: str, first: Array, second: Array, *, score: bool) -> PairedMeans:
     """Return the means of two models over items that both answered, and how their errors go together.
 
     Parameters
@@ -192,7 +192,7 @@ def paired_means(benchmark: str, first: Array, second: Array, *, score: bool) ->
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = float(np.corrcoef(values.T)[0, 1])
     status = "ok" if count >= FEW_ITEMS else "few_items"
-    return _Means(benchmark, values.mean(0), spread / count, count - 1.0, count, correlation, status)
+    return PairedMeans(benchmark, values.mean(0), spread / count, count - 1.0, count, correlation, status)
 
 
 def compare(
@@ -281,12 +281,12 @@ def compare(
         shift = math.log(of_size[1] / of_size[0])
         if math.isnan(shift) and (run := places[first]) and (place := places[other]) and run[0] == place[0]:
             shift = 0.0  # the size of one run does not change
-        pairs: dict[str, list[_Means]] = {quantity: [] for quantity in METRICS}
+        pairs: dict[str, list[PairedMeans]] = {quantity: [] for quantity in METRICS}
         for (name, bench, quantity), measured in values.items():
             if name == first and (theirs := values.get((other, bench, quantity))) is not None:
                 pairs[quantity].append(_pair(measured, theirs))
         for quantity, means in pairs.items():
-            curves: list[tuple[str, Reference | None, list[_Means]]] = [
+            curves: list[tuple[str, Reference | None, list[PairedMeans]]] = [
                 (each.benchmark, load_reference(reference, each.benchmark, tokens=tokens), [each]) for each in means
             ]
             if benchmark is None and len(means) > 1:
@@ -348,6 +348,8 @@ def items_behind(items: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame | 
     if items.empty:
         return None
     mine = items[items["model"].astype(str).eq(str(row["model"]))]
+    if "digest" in mine and row.get("digest"):
+        mine = mine[mine["digest"].isna() | mine["digest"].eq(row["digest"])]
     task = str(row["task"])
     part = mine[mine["task"].eq(task)]
     if part.empty:
@@ -365,7 +367,7 @@ def items_behind(items: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame | 
 
 def _pair(
     first: tuple[Mapping[str, Any], pd.DataFrame | None], second: tuple[Mapping[str, Any], pd.DataFrame | None]
-) -> _Means:
+) -> PairedMeans:
     """Return two models' means on common items; of their measured values where there are none."""
     (row, mine), (other, theirs) = first, second
     bench, status = str(row["benchmark"]), "no_items"
@@ -382,12 +384,12 @@ def _pair(
     mean = np.array([row["value"], other["value"]], dtype=float)
     error = np.nan_to_num(np.array([row["stderr"], other["stderr"]], dtype=float))
     count = float(np.nanmin([row["n_items"], other["n_items"]])) if status == "no_items" else 0.0
-    return _Means(bench, mean, np.diag(error**2), math.inf, count, math.nan, status)
+    return PairedMeans(bench, mean, np.diag(error**2), math.inf, count, math.nan, status)
 
 
 def pair_ratios(
     reference: Reference,
-    parts: Sequence[_Means],
+    parts: Sequence[PairedMeans],
     sizes: Sequence[float],
     shift: float,
     names: Mapping[str, str],

@@ -27,6 +27,10 @@ from densing.scores.references import Reference, ladder_reference, load_referenc
 POPULATION, SET = "population", "set"
 MINIMUM = 100
 MINIMUM_PER_TASK = 20
+SETTLED = "settled"
+"""Why asking stops where all other items would hardly narrow the interval."""
+CERTAIN = 3.0
+"""Standard errors that lie beyond the reference where a density is a bound: a look at the mean, not at a width."""
 MORE, NARROW, BOUND, UNREACHABLE, EXHAUSTED = "more", "narrow", "bound", "unreachable", "exhausted"
 # Part of what a stored result's key says of the rule: raise it when the same items would be stopped elsewhere.
 VERSION = "planned looks 1"
@@ -126,6 +130,29 @@ def critical_value(variances: Sequence[float], earlier: Sequence[float], alpha: 
         return float(missed @ mass) - unspent
 
     return float(brentq(excess, 0.0, NEVER)) if excess(NEVER) < 0 < excess(0.0) else NEVER
+
+
+def items_needed(count: int, size: int, now: float, settled: float, goal: float) -> int:
+    """Return how many items a half-width takes: with h_n after n and h after all N, h_n^2 - h^2 falls as 1/n - 1/N.
+
+    Parameters
+    ----------
+    count, size : int
+        Items so far, and all.
+    now, settled, goal : float
+        Half-widths: after ``count``, after ``size``, and the one to reach, between the two.
+
+    Notes
+    -----
+    Source: Cochran, Sampling Techniques (1977), 2.6, for the finite population.
+
+    Examples
+    --------
+    >>> items_needed(100, 10**9, 0.2, 0.0, 0.1)
+    408
+    """
+    rest = (1 / count - 1 / size) * (goal**2 - settled**2) / (now**2 - settled**2)
+    return math.ceil(EXCESS / (rest + 1 / size))
 
 
 @dataclass(frozen=True)
@@ -577,6 +604,7 @@ def rule_for(
     sizes: Mapping[str, int],
     *,
     quantity: str = "loss",
+    benchmark: str | None = None,
     tokens: float | None = None,
     **options: Any,
 ) -> StoppingRule:
@@ -592,6 +620,8 @@ def rule_for(
         Items in the full set of each task.
     quantity : {"loss", "score"}
         What is inverted.
+    benchmark : str, optional
+        Only this one; needed where a JSON fit states none.
     tokens : float, optional
         D0 of a two-step reference.
     **options
@@ -607,7 +637,7 @@ def rule_for(
     >>> rule_for("olmo-ladder", {"mine": "piqa", "other": "sciq"}, {"mine": 1838, "other": 1000}).sizes
     {'mine': 1838}
     """
-    known = reference_benchmarks(reference)
+    known = reference_benchmarks(reference, benchmark)
     used = {task: name for task, name in benchmarks.items() if name in known}
     if not used:
         names = ", ".join(sorted({name or task for task, name in benchmarks.items()}))

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from densing.core import InputError, Note, strip_secrets
 from densing.scores.evals.evaluation import environment, evaluate_unit
-from densing.scores.evals.identity import effective_shots
-from densing.scores.evals.items import ANSWERS, item_table
-from densing.scores.evals.journal import Journal, recorded
+from densing.scores.evals.identity import UnitKey, effective_shots
+from densing.scores.evals.items import ANSWERS, CHOICE, CLOZE, item_table, parse_sample, read_samples
+from densing.scores.evals.journal import Journal, recorded, request_key
 from densing.scores.evals.models import LoadedModel, load_model, seed_all
 from densing.scores.evals.plan import Plan, Settings, json_like
 from densing.scores.evals.session import ModelWork, OnProgress, Progress, Session, State, UnitOutcome, Work, ignore
+from densing.scores.evals.store import RunStore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +87,7 @@ class Rule(Protocol):
     def orders(self, look: Any = None) -> Mapping[str, Sequence[int]]:
         """Return documents of tasks whose order is not random: those that the look after this one needs, or more."""
 
-    def update(self, losses_by_task: Mapping[str, Sequence[float]], earlier: Any = None) -> Look:
+    def update(self, losses_by_task: Mapping[str, Sequence[Any]], earlier: Any = None) -> Look:
         """Decide after everything drawn so far, given the decision of the look before."""
 
     def describe(self) -> Mapping[str, Any]:
@@ -176,7 +177,54 @@ def run_until(
     with environment(session):
         session.store.record_plan(strip_secrets({**plan.to_dict(), "until": quantity}))
         surveyed = [session.survey(index) for index in range(len(plan.models))]
-        return [_Adaptive(session, model, make_rule, quantity, order_seed).run(progress) for model in surveyed]
+        return [
+            stopped
+            for model in surveyed
+            for stopped in _run([_Adaptive(session, model, quantity, order_seed)], make_rule, progress)
+        ]
+
+
+def run_pair_until(
+    pair: Sequence[tuple[Plan, Path]],
+    make_rule: MakeRule,
+    *,
+    quantity: str = "loss",
+    order_seed: int = 0,
+    progress: OnProgress = ignore,
+) -> list[Stopped]:
+    """Evaluate two models on the same randomly drawn items until the rule says that they are enough.
+
+    Both are loaded at once. Answers to these items that either store has from other evaluations with the same settings
+    are taken from there.
+
+    Parameters
+    ----------
+    pair : sequence of (Plan, path)
+        A plan of one model, and its store; twice, with the same tasks.
+    make_rule : callable
+        As for :func:`run_until`; the rule sees two values of each item, one of each model.
+    quantity, order_seed, progress
+        As for :func:`run_until`.
+
+    Raises
+    ------
+    InputError
+        When the tasks of the two differ.
+    """
+    sessions = [Session(plan, folder) for plan, folder in pair]
+    with ExitStack() as stack:
+        for session in sessions:
+            stack.enter_context(environment(session))
+        both = [_Adaptive(session, session.survey(0), quantity, order_seed) for session in sessions]
+        keys = [{part.work.identity.name: part.work.key for part in one.parts} for one in both]
+        for name, key in keys[0].items():
+            other = keys[1].get(name)
+            if other is None or (key.task, key.settings) != (other.task, other.settings):
+                raise InputError(
+                    f"{both[0].name}, {both[1].name}: task {name} or its settings differ; a pair answers the same items"
+                )
+        # One order, however they were named: two such runs lock the same units in turn.
+        return _run(sorted(both, key=lambda one: one.digest), make_rule, progress)
 
 
 @dataclass
@@ -187,6 +235,7 @@ class _Part:
     tasks: Mapping[str, Any]
     stored: pd.DataFrame | None = None
     journal: Journal | None = None
+    known: Mapping[str, list[Any]] = field(default_factory=dict)
     fresh: int = 0
 
     @property
@@ -196,12 +245,14 @@ class _Part:
 
 
 class _Adaptive:
-    """One model's evaluation: what was drawn, and what the rule has seen of it."""
+    """One model's evaluation: its units, and what was drawn."""
 
-    def __init__(self, session: Session, model: ModelWork, make_rule: MakeRule, quantity: str, order_seed: int) -> None:
+    def __init__(self, session: Session, model: ModelWork, quantity: str, order_seed: int) -> None:
         if model.failures:
             raise InputError(f"{model.spec.name}, {model.failures[0].task}: {model.failures[0].error}")
-        self.session, self.model, self.quantity = session, model, quantity
+        self.session, self.model, self.quantity, self.order_seed = session, model, quantity, order_seed
+        self.name, self.seconds = model.spec.name, 0.0
+        self.loaded: LoadedModel | None = None
         self.parts = []
         for work in model.works:
             # Documents may be drawn; the same ones as for the unit's identity and for lm-eval.
@@ -211,43 +262,49 @@ class _Adaptive:
                 prepare(name, task, work.settings)
             self.parts.append(_Part(work, dict(loaded["tasks"])))
         tasks = {name: task for part in self.parts for name, task in part.tasks.items()}
+        self.benchmarks = {name: benchmark_of(name, task) for name, task in tasks.items()}
         self.sizes = {name: len(task.eval_docs) for name, task in tasks.items()}
         self.order = {name: random_order(name, size, order_seed).tolist() for name, size in self.sizes.items()}
-        self.rule = make_rule({name: benchmark_of(name, task) for name, task in tasks.items()}, self.sizes)
-        until = {"quantity": quantity, "order_seed": order_seed, "rule": self.rule.describe()}
-        for part in self.parts:
-            # The key names the rule and the order where others name the items.
-            settings = json_like({**part.work.key.settings, "until": until})
-            key = dataclasses.replace(part.work.key, settings=settings)
-            part.work = dataclasses.replace(part.work, key=key, unit=session.store.unit(key))
-            part.stored = part.work.unit.items() if part.work.unit.status == "done" else None
+        self.digest = model.works[0].key.digest
         self.locks, self.journals = ExitStack(), ExitStack()
-        self.values: dict[str, list[float]] = {}
+        self.seen: dict[str, list[float]] = {}
         self.drawn = dict.fromkeys(self.sizes, 0)
 
-    def run(self, progress: OnProgress) -> Stopped:
-        """Draw until the rule stops, or read from the store where it stopped before."""
-        name, full, look = self.model.spec.name, sum(self.sizes.values()), None
-        stored = [part for part in self.parts if part.stored is not None]
-        if stored:
-            # A part of which the rule took nothing is not stored. Of whole ones numbers of the last digit may have
-            # stopped the run elsewhere than its items would stop one here.
-            with suppress(KeyError):
-                look = self._draw(None, ignore)
-        if look is not None or len(stored) == len(self.parts):
-            items = sum(part.stored["doc_id"].size for part in stored if part.stored is not None)
-            units = tuple(part.work.outcome("skipped") for part in stored)
-            return Stopped(name, units, look, items, full, 0.0, math.nan, self._notes(look))
-        assert self.model.identity is not None
-        loaded = load_model(self.model.spec, self.model.loading, self.model.identity)
-        with self.locks:
-            started = time.monotonic()
-            look = self._draw(loaded, progress)
-            seconds = time.monotonic() - started
-            drawn = [part for part in self.parts if any(self.drawn[task] for task in part.tasks)]
-            units = tuple(self._store(loaded, part, look) for part in drawn)
-        items = sum(self.drawn.values())
-        return Stopped(name, units, look, items, full, seconds, seconds / items * (full - items), self._notes(look))
+    def follow(self, rule: Rule, pair: Sequence[str]) -> None:
+        """Name the rule, and the two of a pair, in the keys of the units, where others name the items."""
+        self.rule = rule
+        until = {"quantity": self.quantity, "order_seed": self.order_seed, "rule": rule.describe()}
+        until |= {"pair": list(pair)} if len(pair) > 1 else {}
+        for part in self.parts:
+            settings = json_like({**part.work.key.settings, "until": until})
+            key = dataclasses.replace(part.work.key, settings=settings)
+            part.work = dataclasses.replace(part.work, key=key, unit=self.session.store.unit(key))
+            part.stored = part.work.unit.items() if part.work.unit.status == "done" else None
+
+    @property
+    def stored(self) -> list[_Part]:
+        """Units that are in the store."""
+        return [part for part in self.parts if part.stored is not None]
+
+    def load(self) -> None:
+        """Load the model, unless the store has all it would answer."""
+        if len(self.stored) < len(self.parts):
+            assert self.model.identity is not None
+            self.loaded = load_model(self.model.spec, self.model.loading, self.model.identity)
+
+    def skipped(self, look: Look | None) -> Stopped:
+        """Return what is read from the store alone."""
+        items = sum(part.stored["doc_id"].size for part in self.stored if part.stored is not None)
+        units = tuple(part.work.outcome("skipped") for part in self.stored)
+        return Stopped(self.name, units, look, items, sum(self.sizes.values()), 0.0, math.nan, self._notes(look))
+
+    def finish(self, look: Look) -> Stopped:
+        """Store what was drawn."""
+        drawn = [part for part in self.parts if any(self.drawn[task] for task in part.tasks)]
+        units = tuple(self._store(part, look) for part in drawn)
+        items, full = sum(self.drawn.values()), sum(self.sizes.values())
+        spared = self.seconds / items * (full - items)
+        return Stopped(self.name, units, look, items, full, self.seconds, spared, self._notes(look))
 
     def _notes(self, look: Look | None) -> tuple[Note, ...]:
         """Say that the target was missed, and that the store has items which another rule chose."""
@@ -261,54 +318,48 @@ class _Adaptive:
             until = (key.settings.get("until") or {}) if key else {}
             if key is None or until.get("rule", {}).get("rule") == self.rule.describe().get("rule"):
                 continue
-            # Items of a bank and items at random are drawn for different ends.
-            if not until or ("answer" in {until["quantity"], self.quantity} and until["quantity"] != self.quantity):
+            # Items of a bank, of a pair, and at random are drawn for different ends.
+            if not until or _end(until) != _end(keys[0].settings["until"]):
                 continue
             if any(key.model == own.model and key.task == own.task for own in keys):
                 message = (
                     f"{model}, {key.task_name}: {unit.folder} contains items drawn under an earlier release's "
-                    "stopping rule; they are kept but not used. If a task has two results, a density uses the one with "
-                    "more items; delete the folder to keep one"
+                    "stopping rule; they are kept, and of their answers those to items that are drawn now are used. If "
+                    "a task has two results, a density uses the one with more items; delete the folder to keep one"
                 )
                 notes.append(Note("other-rule", "warning", message, {"unit": str(unit.folder)}))
         return tuple(notes)
 
-    def _draw(self, loaded: LoadedModel | None, progress: OnProgress) -> Look:
-        """Draw items look by look until the rule stops; those of stored units come from the store."""
-        self.values, self.drawn = {}, dict.fromkeys(self.sizes, 0)
-        with self.journals:
-            look, counts = None, self._counts(self.rule.first)
-            while look is None or not look.stop:
-                self.order |= {task: list(documents) for task, documents in self.rule.orders(look).items()}
-                for part in self.parts:
-                    self._draw_part(part, counts, loaded, self._count(part, look, progress))
-                self.drawn = counts
-                look = self.rule.update({task: self.values.get(task, []) for task in self.rule.sizes}, look)
-                counts = self._counts(look.ahead)
-        return look
+    def draw(self, counts: Mapping[str, int], look: Look | None, progress: OnProgress) -> None:
+        """Draw the items that a look adds."""
+        self.order |= {task: list(documents) for task, documents in self.rule.orders(look).items()}
+        started = time.monotonic()
+        for part in self.parts:
+            self._draw_part(part, counts, self._count(part, look, progress))
+        self.drawn = dict(counts)
+        self.seconds += time.monotonic() - started
 
-    def _draw_part(
-        self, part: _Part, counts: Mapping[str, int], loaded: LoadedModel | None, on_count: Callable[[int], object]
-    ) -> None:
+    def _draw_part(self, part: _Part, counts: Mapping[str, int], on_count: Callable[[int], object]) -> None:
         """Draw the items of one task or group that the next look adds, and keep what the rule needs of them."""
         fresh = {name: self.order[name][self.drawn[name] : counts[name]] for name in part.tasks}
         ids = {name: sorted(block) for name, block in fresh.items() if block}
         if part.stored is not None:
             tables = {name: part.stored[part.stored["task"].eq(name)] for name in ids}
         elif ids:
-            if loaded is None:
+            if self.loaded is None:
                 raise KeyError(next(iter(ids)))
             if part.journal is None:
                 self.locks.enter_context(part.work.unit.lock())
                 journal = Journal(part.work.unit.journal_path, part.work.key.digest)
                 part.journal = self.journals.enter_context(journal)
-            with recorded(loaded.lm, part.journal, on_count) as recorder:
-                tables = evaluate_block(loaded.lm, part.tasks, ids, part.work.settings)
+                part.known = known_answers(self.session.store, part.work.key)
+            with recorded(self.loaded.lm, part.journal, on_count, part.known) as recorder:
+                tables = evaluate_block(self.loaded.lm, part.tasks, ids, part.work.settings)
             part.fresh += recorder.fresh
         for name in ids:
-            self.values.setdefault(name, []).extend(item_values(tables[name], fresh[name], self.quantity))
+            self.seen.setdefault(name, []).extend(item_values(tables[name], fresh[name], self.quantity))
 
-    def _counts(self, ahead: Mapping[str, int]) -> dict[str, int]:
+    def counts(self, ahead: Mapping[str, int]) -> dict[str, int]:
         """Return items of every task; of those that the rule does not look at as many as of the others on average."""
         average = math.ceil(sum(ahead.values()) / len(ahead))
         return {name: min(ahead.get(name, average), size) for name, size in self.sizes.items()}
@@ -317,7 +368,7 @@ class _Adaptive:
         """Return a listener that tells progress towards the items that the rule plans as of now."""
         full = sum(self.sizes.values())
         each = sum(part.work.identity.requests for part in self.parts) / full
-        expected = each * (min(look.needed, full) if look else sum(self._counts(self.rule.first).values()))
+        expected = each * (min(look.needed, full) if look else sum(self.counts(self.rule.first).values()))
         label, units = self.model.spec.name, len(self.parts)
 
         def count(_: int) -> None:
@@ -326,8 +377,11 @@ class _Adaptive:
 
         return count
 
-    def _store(self, loaded: LoadedModel, part: _Part, look: Look) -> UnitOutcome:
+    def _store(self, part: _Part, look: Look) -> UnitOutcome:
         """Let lm-eval evaluate the chosen items as one unit; the journal answers."""
+        if self.loaded is None:
+            return part.work.outcome("skipped")
+        loaded = self.loaded
         chosen = {name: tuple(sorted(self.order[name][: self.drawn[name]])) for name in part.tasks}
         counts = {name: len(ids) for name, ids in chosen.items()}
         work = dataclasses.replace(
@@ -342,6 +396,48 @@ class _Adaptive:
             return outcome
         state: State = "evaluated" if part.answers == part.fresh else "resumed"
         return dataclasses.replace(outcome, state=state, requests=part.fresh + outcome.requests)
+
+
+def _end(until: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Return what items were drawn for: a bank's score, a pair, or neither."""
+    return until["quantity"] == "answer", "pair" in until
+
+
+def _run(ones: Sequence[_Adaptive], make_rule: MakeRule, progress: OnProgress) -> list[Stopped]:
+    """Draw until the rule stops, or read from the stores where it stopped before."""
+    rule, look = make_rule(ones[0].benchmarks, ones[0].sizes), None
+    for one in ones:
+        one.follow(rule, [each.digest for each in ones])
+    if any(one.stored for one in ones):
+        # A part of which the rule took nothing is not stored. Of whole ones numbers of the last digit may have stopped
+        # the run elsewhere than its items would stop one here.
+        with suppress(KeyError):
+            look = _draw(ones, rule, ignore)
+    if look is not None or all(len(one.stored) == len(one.parts) for one in ones):
+        return [one.skipped(look) for one in ones]
+    with ExitStack() as stack:
+        for one in ones:
+            stack.enter_context(one.locks)
+            one.load()
+        look = _draw(ones, rule, progress)
+        return [one.finish(look) for one in ones]
+
+
+def _draw(ones: Sequence[_Adaptive], rule: Rule, progress: OnProgress) -> Look:
+    """Draw items look by look until the rule stops; those of stored units come from the store."""
+    with ExitStack() as stack:
+        for one in ones:
+            one.seen, one.drawn, one.seconds = {}, dict.fromkeys(one.sizes, 0), 0.0
+            stack.enter_context(one.journals)
+        look, counts = None, ones[0].counts(rule.first)
+        while look is None or not look.stop:
+            for one in ones:
+                one.draw(counts, look, progress)
+            each = {task: [one.seen.get(task, []) for one in ones] for task in rule.sizes}
+            pairs = {task: of[0] if len(ones) == 1 else list(zip(*of, strict=True)) for task, of in each.items()}
+            look = rule.update(pairs, look)
+            counts = ones[0].counts(look.ahead)
+    return look
 
 
 def prepare(name: str, task: Any, settings: Settings) -> None:
@@ -363,6 +459,28 @@ def prepare(name: str, task: Any, settings: Settings) -> None:
     task.set_fewshot_seed(seed=settings.seed[3])
     if settings.gen_kwargs and task.get_config("output_type") == "generate_until":
         task.set_config(key="generation_kwargs", value=dict(settings.gen_kwargs), update=True)
+
+
+def known_answers(store: RunStore, key: UnitKey) -> dict[str, list[Any]]:
+    """Return the log-likelihoods that other finished units of this model and task hold, by the key of their request.
+
+    A request is its whole text, so that other shots, templates or versions of a task are other requests; one that a
+    unit asked twice has two answers.
+    """
+    known = dict[str, list[Any]]()
+    for unit in store.units():
+        other = unit.key
+        if other is None or other.digest == key.digest or (other.model, other.task_name) != (key.model, key.task_name):
+            continue
+        mine = dict[str, list[Any]]()
+        for path in sorted(unit.folder.glob("samples_*.jsonl")):
+            for row in read_samples(path):
+                sample = parse_sample(row, str(path))
+                if sample.output_type in (CHOICE, CLOZE):
+                    for request, response in zip(sample.requests, sample.responses, strict=False):
+                        mine.setdefault(request_key("loglikelihood", request), []).append(list(response))
+        known |= {name: answers for name, answers in mine.items() if len(answers) > len(known.get(name, ()))}
+    return known
 
 
 def evaluate_block(

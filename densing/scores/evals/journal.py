@@ -187,7 +187,9 @@ def answered(path: Path) -> int:
 
 
 @contextmanager
-def recorded(lm: Any, journal: Journal, on_count: Count = lambda count: None) -> Iterator[Recorder]:
+def recorded(
+    lm: Any, journal: Journal, on_count: Count = lambda count: None, known: Mapping[str, Sequence[Any]] | None = None
+) -> Iterator[Recorder]:
     """Let a model answer through a journal, as long as the context lasts.
 
     Parameters
@@ -198,8 +200,10 @@ def recorded(lm: Any, journal: Journal, on_count: Count = lambda count: None) ->
         Opened for the unit at hand.
     on_count : callable
         Told how many requests have an answer, after every batch.
+    known : mapping, optional
+        Log-likelihoods that were found elsewhere, by the key of their request: the journal takes those that are asked.
     """
-    recorder = Recorder(lm, journal, on_count)
+    recorder = Recorder(lm, journal, on_count, known or {})
     hook = getattr(lm, "cache_hook", None)
     stand_ins: dict[str, Callable[..., Any]] = {
         kind: functools.partial(recorder.answer, kind, getattr(lm, kind)) for kind in KINDS
@@ -230,10 +234,12 @@ class Recorder:
         Where answers go.
     on_count : callable
         Told how many requests have an answer, after every batch.
+    known : mapping
+        As for :func:`recorded`.
     """
 
-    def __init__(self, lm: Any, journal: Journal, on_count: Count) -> None:
-        self.lm, self.journal, self.on_count = lm, journal, on_count
+    def __init__(self, lm: Any, journal: Journal, on_count: Count, known: Mapping[str, Sequence[Any]]) -> None:
+        self.lm, self.journal, self.on_count, self.known = lm, journal, on_count, known
         self.fresh = 0
         self._batch: list[Answer] = []
         self._reported: Counter[str] = Counter()
@@ -288,6 +294,13 @@ class Recorder:
         repeats: Counter[str] = Counter()
         missing = []
         keys = [request_key(kind, request.args) for request in requests]
+        known = [
+            (key, answer, 1)
+            for key, count in Counter(keys).items()
+            for answer in self.known.get(key, ())[len(self.journal.answers(key)) : count]
+        ]
+        if known:
+            self.journal.add(known)
         for index, key in enumerate(keys):
             stored = self.journal.answers(key)
             if repeats[key] < len(stored):

@@ -295,7 +295,7 @@ class Unit:
         path = self.results_path
         content = check_results(read_json(path), str(path))
         stored = self.items()
-        items = pd.DataFrame() if stored is None else stored.assign(model=model)
+        items = pd.DataFrame() if stored is None else stored.assign(model=model, digest=key.digest)
         rows, notes = result_rows(content, items, model=model, where=str(path), digest=key.digest)
         facts = mapping(manifest.get("model"))
         # What holds of the model stands in its row.

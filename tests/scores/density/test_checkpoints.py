@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from densing.core import InputError
-from densing.plots import plot_checkpoints
-from densing.scores.density import by_step, checkpoint, densities_by_step
+from densing.plots import plot_bank_steps, plot_checkpoints
+from densing.scores.density import BankSteps, by_step, checkpoint, checkpoint_folders, densities_by_step
 from tests.support.command import answer, densing
 from tests.support.eval_files import choice_sample, write_results
 
@@ -130,3 +130,40 @@ def test_a_file_of_checkpoints_holds_run_and_step_as_the_screen_does(run: Path, 
 def test_a_view_by_step_is_of_ones_own_checkpoints_on_one_reference(arguments: tuple[str, ...]) -> None:
     done = densing("density", *arguments, "--by-step")
     assert done.returncode == 2 and "checkpoints of --scores or --results, on one reference" in done.stderr
+
+
+def test_a_runs_checkpoints_on_a_bank_stand_by_step_with_what_is_read_of_them() -> None:
+    score = {"items": 100, "score": 0.4, "lo": 0.35, "hi": 0.45, "ability": 0.1, "status": "ok"}
+    density = {"density": 2.0, "density_lo": 1.0, "density_hi": 3.0}
+    read = {"model": "", "benchmark": "piqa", "n_eff": 2e9, "n_eff_lo": 1e9, "n_eff_hi": 3e9, **density, "bound": ""}
+    found = [
+        {"model": "mine@step20-tokens2M", **score, "densities": pd.DataFrame([read])},
+        {"model": "mine@step10-tokens1M", **score, "densities": pd.DataFrame([{**read, "bound": "upper"}])},
+    ]
+    steps = BankSteps.of("suite", "olmo-ladder", found)
+    assert steps.axis == "tokens" and steps.table["tokens"].tolist() == [1e6, 2e6]
+    assert steps.table["density"].tolist() == [2.0, 2.0] and "≤ 3.0" in str(steps.listing().cells()[0])
+    figure = plot_bank_steps(steps)
+    assert [list(trace.y) for trace in figure.data] == [[0.4, 0.4], [3e9, 2e9], [3.0, 2.0]]
+    assert list(figure.data[2].x) == [1e6, 2e6] and list(figure.data[2].error_y.array) == [0.0, 1.0]
+    alone = BankSteps.of("suite", "olmo-ladder", [{"model": "mine@step10", **score}])
+    assert alone.axis == "step" and len(plot_bank_steps(alone).data) == 1
+    assert "not recalibrated" in alone.notes[0].message
+
+
+def test_folders_are_checkpoints_where_their_names_or_a_ladder_say_a_step(tmp_path: Path) -> None:
+    def write(name: str, **facts: object) -> None:
+        (tmp_path / name).mkdir()
+        for file in ("config.json", "model.safetensors"):
+            (tmp_path / name / file).write_text("{}")
+        if facts:
+            (tmp_path / name / "densing.json").write_text(json.dumps(facts))
+
+    write("d8-s0-640", run="d8-s0", tokens=640, schedule={"steps": 20})
+    write("d8-s0-320", run="d8-s0", tokens=320, schedule={"steps": 10})
+    write("other")
+    found = checkpoint_folders(tmp_path)
+    assert [each.name for each in found] == ["d8-s0@step10-tokens320", "d8-s0@step20-tokens640"]
+    assert found[0].path == tmp_path / "d8-s0-320"
+    with pytest.raises(InputError, match="no checkpoint; expected folders"):
+        checkpoint_folders(tmp_path / "other")
