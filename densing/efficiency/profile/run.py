@@ -453,7 +453,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         rows = [row for row in self.name_totals("names") if row.flop_ns]
         if not rows:
             return (
-                "TFLOP/s: – , as no shapes of products were recorded; record them with "
+                "No TFLOP/s: no shapes of products were recorded; record them with "
                 "torch.profiler.profile(record_shapes=True)"
             )
         text = "TFLOP/s: of products and attention by recorded shapes, each call's on the longest of its kernels"
