@@ -498,6 +498,8 @@ def _filtered(rows: pd.DataFrame, filters: Mapping[str, str]) -> tuple[pd.DataFr
     benchmarks, names = rows["benchmark"].astype(str), rows["filter"].fillna("").astype(str)
     for benchmark, name in filters.items():
         there = sorted(set(names[benchmarks.eq(benchmark)]) - {""})
+        if not there:
+            raise InputError(f"--filter {benchmark}={name}: these results hold no reading of {benchmark} by a filter")
         if name not in there:
             raise UnknownNameError(f"filter of {benchmark}:", name, there)
     notes, out = [], pd.Series(False, index=rows.index)

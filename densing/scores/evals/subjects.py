@@ -33,6 +33,8 @@ _SUBJECTS = (
 )
 SUBJECTS = tuple(_SUBJECTS.split())
 _TASK = re.compile(rf"^(hendrycksTest-|lukaemon_mmlu_|mmlu:subject=|mmlu:|mmlu_)({'|'.join(SUBJECTS)})$")
+# The group in which a harness itself stores the mean.
+_OWN_MEANS = {"lukaemon_mmlu_": "mmlu", "mmlu:": "mmlu:_average", "mmlu_": "mmlu"}
 # What makes one measurement of the subjects, and what a mean keeps where they agree.
 _SAME = ["model", "metric", "filter"]
 _KEPT = ["n_shot", "form", "cot", "limit", "task_version", "harness_version", "date", "digest"]
@@ -62,7 +64,7 @@ def with_means(table: pd.DataFrame) -> tuple[pd.DataFrame, list[Note]]:
     >>> rows = [metric_row(task_cells(model="m", task=f"hendrycksTest-{name}", n_shot=5.0), "acc", number / 100)
     ...         for number, name in enumerate(SUBJECTS)]
     >>> means, notes = with_means(measurement_frame(rows))
-    >>> means.loc[means["is_group"], ["task", "benchmark", "value", "n_shot"]].values.tolist()
+    >>> means.loc[means["is_group"], ["task", "benchmark", "value", "n_shot"]].round(6).values.tolist()
     [['hendrycksTest-*', 'mmlu', 0.28, 5.0]]
     >>> notes[0].message
     'm: mmlu is the mean of its 57 subjects hendrycksTest-*, which weigh alike (numbers of questions are not stated)'
@@ -119,16 +121,19 @@ def _mean(part: pd.DataFrame) -> dict[str, Any]:
 
 
 def in_means(table: pd.DataFrame) -> set[str]:
-    """Return the tasks that are subjects of a mean in the table: they count there.
+    """Return the tasks that are subjects of a mean in the table, ours or their harness's: they count there.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> rows = {"model": ["m", "m"], "task": ["mmlu", "mmlu_anatomy"], "benchmark": ["", ""], "is_group": [True, False]}
-    >>> in_means(pd.DataFrame(rows))
+    >>> in_means(pd.DataFrame({"model": "m", "task": ["mmlu", "mmlu_anatomy", "hendrycksTest-anatomy"]}))
     {'mmlu_anatomy'}
     """
-    tasks = table["task"].astype(str)
-    names = table["benchmark"].fillna("").astype(str).where(lambda name: name != "", tasks)
-    models = set(table.loc[names.eq(BENCHMARK), "model"])
-    return set(tasks[tasks.str.match(_TASK) & table["model"].isin(models)])
+    there = set(zip(table["model"], table["task"].astype(str), strict=True))
+    found = set()
+    for model, task in there:
+        if match := _TASK.match(task):
+            names = (f"{match[1]}*", _OWN_MEANS.get(match[1], ""))
+            if any((model, name) in there for name in names):
+                found.add(task)
+    return found

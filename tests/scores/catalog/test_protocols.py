@@ -235,6 +235,8 @@ def test_which_reading_of_generated_answers_counts_is_asked(tmp_path: Path) -> N
     # Readings that agree need no choice.
     same = pd.concat([strict, strict.assign(filter="flexible-extract")], ignore_index=True)
     assert run_densities(same, read.models, "qwen1.5").table["score"].tolist() == [0.4]
+    with pytest.raises(InputError, match="--filter mbpp=loose: these results hold no reading of mbpp by a filter"):
+        run_densities(rows, read.models, "qwen1.5", filters={"mbpp": "loose"})
     with pytest.raises(UnknownNameError, match="loose"):
         run_densities(rows, read.models, "qwen1.5", filters={"gsm8k": "loose"})
 
