@@ -71,7 +71,7 @@ class Source:
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Traces (.json, .gz, .zst, .zip, .sqlite, .db, .xplane.pb), folders of ranks, or stored results (--out).",
+            help="Traces (.json, .gz, .zst, .zip, .sqlite, .db, .pb), folders of ranks, or results stored with --out.",
             metavar="PATH...",
         ),
     ] = field(default_factory=list)
