@@ -73,7 +73,7 @@ class Source:
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Traces (.json, .gz, .zst, .zip, .sqlite), folders of ranks, or results stored with --out.",
+            help="Traces (.json, .gz, .zst, .zip, .sqlite, .db, .pb), folders of ranks, or results stored with --out.",
             metavar="PATH...",
         ),
     ] = field(default_factory=list)

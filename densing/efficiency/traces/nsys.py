@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from densing.core import InputError
 from densing.efficiency.timeline import Classifier, RankTimeline
+from densing.efficiency.traces.database import MAGIC, opened
 from densing.efficiency.traces.kineto import Activity, assemble
 from densing.efficiency.traces.source import Detail, Limits, Progress, TraceFile
 
 SUFFIXES: tuple[str, ...] = (".sqlite",)
 """Suffixes of such exports."""
-_MAGIC = b"SQLite format 3\x00"
 _KERNELS, _CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 _DEVICE = {
     _KERNELS: ("kernel", "(SELECT value FROM StringIds WHERE id = demangledName)", "-1"),
@@ -37,7 +35,7 @@ _RANGES = (59, 60)
 
 def recognise(head: bytes) -> bool:
     """Return whether a file with this beginning is a database of SQLite."""
-    return head.startswith(_MAGIC)
+    return head.startswith(MAGIC)
 
 
 def read_rank(
@@ -55,26 +53,16 @@ def read_rank(
     InputError
         When the file is packed, damaged, or no export of Nsight Systems.
     """
-    with trace.path.open("rb") as stream:
-        packed = stream.read(len(_MAGIC)) != _MAGIC
-    if trace.member is not None or packed:
-        raise InputError(f"{trace.label}: is a packed database; unpack it and give the .sqlite file")
-    try:
-        with closing(sqlite3.connect(f"{Path(trace.path).absolute().as_uri()}?mode=ro", uri=True)) as database:
-            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-            if not tables & {*_DEVICE, _CALLS}:
-                raise InputError(
-                    f"{trace.label}: is no export of Nsight Systems, or has no CUDA work; use --trace cuda,nvtx"
-                )
-            header: dict[str, Any] = {"deviceProperties": []}
-            if "TARGET_INFO_GPU" in tables:
-                names = database.execute("SELECT name FROM TARGET_INFO_GPU ORDER BY id")
-                header["deviceProperties"] = [{"name": name} for (name,) in names]
-            return assemble(trace, _activities(database, tables), header, classifier=classifier, limits=limits)
-    except sqlite3.Error as error:
-        raise InputError(
-            f"{trace.label}: cannot be read as an export of Nsight Systems ({error}); export it again"
-        ) from error
+    with opened(trace, "an export of Nsight Systems") as (database, tables):
+        if not tables & {*_DEVICE, _CALLS}:
+            raise InputError(
+                f"{trace.label}: is no export of Nsight Systems, or has no CUDA work; use --trace cuda,nvtx"
+            )
+        header: dict[str, Any] = {"deviceProperties": []}
+        if "TARGET_INFO_GPU" in tables:
+            names = database.execute("SELECT name FROM TARGET_INFO_GPU ORDER BY id")
+            header["deviceProperties"] = [{"name": name} for (name,) in names]
+        return assemble(trace, _activities(database, tables), header, classifier=classifier, limits=limits)
 
 
 def _activities(database: sqlite3.Connection, tables: set[str]) -> Iterator[Activity]:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from densing.core import InputError, Note, as_address, shown_address
 from densing.efficiency.timeline import Classifier, RankTimeline, Timeline
-from densing.efficiency.traces import kineto, nsys
+from densing.efficiency.traces import kineto, nsys, rocpd, xplane
 from densing.efficiency.traces.source import HEAD_BYTES, ZIP, Detail, Limits, Progress, Source, TraceFile
 
 
@@ -43,7 +43,7 @@ class Format(Protocol):
 
 
 # What none recognises goes to the first, whose messages say what is wrong with it.
-FORMATS: tuple[Format, ...] = (kineto, nsys)
+FORMATS: tuple[Format, ...] = (kineto, rocpd, nsys, xplane)
 
 
 def read_rank(
@@ -100,9 +100,9 @@ class Traces(list[TraceFile]):
 def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = None) -> Traces:
     """List the traces that some paths name.
 
-    A file is taken as it is; of a folder, the traces in it (``.json``, ``.gz``, ``.zst``, ``.zip``, ``.sqlite``), or
-    if it has none, those of its subfolders, or of the session in TensorBoard's ``plugins/profile``; of a zip archive,
-    its members.
+    A file is taken as it is; of a folder, the traces in it (``.json``, ``.gz``, ``.zst``, ``.zip``, ``.sqlite``,
+    ``.db``, ``.xplane.pb``), or if it has none, those of its subfolders, or of the session in TensorBoard's
+    ``plugins/profile``; of a zip archive, its members.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = N
         hint = f" ({unread[0][0].name} is {unread[0][1]})" if unread else ""
         raise InputError(
             f"{label}: contains no trace{hint}; expected *.json, *.json.gz, *.json.zst or *.zip files of "
-            "torch.profiler, or *.sqlite of nsys export"
+            "torch.profiler, *.sqlite of nsys export, *.db of rocprofv3 or *.xplane.pb of XLA"
         )
     if ignored:
         names = ", ".join(path.name for path in ignored[:5]) + (", ..." if len(ignored) > 5 else "")
@@ -188,9 +188,6 @@ EXPORTS = {
     ".qdrep": "a report of Nsight Systems; export it: nsys export --type sqlite FILE",
     ".pickle": "a pickle, which can run code and is never opened; of torch.profiler export a trace "
     "(prof.export_chrome_trace); snapshots of memory are not read",
-    ".xplane.pb": "a protocol buffer of XLA; give the trace.json.gz beside it, or write one with "
-    "jax.profiler.start_trace(FOLDER, create_perfetto_trace=True)",
-    ".rocpd": "a database of rocprofv3; write a trace of torch.profiler instead",
     ".ncu-rep": "a report of Nsight Compute, which has no timeline; record with torch.profiler or nsys",
 }
 """Files of profilers that are not read, by suffix, and what to export."""
@@ -226,23 +223,27 @@ def _in_folder(folder: Path, ignored: list[Path]) -> list[TraceFile]:
             if head is not None and head.startswith(ZIP):
                 traces += _members(path, ignored)
                 continue
-            if is_named or head is None or _is_recognised(head):
+            if is_named or head is None or _is_recognised(head, trace.file_name):
                 traces.append(trace)
                 continue
         ignored.append(path)
-    return traces
+    # XLA's profiler writes each host twice; the JSON of many events is cut.
+    profiles = {f"{trace.file_name.removesuffix('.xplane.pb')}.trace.json.gz" for trace in traces}
+    return [trace for trace in traces if trace.file_name not in profiles]
 
 
 def _is_named(trace: TraceFile) -> bool:
     """Return whether the name alone marks a trace: a damaged one must not vanish from a run."""
     name = trace.file_name
     return not name.endswith(".tar.gz") and (
-        "trace" in name or not name.endswith(".json") or trace.rank_in_name() is not None
+        "trace" in name or not name.endswith((".json", ".db", ".pb")) or trace.rank_in_name() is not None
     )
 
 
-def _is_recognised(head: bytes) -> bool:
-    return head.startswith(ZIP) or any(kind.recognise(head) for kind in FORMATS)
+def _is_recognised(head: bytes, name: str) -> bool:
+    """Return whether a file's beginning is a trace's; databases and protocol buffers are of many programs."""
+    known = [kind for kind in FORMATS if not name.endswith((".db", ".pb")) or name.endswith(kind.SUFFIXES)]
+    return head.startswith(ZIP) or any(kind.recognise(head) for kind in known)
 
 
 def _head(path: Path, count: int) -> bytes | None:
@@ -279,13 +280,13 @@ def _members(path: Path, ignored: list[Path]) -> list[TraceFile]:
 
 def _is_member(trace: TraceFile, archive: Any) -> bool:
     name = trace.member or ""
-    if not name.endswith((".json", ".gz", ".zst")) or name.startswith("__MACOSX/"):
+    if not name.endswith((".json", ".gz", ".zst", ".pb")) or name.startswith("__MACOSX/"):
         return False
     if _is_named(trace):
         return True
     try:
         with archive.open(name) as stream:
-            return _is_recognised(stream.read(HEAD_BYTES))
+            return _is_recognised(stream.read(HEAD_BYTES), name)
     except Exception:  # an encrypted, damaged or strangely packed member: reading it tells which
         return True
 

@@ -24,6 +24,8 @@ from densing.efficiency.traces.kineto.events import (
     BLUNT_NS,
     CATEGORY,
     KERNEL,
+    MEMCPY,
+    MEMSET,
     MODULE,
     ROLES,
     SHAPED_EVENT,
@@ -582,7 +584,9 @@ class LooseEvents:
         category = event.cat or category_of(event.pid)
         process = self.processes.get(event.pid, {}).get("name", "") if not category else ""
         if process.startswith(("/device:", "/host:")):
-            event, category = _of_xla(event, process, (self.threads.get((event.pid, event.tid)) or [""])[-1])
+            thread = (self.threads.get((event.pid, event.tid)) or [""])[-1]
+            name, category = xla_category(event.name, process, thread)
+            event = msgspec.structs.replace(event, name=name)
         if not category:
             is_shown = str(event.pid) in self.uncategorised or len(self.uncategorised) < _SHOWN
             self.uncategorised[str(event.pid) if is_shown else "..."] += 1
@@ -602,14 +606,24 @@ class LooseEvents:
         return typed(event, category)
 
 
-def _of_xla(event: AnyEvent, process: str, thread: str) -> tuple[AnyEvent, str]:
-    """Return an event of XLA's profiler, which writes no category, and the category that its process and thread tell.
+def xla_category(name: str, process: str, thread: str) -> tuple[str, str]:
+    """Return name and category of an event of XLA's profiler, which writes no category: process and thread tell it.
 
     Source: JAX's ``trace.json.gz``: processes ``/device:GPU:0``, ``/device:TPU:0`` and ``/host:CPU``; of a device the
     threads ``Stream #...`` or ``XLA Ops`` hold its work, ``Steps`` one event per step; Python's frames begin with $.
+
+    Examples
+    --------
+    >>> xla_category("3", "/device:TPU:0", "Steps"), xla_category("fusion.7", "/device:TPU:0", "XLA Ops")
+    (('ProfilerStep#3', 'user_annotation'), ('fusion.7', 'kernel'))
     """
-    if process.startswith("/device:"):
-        if thread == "Steps":
-            return msgspec.structs.replace(event, name=f"ProfilerStep#{event.name}"), "user_annotation"
-        return event, KERNEL if thread.startswith("Stream") or thread == "XLA Ops" else "Trace"
-    return event, "python_function" if event.name.startswith("$") else "user_annotation"
+    if not process.startswith("/device:"):
+        return name, "python_function" if name.startswith("$") else "user_annotation"
+    if thread == "Steps":
+        return f"ProfilerStep#{name}", "user_annotation"
+    if not thread.startswith("Stream") and thread != "XLA Ops":
+        return name, "Trace"
+    return name, next((kind for word, kind in _XLA_COPIES.items() if name.lower().startswith(word)), KERNEL)
+
+
+_XLA_COPIES = {"memcpy": MEMCPY, "memset": MEMSET}

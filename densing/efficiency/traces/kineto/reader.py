@@ -151,6 +151,8 @@ def assemble(
     while batch := list(islice(activities := iter(activities), _BATCH)):
         structs = []
         for one in batch:
+            if role(one.category) is Role.SKIP:
+                continue
             arguments: dict[str, Any] = {"correlation": one.correlation}
             kind = ARGS[role(one.category)]
             if kind is DeviceArgs:

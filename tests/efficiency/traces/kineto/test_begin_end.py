@@ -127,7 +127,7 @@ def test_a_trace_of_jax_has_no_categories_and_is_read_by_its_processes(
     [
         ("r.nsys-rep", "nsys export --type sqlite"),
         ("m.pickle", "never opened"),
-        ("h.xplane.pb", "trace.json.gz beside"),
+        ("k.ncu-rep", "torch.profiler or nsys"),
     ],
 )
 def test_files_that_are_not_read_say_what_to_export(name: str, advice: str, tmp_path: Path) -> None:
