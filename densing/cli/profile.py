@@ -445,12 +445,13 @@ def _rows(
     traces = _traces(source, notes)
     if len(traces) == 1 and source.out is None and source.executor is None:
         # A single trace is profiled in this process: nothing is loaded that spreads work.
-        from densing.efficiency.profile import profile_trace
+        from densing.efficiency.profile import by_device, profile_timeline, read_trace
 
         trace = traces[0]
         with timed_bar(source.quiet, trace.label) as show:
-            rank = profile_trace(trace, options, lambda done: show(trace.label, done, trace.size))
-        return iter([rank]), None
+            rank = read_trace(trace, options, lambda done: show(trace.label, done, trace.size))
+            ranks = [profile_timeline(one, options) for one in by_device(rank)]
+        return iter(ranks), None
     store = source.out
     if store is None and len(traces) > HELD_RANKS:
         import tempfile
@@ -461,9 +462,9 @@ def _rows(
 
 def _again(source: Source, labels: Container[str]) -> Iterator[RankTimeline]:
     """Read the traces of some labels again, one by one."""
-    from densing.efficiency.profile import read_trace
+    from densing.efficiency.profile import read_ranks
 
-    return (read_trace(trace, source.options()) for trace in _traces(source, []) if trace.label in labels)
+    return read_ranks((trace for trace in _traces(source, []) if trace.label in labels), source.options())
 
 
 def _traces(source: Source, notes: list[Note]) -> list[TraceFile]:

@@ -89,6 +89,40 @@ def test_changes_are_replayed_one_by_one(two: Path) -> None:
     assert "no such rank" in densing("profile", two, "--what-if", "drop-rank=7", code=1).stderr
 
 
+def test_a_process_that_drives_several_devices_gives_a_rank_for_each(tmp_path: Path) -> None:
+    """The second device is idle for half of the first one's work; a copy of a third one counts to the first."""
+    lane = {"ph": "X", "cat": "kernel", "name": "gemm", "tid": 7}
+    spans = [(0, 0, 80), (0, 100, 80), (10, 0, 40), (10, 100, 40)]
+    events = [
+        {**lane, "pid": device, "ts": ts, "dur": dur, "args": {"stream": 7, "device": device}}
+        for device, ts, dur in spans
+    ]
+    copy = {
+        "cat": "gpu_memcpy",
+        "name": "Memcpy PtoP",
+        "pid": 5,
+        "ts": 80,
+        "dur": 5,
+        "args": {"stream": 7, "device": 5},
+    }
+    content = {"traceEvents": [*events, {**lane, **copy}]}
+    path = write(tmp_path / "t.json", content)
+    found = profile(path)
+    assert [(rank["rank"], rank["compute_ns"], rank["memcpy_ns"]) for rank in found["ranks"]] == [
+        (0, 160_000, 5_000), (1, 80_000, 0)
+    ]  # fmt: skip
+    assert [rank["events"] for rank in found["ranks"]] == [5, 0] and found["ranks"][0]["world_size"] == 2
+    assert "device-ranks" in {note["code"] for note in found["notes"]}
+    [planned] = profile(path, "--what-if", "fuse=gemm")["planned"]
+    assert planned["before_ms"] == pytest.approx(0.18)
+    # Into a store a file goes as one rank, and one of several ranks stays one; both are told what to do.
+    stored = next(note for note in profile(path, "--out", tmp_path / "s")["notes"] if note["code"] == "several-devices")
+    assert stored["message"].endswith("or give this one alone and without --out: then every device is a rank")
+    write(tmp_path / "t.json", {**content, "distributedInfo": {"rank": 1, "world_size": 4}})
+    several = next(note for note in profile(path)["notes"] if note["code"] == "several-devices")
+    assert several["message"].endswith("record one trace per rank and device to separate them")
+
+
 def test_kernels_are_read_again_to_be_fused(two: Path, tmp_path: Path) -> None:
     content = trace(0)
     for step in (1, 2, 3):

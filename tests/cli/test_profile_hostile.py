@@ -26,7 +26,7 @@ DAMAGES = (
 )  # fmt: skip
 CHANGES = (
     "link=300mbit", "hide=all_reduce", "co2:tau=2", "link=0.001x,drop-rank=1,overlap=perfect",
-    "local-sgd:tau=3,drop-rank=0",
+    "local-sgd:tau=3,drop-rank=0", "dct:eta=0.9,link=2x", "ladder",
 )  # fmt: skip
 
 
@@ -107,6 +107,7 @@ def outcome(seed: int) -> str:
     for change in CHANGES:
         with suppress(DensingError):
             assert plan(run.replay, change).sentence
+            assert len(run.what_if_timeline(change).ranks) > 0
     if run.together is not None:
         json.dumps(run.together.what_if.to_dict())
     json.dumps(plain(run.to_dict()))

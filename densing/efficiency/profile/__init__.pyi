@@ -28,10 +28,13 @@ from .rank import METRICS as METRICS
 from .rank import ProfileOptions as ProfileOptions
 from .rank import RankProfile as RankProfile
 from .rank import all_step_times as all_step_times
+from .rank import by_device as by_device
 from .rank import cut_short as cut_short
 from .rank import per_step as per_step
 from .rank import pooled as pooled
+from .rank import profile_timeline as profile_timeline
 from .rank import profile_trace as profile_trace
+from .rank import read_ranks as read_ranks
 from .rank import read_trace as read_trace
 from .run import HELD_RANKS as HELD_RANKS
 from .run import RunProfile as RunProfile

@@ -397,9 +397,8 @@ def _group_sizes(matched: Matched) -> Int:
 
 
 class _Exchange(NamedTuple):
-    """The exchange of gradients: which communications, and the rows of their ends; with what goes beside them."""
+    """The exchange of gradients: rows of its ends, and all rows of it and of what goes beside it."""
 
-    sent: NDArray[np.bool_]
     rows: Int
     apart: NDArray[np.bool_]
 
@@ -408,18 +407,18 @@ def _exchanges(replay: Replay, dropped: tuple[int, ...], technique: str) -> _Exc
     """Find the all-reduces of gradients, which a technique leaves out."""
     matched = replay.matched
     size = np.zeros(1) if matched is None else np.append(np.where(matched.op == _REDUCE, matched.bytes, -1), -1)
-    if size.max() <= 0:
+    exchanged = (size > 0) & (size >= SMALL_SHARE * size.max())
+    sent = exchanged[replay.communication] & (replay.role < 0) & ~np.isin(replay.rank, dropped)
+    if not sent.any():
         raise InputError(
             f"--what-if {technique}: {replay.apart or 'no all_reduce of known size was matched over ranks'}, so the "
             "run exchanges no gradients that could be averaged less often"
         )
-    exchanged = size >= SMALL_SHARE * size.max()
     # What keeps the replicas' buffers alike before each forward goes with the gradients' exchange.
     beside = np.zeros(len(size), bool)
     if matched is not None:
         beside[:-1] = (matched.op == _BROADCAST) & np.isin(matched.group, matched.group[exchanged[:-1]])
-    sent = exchanged[replay.communication] & (replay.role < 0) & ~np.isin(replay.rank, dropped)
-    return _Exchange(exchanged, np.flatnonzero(sent), (exchanged | beside)[replay.communication])
+    return _Exchange(np.flatnonzero(sent), (exchanged | beside)[replay.communication])
 
 
 def _in_place(replay: Replay, change: Change, exchange: _Exchange, ns: float, every: int = 1) -> Change:

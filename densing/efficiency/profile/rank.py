@@ -21,6 +21,7 @@ from densing.efficiency.timeline import (
     Kind,
     ModuleTime,
     NameTotal,
+    Origin,
     Partition,
     Picture,
     RankTimeline,
@@ -243,6 +244,44 @@ def read_trace(
     return read_rank(trace, classifier=Classifier(options.comm_patterns), detail=options.detail, progress=progress)
 
 
+def read_ranks(traces: Iterable[TraceFile], options: ProfileOptions) -> Iterator[RankTimeline]:
+    """Read traces one by one; a trace that is alone gives a rank per device (:func:`by_device`)."""
+    files = list(traces)
+    for trace in files:
+        rank = read_trace(trace, options)
+        yield from by_device(rank) if len(files) == 1 else (rank,)
+
+
+def by_device(rank: RankTimeline) -> tuple[RankTimeline, ...]:
+    """Return a rank per device where one process drove several; the rank itself where it has one or is one of others.
+
+    The host's program is that of each of them. Devices that did nothing but copy count to the first.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline import Lane
+    >>> work = Spans.build([{"start": 0, "end": 60, "kind": Kind.COMPUTE, "name": "gemm", "lane": Lane("GPU 0", "7")},
+    ...                     {"start": 40, "end": 90, "kind": Kind.COMM, "name": "nccl", "lane": Lane("GPU 1", "7")}])
+    >>> [(one.rank, one.work.end.tolist()) for one in by_device(RankTimeline(0, work, Spans.empty()))]
+    [(0, [60]), (1, [90])]
+    """
+    work = rank.work
+    process = np.array([lane.process for lane in work.lanes])
+    working = used(work.lane[np.isin(work.kind, (int(Kind.COMPUTE), int(Kind.COMM)))])
+    devices = sorted({str(process[lane]) for lane in working}, key=lambda name: (len(name), name))
+    if rank.on_host or rank.origin.world_size > 1 or len(devices) < 2:
+        return (rank,)
+    of_device = np.array([devices.index(name) if name in devices else 0 for name in process.tolist()])[work.lane]
+    text = f"{rank.origin.source}: {len(devices)} devices in one trace are read as ranks, one each"
+    note = Note("device-ranks", "info", f"{text} ({', '.join(devices)})", {"devices": devices})
+    origin = replace(rank.origin, world_size=len(devices), rank_from="device")
+    first = replace(rank, rank=0, work=work.take(of_device == 0), origin=origin, notes=(*rank.notes, note))
+    # What the file says of its events counts once.
+    alike = replace(first, events=0, skipped=0, repaired=0, notes=())
+    others = range(1, len(devices))
+    return (first, *(replace(alike, rank=number, work=work.take(of_device == number)) for number in others))
+
+
 def fused(timelines: Iterable[RankTimeline], window: str, text: str) -> Iterator[tuple[int, Fused]]:
     """Yield the rows of each rank with adjacent kernels whose names hold a text launched at once."""
     for rank in timelines:
@@ -306,22 +345,24 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         events=rank.events,
         skipped=rank.skipped,
         repaired=rank.repaired,
-        notes=rank.notes if rank.on_host else (*rank.notes, *_several_devices(origin.source, window.work)),
+        notes=rank.notes if rank.on_host else (*rank.notes, *_several_devices(origin, window.work)),
         recorder=origin.recorder,
         modules=module_times(rank, window),
     )
 
 
-def _several_devices(source: str, work: Spans) -> list[Note]:
+def _several_devices(origin: Origin, work: Spans) -> list[Note]:
     """Say so where a union is of more than one device."""
     lanes = {lane for part in blocks(len(work)) for lane in used(work.lane[part][work.kind[part] <= Kind.MEMSET])}
     devices = sorted({work.lanes[lane].process for lane in lanes})
     if len(devices) < 2:
         return []
     message = (
-        f"{source}: {len(devices)} devices in one trace are treated as one ({', '.join(devices)}), so work on "
+        f"{origin.source}: {len(devices)} devices in one trace are treated as one ({', '.join(devices)}), so work on "
         "one hides communication on another; record one trace per rank and device to separate them"
     )
+    if origin.world_size <= 1:
+        message += ", or give this one alone and without --out: then every device is a rank"
     return [Note("several-devices", "warning", message, {"devices": devices})]
 
 

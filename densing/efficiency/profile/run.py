@@ -44,8 +44,7 @@ from densing.efficiency.profile.rank import (
     fused,
     per_step,
     profile_timeline,
-    profile_trace,
-    read_trace,
+    read_ranks,
     run_collectives,
 )
 from densing.efficiency.profile.replay import Replay
@@ -739,10 +738,10 @@ def profile_run(
     paths = [source] if isinstance(source, Path | str) else list(source)
     traces = find_traces(paths, ranks)
     return merge_run(
-        (profile_trace(trace, options) for trace in traces),
+        (profile_timeline(rank, options) for rank in read_ranks(traces, options)),
         notes=traces.notes,
         options=options.to_dict(),
-        again=lambda sources: (read_trace(trace, options) for trace in traces if trace.label in sources),
+        again=lambda sources: read_ranks((trace for trace in traces if trace.label in sources), options),
     )
 
 
