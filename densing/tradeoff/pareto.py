@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from densing.core import (
     ArtefactError,
     Card,
@@ -41,8 +43,6 @@ from densing.tradeoff.gain import GainRecord, Gains
 from densing.tradeoff.records import LEVEL, ArmFigures, arm_figures, gain_record, interval_ends
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from densing.core import Array
     from densing.scores.catalog import Catalog, Selection
     from densing.scores.density import DensityResult
@@ -317,7 +317,6 @@ class _Part:
 def _models(densities: DensityResult, compute: pd.DataFrame) -> _Part:
     """Return a density's models with their FLOPs."""
     import numpy as np
-    import pandas as pd
 
     table, reference = densities.table, densities.reference
     facts = compute.set_index("model").reindex(table["model"]).reset_index()
@@ -437,7 +436,6 @@ def _distinct(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], lis
 def _drawn(rows: Sequence[Mapping[str, Any]], count: int, seed: int) -> _Part:
     """Return rows with draws from their intervals; where none is known, the density itself in every draw."""
     import numpy as np
-    import pandas as pd
 
     table = pd.DataFrame(rows)
     lo, hi = table["density_lo"].to_numpy(float), table["density_hi"].to_numpy(float)
@@ -458,7 +456,6 @@ def _drawn(rows: Sequence[Mapping[str, Any]], count: int, seed: int) -> _Part:
 def _frontier(parts: Sequence[_Part], cost: str, notes: Sequence[Note]) -> Frontier:
     """Say of rows whether they take part, and of those that do whether they are on the frontier of their scale."""
     import numpy as np
-    import pandas as pd
 
     parts = [part for part in parts if len(part.rows)]
     if not parts:
