@@ -31,19 +31,17 @@ class ProbeOptions:
 
     link: Annotated[
         str | None,
-        typer.Option(
-            "--link", help="Measure this link instead, as in `densing train` (200mbit, emulated:200mbit, none)."
-        ),
+        typer.Option(help="Measure this link instead, as in `densing train` (200mbit, emulated:200mbit, none)."),
     ] = None
-    nproc: Annotated[int, typer.Option("--nproc", min=2, help="With --link: number of ranks.")] = 2
-    model: Annotated[
-        str, typer.Option("--model", help="With --link: model whose modules are timed (tiny, small or medium).")
-    ] = "small"
-    batch: Annotated[int, typer.Option("--batch", min=1, help="With --link: sequences per rank and step.")] = 4
-    sequence: Annotated[int, typer.Option("--sequence", min=1, help="With --link: tokens per sequence.")] = 128
-    mode: Annotated[str, typer.Option("--mode", help="With --link: train, or prefill (forward only).")] = "train"
-    repeats: Annotated[int, typer.Option("--repeats", min=4, help="With --link: timed repetitions per module.")] = 12
-    timeout: Annotated[float, typer.Option("--timeout", help="With --link: timeout of a rank, seconds.")] = 120.0
+    nproc: Annotated[int, typer.Option(min=2, help="With --link: number of ranks.")] = 2
+    model: Annotated[str, typer.Option(help="With --link: model whose modules are timed (tiny, small or medium).")] = (
+        "small"
+    )
+    batch: Annotated[int, typer.Option(min=1, help="With --link: sequences per rank and step.")] = 4
+    sequence: Annotated[int, typer.Option(min=1, help="With --link: tokens per sequence.")] = 128
+    mode: Annotated[str, typer.Option(help="With --link: train, or prefill (forward only).")] = "train"
+    repeats: Annotated[int, typer.Option(min=4, help="With --link: timed repetitions per module.")] = 12
+    timeout: Annotated[float, typer.Option(help="With --link: timeout of a rank, seconds.")] = 120.0
 
     def spec(self, folder: str, shape: ShapeOptions) -> RunSpec:
         """Return the measurement as a run whose ranks write into a folder."""
@@ -76,13 +74,11 @@ def calibrate(
     shape: ShapeOptions,
     base: Annotated[
         str | None,
-        typer.Option(
-            "--base", help="Cluster that supplies all other figures (preset or TOML); default: cpu2 for runs on CPUs."
-        ),
+        typer.Option(help="Cluster that supplies all other figures (preset or TOML); default: cpu2 for runs on CPUs."),
     ] = None,
     level: Annotated[
         str | None,
-        typer.Option("--level", help="Link the runs used: intra, inter or wide; default: from the ranks per node."),
+        typer.Option(help="Link the runs used: intra, inter or wide; default: from the ranks per node."),
     ] = None,
     delays: Annotated[
         bool,

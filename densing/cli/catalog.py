@@ -26,7 +26,7 @@ def list_models(
     what: Annotated[
         str, typer.Argument(help="models, benchmarks, evaluators, sources, series or disagreement.")
     ] = "models",
-    family: Annotated[str | None, typer.Option("--family", help="Models of one family.")] = None,
+    family: Annotated[str | None, typer.Option(help="Models of one family.")] = None,
     catalog: o.CatalogFiles = None,
     include: o.Include = None,
     out: o.Out = None,
@@ -142,9 +142,7 @@ def erratic(
         bool,
         typer.Option("--all", help="Show every verdict, including plausible scores and those with too few neighbours."),
     ] = False,
-    apply: Annotated[
-        Path | None, typer.Option("--apply", help="Table of scores whose flags are replaced by the rule's.")
-    ] = None,
+    apply: Annotated[Path | None, typer.Option(help="Table of scores whose flags are replaced by the rule's.")] = None,
     catalog: o.CatalogFiles = None,
     out: o.Out = None,
     json: o.JsonFlag = False,

@@ -26,7 +26,7 @@ def compare_(
     ],
     baseline: Annotated[
         str | None,
-        typer.Option("--baseline", help="The model that the others are compared with; default: the first."),
+        typer.Option(help="The model that the others are compared with; default: the first."),
     ] = None,
     reference: Annotated[
         str, typer.Option("--reference", "-r", help="The reference, or a JSON fit; see densing refs list.")
@@ -34,11 +34,11 @@ def compare_(
     benchmark: Annotated[str | None, typer.Option("--benchmark", "-b", help="Only this benchmark.")] = None,
     params: Annotated[
         list[str] | None,
-        typer.Option("--params", metavar="NAME=COUNT", help="Size of a model (13e9: 13 billion); may be repeated."),
+        typer.Option(metavar="NAME=COUNT", help="Size of a model (13e9: 13 billion); may be repeated."),
     ] = None,
     denominator: Annotated[
         str | None,
-        typer.Option("--denominator", help="total, active or non_embedding; default: what the reference counts."),
+        typer.Option(help="total, active or non_embedding; default: what the reference counts."),
     ] = None,
     filter_: o.Filters = None,
     tokens: o.Tokens = None,

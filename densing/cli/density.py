@@ -36,14 +36,12 @@ def density(
     scores: Annotated[
         Path | None,
         typer.Option(
-            "--scores",
             help=f"Your table ({o.FORMS}) of model,params,released,benchmark,score; only its models are shown.",
         ),
     ] = None,
     results: Annotated[
         list[Path] | None,
         typer.Option(
-            "--results",
             help="Runs of `densing eval`, or results of lm-eval, lighteval, inspect, HELM or OpenCompass (files or "
             "folders); only their models are shown.",
         ),
@@ -51,16 +49,14 @@ def density(
     items: Annotated[
         str | None,
         typer.Option(
-            "--items",
             help="Answers to some items of --bank (columns item and answer), or a run of them: densities from the "
             "scores on all items, which the bank estimates.",
         ),
     ] = None,
-    bank: Annotated[str | None, typer.Option("--bank", help="The bank of --items; see densing items.")] = None,
+    bank: Annotated[str | None, typer.Option(help="The bank of --items; see densing items.")] = None,
     params: Annotated[
         list[str] | None,
         typer.Option(
-            "--params",
             metavar="NAME=COUNT",
             help="Size of a model of --results (13e9: 13 billion); may be repeated. Default: the size stated in the "
             "results, else the catalog's for that name.",
@@ -76,7 +72,6 @@ def density(
     denominator: Annotated[
         str | None,
         typer.Option(
-            "--denominator",
             help="Parameter count in the denominator: total, active or non_embedding; default: total, or "
             "non_embedding for --results on a ladder, which counts these.",
         ),
@@ -85,7 +80,6 @@ def density(
     guard: Annotated[
         float | None,
         typer.Option(
-            "--guard",
             help="Report N_eff only within [Nmin/GUARD, GUARD*Nmax] of the family; inf: no limit.  [3; 10 for "
             "--results]",
         ),
@@ -94,17 +88,15 @@ def density(
     references: Annotated[
         str | None,
         typer.Option(
-            "--references",
             help="Compare references (`all` or comma-separated names): values, ranks, rank correlation.",
             metavar="NAMES",
         ),
     ] = None,
-    rulers: Annotated[str | None, typer.Option("--rulers", hidden=True, help="Now --references.")] = None,
+    rulers: Annotated[str | None, typer.Option(hidden=True, help="Now --references.")] = None,
     skills: Annotated[bool, typer.Option("--skills", help="Density per skill instead of on one benchmark.")] = False,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
-            "--fail-if",
             help="'METRIC < NUMBER', e.g. 'density<0.8', for models of --scores or --results: exit code 4 if it is "
             "true for a model's whole interval, or for part of it (undecided); may be repeated. METRIC: density "
             "or n_eff; an end of the interval, e.g. density_hi, which is a plain number; with the benchmark before it "

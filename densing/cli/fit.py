@@ -32,7 +32,6 @@ def fit(
     column: Annotated[
         list[str] | None,
         typer.Option(
-            "--column",
             metavar="NAME=HEADER",
             help="Column to use as params, tokens, loss or score if the choice is ambiguous: loss=eval/loss. May be "
             "repeated.",
@@ -41,36 +40,31 @@ def fit(
     law: Annotated[
         str,
         typer.Option(
-            "--law",
             help=f"{', '.join(law_names()[:-1])} or {law_names()[-1]}.",
         ),
     ] = "chinchilla",
     loss: Annotated[
-        str | None, typer.Option("--loss", help="huber, log, raw, lad ...; huber for losses, raw for scores.")
+        str | None, typer.Option(help="huber, log, raw, lad ...; huber for losses, raw for scores.")
     ] = None,
-    delta: Annotated[float, typer.Option("--delta", help="Threshold of the Huber loss, on log residuals.")] = 1e-3,
-    bootstrap: Annotated[int, typer.Option("--bootstrap", min=0, help="Bootstrap refits for the intervals.")] = 1000,
+    delta: Annotated[float, typer.Option(help="Threshold of the Huber loss, on log residuals.")] = 1e-3,
+    bootstrap: Annotated[int, typer.Option(min=0, help="Bootstrap refits for the intervals.")] = 1000,
     scheme: Annotated[
         str | None,
         typer.Option(
-            "--scheme",
             help="case, residual, cluster or parametric; by default cluster where rows share a size or --cluster is "
             "given, else case.",
         ),
     ] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", help="Column that groups rows, for --scheme cluster.")
-    ] = None,
-    floor: Annotated[float | None, typer.Option("--floor", help="Fixed floor of a score law (chance).")] = None,
-    ceiling: Annotated[float | None, typer.Option("--ceiling", help="Fixed ceiling of a score law.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Column that groups rows, for --scheme cluster.")] = None,
+    floor: Annotated[float | None, typer.Option(help="Fixed floor of a score law (chance).")] = None,
+    ceiling: Annotated[float | None, typer.Option(help="Fixed ceiling of a score law.")] = None,
     level: o.Level = 0.95,
     rollout: Annotated[
-        float | None, typer.Option("--rollout", help="Fit rows whose first input is below this; predict the rest.")
+        float | None, typer.Option(help="Fit rows whose first input is below this; predict the rest.")
     ] = None,
     protocol: Annotated[
         str | None,
         typer.Option(
-            "--protocol",
             metavar="PARTS",
             help="Protocol of the scores, stored with --out and compared with that of scores read on the fit: "
             "shots=5,form=letters,metric=acc (form: cloze, letters or generate; also normalisation=, cot=yes, "

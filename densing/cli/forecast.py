@@ -78,14 +78,10 @@ def show(
 
 @app.command("backtest")
 def backtest(
-    freeze: Annotated[
-        str | None, typer.Option("--freeze", help="Date to freeze the catalog at, ISO.", metavar="DATE")
-    ] = None,
+    freeze: Annotated[str | None, typer.Option(help="Date to freeze the catalog at, ISO.", metavar="DATE")] = None,
     origins: Annotated[
         str | None,
-        typer.Option(
-            "--origins", help="Several dates, comma-separated; default: the ends of past years and 2025-11-14."
-        ),
+        typer.Option(help="Several dates, comma-separated; default: the ends of past years and 2025-11-14."),
     ] = None,
     benchmark: Basket = "general",
     months: Months = 12.0,

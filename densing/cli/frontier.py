@@ -13,25 +13,21 @@ from densing.core import InputError
 
 
 def frontier(
-    cost: Annotated[str, typer.Option("--cost", help="flops, device_hours, bytes or joules.")] = "flops",
+    cost: Annotated[str, typer.Option(help="flops, device_hours, bytes or joules.")] = "flops",
     gain: Annotated[
         list[Path] | None,
-        typer.Option("--gain", help="gain.json of `densing ladder gain DIR`: adds its arms. May be repeated."),
+        typer.Option(help="gain.json of `densing ladder gain DIR`: adds its arms. May be repeated."),
     ] = None,
     density: Annotated[
         list[Path] | None,
-        typer.Option("--density", help="Output of `densing density --json`: adds your model. May be repeated."),
+        typer.Option(help="Output of `densing density --json`: adds your model. May be repeated."),
     ] = None,
     device_hours: Annotated[
         list[float] | None,
-        typer.Option("--device-hours", help="Devices × hours of its whole training; one for each --density."),
+        typer.Option(help="Devices × hours of its whole training; one for each --density."),
     ] = None,
-    density_model: Annotated[
-        str | None, typer.Option("--density-model", help="Which model of the --density files.")
-    ] = None,
-    density_benchmark: Annotated[
-        str | None, typer.Option("--density-benchmark", help="Which benchmark of the --density files.")
-    ] = None,
+    density_model: Annotated[str | None, typer.Option(help="Which model of the --density files.")] = None,
+    density_benchmark: Annotated[str | None, typer.Option(help="Which benchmark of the --density files.")] = None,
     reference: o.Reference = "joint",
     benchmark: o.Benchmark = "mean",
     since: o.Since = None,

@@ -70,9 +70,10 @@ def given(options: Any) -> list[str]:
     """Return the names of the options set in a group; empty is set where the default is not."""
     hints = get_type_hints(type(options), include_extras=True)
     values = [(field, getattr(options, field.name)) for field in fields(options)]
-    # typer keeps an option's first name where its default could stand.
+    # typer keeps an option's first name where its default could stand; without one it is the field's.
+    names = {name: hint.__metadata__[0].default for name, hint in hints.items() if hasattr(hint, "__metadata__")}
     return [
-        hints[field.name].__metadata__[0].default
+        f"--{field.name.replace('_', '-')}" if names[field.name] is ... else names[field.name]
         for field, value in values
         if field.default is not MISSING and value != field.default and (value or field.default)
     ]

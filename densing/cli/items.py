@@ -28,13 +28,13 @@ def calibrate_(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="The bank, as JSON.")],
-    name: Annotated[str, typer.Option("--name", help="Of the bank; that of the file by default.")] = "",
+    name: Annotated[str, typer.Option(help="Of the bank; that of the file by default.")] = "",
     slopes: Annotated[
         Literal["auto", "each", "common"],
-        typer.Option("--slopes", help="2PL (each), 1PL (common), or whichever predicts models of other dates better."),
+        typer.Option(help="2PL (each), 1PL (common), or whichever predicts models of other dates better."),
     ] = "auto",
-    source: Annotated[str, typer.Option("--source", help="Where the answers come from; kept with the bank.")] = "",
-    licence: Annotated[str, typer.Option("--licence", help="Of the answers; kept with the bank.")] = "",
+    source: Annotated[str, typer.Option(help="Where the answers come from; kept with the bank.")] = "",
+    licence: Annotated[str, typer.Option(help="Of the answers; kept with the bank.")] = "",
     json: o.JsonFlag = False,
 ) -> None:
     """Calibrate items: how hard each is, how well it tells models apart, and which are flawed.
@@ -94,11 +94,11 @@ def estimate(
             "lm-eval's results.",
         ),
     ],
-    bank: Annotated[str, typer.Option("--bank", help="A bank's file, or ikp, which ships.")],
-    model: Annotated[str | None, typer.Option("--model", help="Which model, where there are several.")] = None,
+    bank: Annotated[str, typer.Option(help="A bank's file, or ikp, which ships.")],
+    model: Annotated[str | None, typer.Option(help="Which model, where there are several.")] = None,
     chosen: Annotated[
         Literal["stratified", "random", "adaptive"],
-        typer.Option("--chosen", help="How the items were chosen; adaptive ones are calibrated up to 100."),
+        typer.Option(help="How the items were chosen; adaptive ones are calibrated up to 100."),
     ] = "stratified",
     control: Annotated[
         bool, typer.Option("--control/--no-control", help="Use the bank's curves as control variate.")

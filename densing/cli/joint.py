@@ -59,9 +59,7 @@ def _fitted(cells: Cells, sweeps: int | None, seed: int, quiet: bool) -> JointSc
 
 @app.command("abilities")
 def abilities(
-    basket: Annotated[
-        str, typer.Option("--basket", help="general, a skill, multilingual, or the code of a language.")
-    ] = "general",
+    basket: Annotated[str, typer.Option(help="general, a skill, multilingual, or the code of a language.")] = "general",
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
     sweeps: Sweeps = None,
@@ -131,10 +129,10 @@ def offsets(
 def links(
     refit: Annotated[
         str | None,
-        typer.Option("--refit", help="evaluator or benchmark: refit without each large one in turn (takes minutes)."),
+        typer.Option(help="evaluator or benchmark: refit without each large one in turn (takes minutes)."),
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option("--without", help="With --refit: leave only this one out; may be repeated.")
+        list[str] | None, typer.Option(help="With --refit: leave only this one out; may be repeated.")
     ] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
@@ -176,14 +174,14 @@ def links(
 @app.command("validate")
 def validate_(
     splits: Annotated[
-        str, typer.Option("--splits", help="Comma-separated: cells, pairs, time, skill, evaluator.")
+        str, typer.Option(help="Comma-separated: cells, pairs, time, skill, evaluator.")
     ] = "cells,pairs,time,skill,evaluator",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, max=50, help="Seeds per split.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=50, help="Seeds per split.")] = 3,
     cutoff: Annotated[
-        str, typer.Option("--cutoff", help="Cut-off date of the time split: later models are hidden.", metavar="DATE")
+        str, typer.Option(help="Cut-off date of the time split: later models are hidden.", metavar="DATE")
     ] = "2025-11-01",
     by: Annotated[
-        str | None, typer.Option("--by", help="Group errors by evaluator, skill, language, benchmark or model.")
+        str | None, typer.Option(help="Group errors by evaluator, skill, language, benchmark or model.")
     ] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
@@ -214,9 +212,9 @@ def validate_(
 
 @app.command("recover")
 def recover(
-    worlds: Annotated[int, typer.Option("--worlds", min=1, max=50, help="Simulated data sets, one fit each.")] = 6,
+    worlds: Annotated[int, typer.Option(min=1, max=50, help="Simulated data sets, one fit each.")] = 6,
     months: Annotated[
-        str, typer.Option("--months", help="Doubling times of the simulated data sets, comma-separated; used in turn.")
+        str, typer.Option(help="Doubling times of the simulated data sets, comma-separated; used in turn.")
     ] = "4,8",
     catalog: o.CatalogFiles = None,
     seed: o.Seed = 0,

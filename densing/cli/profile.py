@@ -80,13 +80,11 @@ class Source:
     window: Window = None
     comm_pattern: Annotated[
         list[str],
-        typer.Option(
-            "--comm-pattern", help="Regular expression; kernels whose names match are communication. May be repeated."
-        ),
+        typer.Option(help="Regular expression; kernels whose names match are communication. May be repeated."),
     ] = field(default_factory=list)
     rank: Annotated[
         list[str],
-        typer.Option("--rank", help="FILE=NUMBER: which rank a file is (by name or path); may be repeated."),
+        typer.Option(help="FILE=NUMBER: which rank a file is (by name or path); may be repeated."),
     ] = field(default_factory=list)
     detail: Detail = "auto"
     out: Annotated[
@@ -98,9 +96,7 @@ class Source:
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", help="Processes, or jobs of the executor.")] = None
     executor: Annotated[
         str | None,
-        typer.Option(
-            "--executor", help="slurm, local or another executor: spread the ranks over a cluster; needs --out."
-        ),
+        typer.Option(help="slurm, local or another executor: spread the ranks over a cluster; needs --out."),
     ] = None
     executor_arg: Annotated[
         list[str],
@@ -110,7 +106,7 @@ class Source:
             help="key=value for the executor, e.g. partition=cpu,account=mine,time=60; may be repeated.",
         ),
     ] = field(default_factory=list)
-    rank_files: Annotated[Path | None, typer.Option("--rank-files", help="A list of traces.", hidden=True)] = None
+    rank_files: Annotated[Path | None, typer.Option(help="A list of traces.", hidden=True)] = None
     quiet: bool = False
 
     def options(self) -> ProfileOptions:
@@ -131,12 +127,11 @@ class Outputs:
     html: Report = None
     compare: Annotated[
         list[Path],
-        typer.Option("--compare", help="Baseline traces or stored results; reports changes beyond noise."),
+        typer.Option(help="Baseline traces or stored results; reports changes beyond noise."),
     ] = field(default_factory=list)
     fail_if: Annotated[
         list[str],
         typer.Option(
-            "--fail-if",
             help="'METRIC > NUMBER', e.g. 'exposed_pct>10' or 'step_ms>=250 and overlap_pct<50': exit code 4 if it is "
             "true or undecided; may be repeated. METRIC: a key of `figures` in --json (exposed_pct, overlap_pct, "
             "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct, hfu_pct, item_ms[NAME] or "
@@ -146,7 +141,6 @@ class Outputs:
     what_if: Annotated[
         list[str],
         typer.Option(
-            "--what-if",
             help="Replay the run with link=2x, link=300mbit, hide=all_reduce, drop-rank=5, overlap=perfect, "
             "co2:tau=8, local-sgd:tau=8, dct:eta=0.99, ladder (tensor-parallel sums one module late) or fuse=NAME "
             "(neighbouring kernels whose names hold it become one launch, which saves launches and pauses, no kernel "
@@ -156,40 +150,34 @@ class Outputs:
     what_if_trace: Annotated[
         Path | None,
         typer.Option(
-            "--what-if-trace",
             help="Write the run as the --what-if changes it, as a trace for Perfetto.",
             metavar="FILE",
         ),
     ] = None
     perfetto: Annotated[
         Path | None,
-        typer.Option(
-            "--perfetto", help="Write the trace back with overlay tracks that Perfetto opens.", metavar="FILE"
-        ),
+        typer.Option(help="Write the trace back with overlay tracks that Perfetto opens.", metavar="FILE"),
     ] = None
     slice: Annotated[
         Path | None,
         typer.Option(
-            "--slice",
             help="Write what surrounds a gap (the longest; see --gap), as a small trace for Perfetto.",
             metavar="FILE",
         ),
     ] = None
     gap: Annotated[
         int,
-        typer.Option("--gap", min=1, help="With --slice: which gap, 1 for the longest of all ranks, 2 for the next."),
+        typer.Option(min=1, help="With --slice: which gap, 1 for the longest of all ranks, 2 for the next."),
     ] = 1
     by: Annotated[
         str,
         typer.Option(
-            "--by",
             help="name or module: what the table of the longest work lists; modules need recorded stacks or ranges.",
         ),
     ] = "name"
     mfu: Annotated[
         str | None,
         typer.Option(
-            "--mfu",
             help="'params=7e9,tokens=4.2e6,dtype=bf16': model FLOPs utilisation; tokens are per step over all ranks. "
             "Also layers, heads, head_dim, seq (attention), peak (TFLOP/s), "
             "recompute (none, full; selective with formula=megatron).",
@@ -207,7 +195,7 @@ def profile(
     source: Source,
     outputs: Outputs,
     explain: Annotated[
-        str | None, typer.Option("--explain", help="Print which rule classifies a kernel of this name, then exit.")
+        str | None, typer.Option(help="Print which rule classifies a kernel of this name, then exit.")
     ] = None,
 ) -> None:
     """Say how much communication was hidden, what was exposed, where, why and what it cost.

@@ -117,9 +117,7 @@ def merge_runs(
 def export(
     run: Run,
     out: Annotated[Path, typer.Option("--out", "-o", help="CSV file, usable as --catalog.")],
-    released: Annotated[
-        str | None, typer.Option("--released", help="Release date of the models, ISO.", metavar="DATE")
-    ] = None,
+    released: Annotated[str | None, typer.Option(help="Release date of the models, ISO.", metavar="DATE")] = None,
     json: o.JsonFlag = False,
 ) -> None:
     """Write a run's accuracies as a table that joins the catalog: `densing density --catalog scores.csv`.
@@ -148,28 +146,23 @@ def export(
 def explain(
     stores: Annotated[list[Path], typer.Argument(help="Runs of densing eval, or of lm-eval with --log_samples.")],
     model: Annotated[str, typer.Option("--model", "-M", help="A: the model that fails items.")],
-    against: Annotated[str, typer.Option("--against", help="B: the model that solves them.")],
-    nnz: Annotated[int, typer.Option("--nnz", help="Maximum number of weights.")] = 60,
-    updates: Annotated[int, typer.Option("--updates", help="Communication rounds between stores.", min=0)] = 2,
+    against: Annotated[str, typer.Option(help="B: the model that solves them.")],
+    nnz: Annotated[int, typer.Option(help="Maximum number of weights.")] = 60,
+    updates: Annotated[int, typer.Option(help="Communication rounds between stores.", min=0)] = 2,
     among: Annotated[
         str,
         typer.Option(
-            "--among",
             help="solved: among items B solves, A failing vs. not; all: items B solves and A fails vs. all others.",
         ),
     ] = "solved",
-    held_out: Annotated[float, typer.Option("--held-out", help="Share of items held out for testing.")] = 0.25,
-    draws: Annotated[int, typer.Option("--draws", help="Resamples of the items, for sign stability.")] = 50,
+    held_out: Annotated[float, typer.Option(help="Share of items held out for testing.")] = 0.25,
+    draws: Annotated[int, typer.Option(help="Resamples of the items, for sign stability.")] = 50,
     stable: Annotated[bool, typer.Option("--stable", help="Keep only weights with a stable sign, and refit.")] = False,
-    least: Annotated[
-        int, typer.Option("--least", help="Minimum number of items per store that contain a word.", min=1)
-    ] = 5,
+    least: Annotated[int, typer.Option(help="Minimum number of items per store that contain a word.", min=1)] = 5,
     reference: o.Reference = "olmo-ladder",
     params: Annotated[
         list[str] | None,
-        typer.Option(
-            "--params", help="NAME=COUNT: a model's size, for densities. May be repeated.", metavar="NAME=COUNT"
-        ),
+        typer.Option(help="NAME=COUNT: a model's size, for densities. May be repeated.", metavar="NAME=COUNT"),
     ] = None,
     seed: o.Seed = 0,
     out: o.Out = None,
@@ -219,7 +212,7 @@ def targets(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the task files: --include_path of densing eval.")
     ],
-    name: Annotated[str, typer.Option("--name", help="Name of the task or group.")] = "targets",
+    name: Annotated[str, typer.Option(help="Name of the task or group.")] = "targets",
     json: o.JsonFlag = False,
 ) -> None:
     """Make lm-eval tasks of your own targets (reasoning + answer), measured by their loss per token as in the paper.
@@ -240,7 +233,7 @@ def variant(
     task_file: Annotated[Path, typer.Argument(help="Task file of lm-eval with output_type generate_until.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the variant: --include_path of densing eval.")],
     field: Annotated[
-        str | None, typer.Option("--field", help="Field or template of the gold answer, if the task's own is code.")
+        str | None, typer.Option(help="Field or template of the gold answer, if the task's own is code.")
     ] = None,
     json: o.JsonFlag = False,
 ) -> None:

@@ -36,7 +36,6 @@ def run(
     scores: Annotated[
         Path | None,
         typer.Option(
-            "--scores",
             help=f"Table ({o.FORMS}) with columns model, params, released, benchmark, score: your own models, to be "
             "placed among the catalog's. They do not affect the headline; rows of --catalog do.",
         ),
@@ -46,7 +45,6 @@ def run(
     gain: Annotated[
         list[Path] | None,
         typer.Option(
-            "--gain",
             help="gain.json of `densing ladder gain DIR`: adds a report section on its training changes. May be "
             "repeated.",
         ),
@@ -54,7 +52,6 @@ def run(
     worth: Annotated[
         list[Path] | None,
         typer.Option(
-            "--worth",
             help="What `densing worth ... --json` printed: adds a report section with its verdicts. May be repeated.",
         ),
     ] = None,

@@ -27,10 +27,10 @@ def scaling(
         list[Path],
         typer.Argument(help="Folders or zips of traces, or stored profiles: one per run.", metavar="RUN..."),
     ],
-    kind: Annotated[str, typer.Option("--kind", help="strong, weak or throughput.")] = "strong",
+    kind: Annotated[str, typer.Option(help="strong, weak or throughput.")] = "strong",
     work: Annotated[
         list[float] | None,
-        typer.Option("--work", help="Samples or tokens per step of each run, in order; needed for throughput."),
+        typer.Option(help="Samples or tokens per step of each run, in order; needed for throughput."),
     ] = None,
     window: Window = None,
     detail: Detail = "auto",
@@ -103,12 +103,11 @@ LawName = Annotated[
 
 @app.command("plan")
 def plan(
-    gpu_hours: Annotated[float, typer.Option("--gpu-hours", help="Device hours to spend.")],
+    gpu_hours: Annotated[float, typer.Option(help="Device hours to spend.")],
     cluster: ClusterName,
     fit: Annotated[
         Path | None,
         typer.Option(
-            "--fit",
             help=f"A law of your own: a fit of `densing fit --out`, or a table ({FORMS}) of runs with "
             "params,tokens,loss, to which chinchilla is fitted.",
             exists=True,
@@ -116,28 +115,23 @@ def plan(
         ),
     ] = None,
     law: LawName = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="Devices; default: all of the cluster.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Devices; default: all of the cluster.")] = None,
     overtrain: Annotated[
         float,
-        typer.Option(
-            "--overtrain", help="Tokens per parameter of the smaller model of the same loss, over the plan's."
-        ),
+        typer.Option(help="Tokens per parameter of the smaller model of the same loss, over the plan's."),
     ] = 10.0,
-    sequence: Annotated[int, typer.Option("--sequence", min=1, help="Tokens per sequence.")] = 4096,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences per step, over all devices.")] = 1024,
+    sequence: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 4096,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences per step, over all devices.")] = 1024,
     goodput: Annotated[
         float,
         typer.Option(
-            "--goodput",
             help="Share of the hours that trains, as `densing techniques plan --mtbf` tells it; the rest goes to "
             "checkpoints and failures.",
         ),
     ] = 1.0,
-    precision: Annotated[str, typer.Option("--precision", help="Of matrix products: bf16 or fp8.")] = "bf16",
+    precision: Annotated[str, typer.Option(help="Of matrix products: bf16 or fp8.")] = "bf16",
     framework: Framework = "Megatron-Core",
-    bootstrap: Annotated[
-        int, typer.Option("--bootstrap", min=0, help="With a table of runs: refits for the intervals.")
-    ] = 1000,
+    bootstrap: Annotated[int, typer.Option(min=0, help="With a table of runs: refits for the intervals.")] = 1000,
     level: Level = 0.95,
     seed: Seed = 0,
     page: Page = None,

@@ -158,33 +158,29 @@ class StepOptions:
     model: Annotated[
         str,
         typer.Option(
-            "--model",
             help="Workload preset, or a Hugging Face config.json; or a step that gathers rows of a table (sage-reddit, "
             "sage-products, sage-papers100m) or of a linear problem (least-squares, mmlu-words, film-words), or a TOML "
             "file of either.",
         ),
     ]
-    mode: Annotated[str, typer.Option("--mode", help="train, prefill or decode.")] = "train"
+    mode: Annotated[str, typer.Option(help="train, prefill or decode.")] = "train"
     batch: Annotated[
         int | None,
-        typer.Option("--batch", min=1, help="Sequences per replica and step; default: the preset's for the mode."),
+        typer.Option(min=1, help="Sequences per replica and step; default: the preset's for the mode."),
     ] = None
-    sequence: Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens per sequence.")] = None
-    micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="Micro-batches per step.")] = None
-    tp: Annotated[int | None, typer.Option("--tp", min=1, help="Tensor-parallel devices; default: to fit.")] = None
-    dp: Annotated[
-        int | None, typer.Option("--dp", min=1, help="Data-parallel replicas; default: the remaining devices.")
-    ] = None
+    sequence: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence.")] = None
+    micro_batches: Annotated[int | None, typer.Option(min=1, help="Micro-batches per step.")] = None
+    tp: Annotated[int | None, typer.Option(min=1, help="Tensor-parallel devices; default: to fit.")] = None
+    dp: Annotated[int | None, typer.Option(min=1, help="Data-parallel replicas; default: the remaining devices.")] = (
+        None
+    )
     pp: Annotated[
         int | None,
-        typer.Option(
-            "--pp", min=1, help="Pipeline stages; default: 1, or as needed if all techniques need a pipeline."
-        ),
+        typer.Option(min=1, help="Pipeline stages; default: 1, or as needed if all techniques need a pipeline."),
     ] = None
     recompute: Annotated[
         str | None,
         typer.Option(
-            "--recompute",
             help="Activation recomputation: none, attention scores (selective) or whole layers (full).",
             metavar="none|selective|full",
         ),
@@ -199,14 +195,10 @@ class StepOptions:
         bool,
         typer.Option("--unfused-attention", help="Attention materialises and keeps its scores (affects memory only)."),
     ] = False
-    virtual: Annotated[
-        int | None, typer.Option("--virtual", min=1, help="Interleaved stages per device of a pipeline.")
-    ] = None
-    cp: Annotated[int | None, typer.Option("--cp", min=1, help="Context-parallel degree: parts of every sequence.")] = (
-        None
-    )
+    virtual: Annotated[int | None, typer.Option(min=1, help="Interleaved stages per device of a pipeline.")] = None
+    cp: Annotated[int | None, typer.Option(min=1, help="Context-parallel degree: parts of every sequence.")] = None
     ep: Annotated[
-        int | None, typer.Option("--ep", min=1, help="Expert-parallel degree: devices that share a mixture's experts.")
+        int | None, typer.Option(min=1, help="Expert-parallel degree: devices that share a mixture's experts.")
     ] = None
     whole_vocabulary: Annotated[
         bool,
@@ -216,9 +208,7 @@ class StepOptions:
     ] = False
     gradient_bytes: Annotated[
         int | None,
-        typer.Option(
-            "--gradient-bytes", help="Bytes per exchanged gradient element: 4 for sums in float32.", metavar="2|4"
-        ),
+        typer.Option(help="Bytes per exchanged gradient element: 4 for sums in float32.", metavar="2|4"),
     ] = None
     overlap_weight_gradients: Annotated[
         bool,
@@ -255,12 +245,11 @@ class ClusterOptions:
     """The cluster that a step is compared on."""
 
     cluster: ClusterName
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes of the cluster.")] = None
-    gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="Devices, in place of --nodes.")] = None
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the cluster.")] = None
+    gpus: Annotated[int | None, typer.Option(min=1, help="Devices, in place of --nodes.")] = None
     delay: Annotated[
         str | None,
         typer.Option(
-            "--delay",
             help="Delays of devices, instead of the cluster's: shifted-exp:a=0.01,mu=10 (seconds, per second), "
             "pareto:scale=0.1,shape=2, empirical:FILE; ,iid or ,persistent; ,seed=3.",
             metavar="MODEL",
@@ -283,9 +272,9 @@ class ClusterOptions:
 class TechniqueOptions:
     """The techniques that are compared, and their knobs."""
 
-    techniques: Annotated[str, typer.Option("--techniques", help="Comma-separated names.", metavar="A,B,...")]
+    techniques: Annotated[str, typer.Option(help="Comma-separated names.", metavar="A,B,...")]
     baseline: Annotated[
-        str | None, typer.Option("--baseline", help="Speed-ups are relative to it; default: the first technique.")
+        str | None, typer.Option(help="Speed-ups are relative to it; default: the first technique.")
     ] = None
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="TECHNIQUE.KNOB=VALUE, as co2.tau=48; may be repeated.")
@@ -304,17 +293,15 @@ class MapOptions:
     regime_map: Annotated[
         bool, typer.Option("--map", help="Also map which technique is fastest: bandwidth × batch, or × --replicas.")
     ] = False
-    link: Annotated[str | None, typer.Option("--link", help="Link the map varies: intra, inter or wide.")] = None
+    link: Annotated[str | None, typer.Option(help="Link the map varies: intra, inter or wide.")] = None
     bandwidths: Annotated[
         str | None,
-        typer.Option("--bandwidths", help="Bandwidths of the map in Gbit/s, as 25,100,400.", metavar="A,B,..."),
+        typer.Option(help="Bandwidths of the map in Gbit/s, as 25,100,400.", metavar="A,B,..."),
     ] = None
-    batches: Annotated[
-        str | None, typer.Option("--batches", help="Batches of the map, as 1,4,16.", metavar="A,B,...")
-    ] = None
+    batches: Annotated[str | None, typer.Option(help="Batches of the map, as 1,4,16.", metavar="A,B,...")] = None
     replicas: Annotated[
         str | None,
-        typer.Option("--replicas", help="Replicas of the map, instead of batches, as 2,16,128.", metavar="A,B,..."),
+        typer.Option(help="Replicas of the map, instead of batches, as 2,16,128.", metavar="A,B,..."),
     ] = None
 
     def axes(self) -> dict[str, Any]:
@@ -447,31 +434,24 @@ class RunTerms:
 
     tokens: Annotated[
         float | None,
-        typer.Option("--tokens", help="Tokens of the whole run: also print days, device hours, money and energy."),
+        typer.Option(help="Tokens of the whole run: also print days, device hours, money and energy."),
     ] = None
-    price: Annotated[float | None, typer.Option("--price", help="With --tokens: money per device and hour.")] = None
+    price: Annotated[float | None, typer.Option(help="With --tokens: money per device and hour.")] = None
     mtbf: Annotated[
         str | None,
-        typer.Option(
-            "--mtbf", help="With --tokens: mean time between failures of one device, such as 50000h.", metavar="TIME"
-        ),
+        typer.Option(help="With --tokens: mean time between failures of one device, such as 50000h.", metavar="TIME"),
     ] = None
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--checkpoint",
             help="With --mtbf: time to write a checkpoint, such as 90s; default: every device writes 0.1 GB/s.",
             metavar="TIME",
         ),
     ] = None
-    restart: Annotated[
-        str, typer.Option("--restart", help="With --mtbf: time from a failure to work.", metavar="TIME")
-    ] = "10min"
-    carbon: Annotated[
-        float | None, typer.Option("--carbon", help="With --tokens: kilograms of CO2e per kilowatt-hour.")
-    ] = None
-    draw: Annotated[float, typer.Option("--draw", help="With --tokens: share of the board's power drawn.")] = 0.8
-    pue: Annotated[float, typer.Option("--pue", help="With --tokens: power of the centre over its computers'.")] = 1.2
+    restart: Annotated[str, typer.Option(help="With --mtbf: time from a failure to work.", metavar="TIME")] = "10min"
+    carbon: Annotated[float | None, typer.Option(help="With --tokens: kilograms of CO2e per kilowatt-hour.")] = None
+    draw: Annotated[float, typer.Option(help="With --tokens: share of the board's power drawn.")] = 0.8
+    pue: Annotated[float, typer.Option(help="With --tokens: power of the centre over its computers'.")] = 1.2
 
     def load(self) -> Terms | None:
         """Return the terms, None where no run is asked for."""
@@ -514,25 +494,24 @@ def seconds_of(text: str, option: str) -> float:
 @app.command("plan")
 @grouped()
 def plan(
-    model: Annotated[str, typer.Option("--model", help="Workload preset, or a Hugging Face config.json.")],
+    model: Annotated[str, typer.Option(help="Workload preset, or a Hugging Face config.json.")],
     cluster: ClusterName,
     terms: RunTerms,
-    gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="Devices; default: all of the cluster.")] = None,
-    sequence: Annotated[int, typer.Option("--sequence", min=1, help="Tokens per sequence.")] = 4096,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences per step, over all devices.")] = 1024,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Devices; default: all of the cluster.")] = None,
+    sequence: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 4096,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences per step, over all devices.")] = 1024,
     layout: Annotated[
         str,
         typer.Option(
-            "--layout",
             help="Only layouts with these parts, such as tp=8,cp=2,pp=16,zero=1,micro_batch=1,recompute=none (also "
             "virtual, dp, parts, ep); all of them price one layout.",
             metavar="NAME=VALUE,...",
         ),
     ] = "",
-    precision: Annotated[str, typer.Option("--precision", help="Of matrix products: bf16 or fp8.")] = "bf16",
-    schedule: Annotated[str, typer.Option("--schedule", help="Of a pipeline: 1f1b or zero-bubble.")] = "1f1b",
+    precision: Annotated[str, typer.Option(help="Of matrix products: bf16 or fp8.")] = "bf16",
+    schedule: Annotated[str, typer.Option(help="Of a pipeline: 1f1b or zero-bubble.")] = "1f1b",
     framework: Framework = "Megatron-Core",
-    most: Annotated[int, typer.Option("--most", min=1, help="Layouts to print.")] = 5,
+    most: Annotated[int, typer.Option(min=1, help="Layouts to print.")] = 5,
     json: JsonFlag = False,
 ) -> None:
     """Find the fastest layout of a training step that fits, and what a whole run with it takes.
@@ -614,7 +593,6 @@ def validate(
     measure: Annotated[
         list[Path] | None,
         typer.Option(
-            "--measure",
             exists=True,
             help="Recompute a measurement from its record (gain.json of a ladder's arms) and the runs next to it; may "
             "be repeated. Published figures are then checked only with --technique.",

@@ -26,10 +26,10 @@ MOST_SEEDS = 1000
 class ShapeOptions:
     """What is changed about a model that has a name."""
 
-    layers: Annotated[int | None, typer.Option("--layers", min=1, help="Transformer layers.")] = None
-    hidden: Annotated[int | None, typer.Option("--hidden", min=1, help="Hidden size of the model.")] = None
-    heads: Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")] = None
-    ffn: Annotated[int | None, typer.Option("--ffn", min=1, help="Hidden size of the feed-forward block.")] = None
+    layers: Annotated[int | None, typer.Option(min=1, help="Transformer layers.")] = None
+    hidden: Annotated[int | None, typer.Option(min=1, help="Hidden size of the model.")] = None
+    heads: Annotated[int | None, typer.Option(min=1, help="Attention heads.")] = None
+    ffn: Annotated[int | None, typer.Option(min=1, help="Hidden size of the feed-forward block.")] = None
 
     def of(self, model: str) -> LmShape:
         """Return the shape of a model by name, so changed."""
@@ -52,46 +52,40 @@ class RunOptions:
         ),
     ]
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; for several runs, one subfolder each.")]
-    nproc: Annotated[int, typer.Option("--nproc", help="Ranks: one process each, pinned to separate cores.")] = 2
+    nproc: Annotated[int, typer.Option(help="Ranks: one process each, pinned to separate cores.")] = 2
     link: Annotated[
         str,
         typer.Option(
-            "--link",
             help="200mbit: network namespaces joined at that rate; emulated:200mbit: added waiting; none. One for all "
             "ranks, or one per rank: 1gbit,1gbit,50mbit.",
         ),
     ] = "none"
-    steps: Annotated[int, typer.Option("--steps", help="Training steps.")] = 48
-    tau: Annotated[int | None, typer.Option("--tau", help="Steps per round, for techniques with rounds.")] = None
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 48
+    tau: Annotated[int | None, typer.Option(help="Steps per round, for techniques with rounds.")] = None
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="KNOB=VALUE or TECHNIQUE.KNOB=VALUE, as outer_lr=0.8; may be repeated."),
     ] = None
     seeds: Annotated[str, typer.Option("--seed", "--seeds", help="Seed, or several: 0,1,2.", metavar="NUMBERS")] = "0"
-    model: Annotated[str, typer.Option("--model", help="Model: tiny, small or medium; modified by --layers etc.")] = (
-        "small"
-    )
+    model: Annotated[str, typer.Option(help="Model: tiny, small or medium; modified by --layers etc.")] = "small"
     batch: Annotated[
-        int, typer.Option("--batch", help="Sequences per rank and step (tensor-parallel, pipeline: of all ranks).")
+        int, typer.Option(help="Sequences per rank and step (tensor-parallel, pipeline: of all ranks).")
     ] = 4
-    sequence: Annotated[int, typer.Option("--sequence", help="Tokens (bytes) per sequence.")] = 128
-    lr: Annotated[float, typer.Option("--lr", help="Learning rate of AdamW.")] = 1e-3
+    sequence: Annotated[int, typer.Option(help="Tokens (bytes) per sequence.")] = 128
+    lr: Annotated[float, typer.Option(help="Learning rate of AdamW.")] = 1e-3
     corpus: Annotated[
-        str, typer.Option("--corpus", help="Text file or folder; default: the documentation shipped with Python.")
+        str, typer.Option(help="Text file or folder; default: the documentation shipped with Python.")
     ] = ""
-    trace_steps: Annotated[int, typer.Option("--trace-steps", help="Steps to record at the end; 0: none.")] = 8
-    checkpoint_every: Annotated[int, typer.Option("--checkpoint-every", help="Steps between checkpoints; 0: none.")] = 0
+    trace_steps: Annotated[int, typer.Option(help="Steps to record at the end; 0: none.")] = 8
+    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints; 0: none.")] = 0
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint that all ranks have.")] = (
         False
     )
-    timeout: Annotated[
-        float, typer.Option("--timeout", help="Timeout for communication with another rank, seconds.")
-    ] = 60.0
-    device: Annotated[str, typer.Option("--device", help="cpu (gloo) or cuda (NCCL).")] = "cpu"
+    timeout: Annotated[float, typer.Option(help="Timeout for communication with another rank, seconds.")] = 60.0
+    device: Annotated[str, typer.Option(help="cpu (gloo) or cuda (NCCL).")] = "cpu"
     delay: Annotated[
         str,
         typer.Option(
-            "--delay",
             help="Injected delays: ranks sleep before they compute, drawn from shifted-exp:a=0.01,mu=10, pareto:... or "
             "empirical:FILE; iid or persistent. Data-parallel runs and a server's workers.",
         ),
@@ -142,9 +136,7 @@ def train(
     shape: ShapeOptions,
     predict: Annotated[
         str | None,
-        typer.Option(
-            "--predict", help="Cluster (preset, or what `densing calibrate --out` wrote): also simulate the run."
-        ),
+        typer.Option(help="Cluster (preset, or what `densing calibrate --out` wrote): also simulate the run."),
     ] = None,
     html: Report = None,
     json: JsonFlag = False,

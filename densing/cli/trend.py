@@ -27,7 +27,6 @@ def trend(
     only: Annotated[
         list[Path] | None,
         typer.Option(
-            "--only",
             help=f"Your table ({o.FORMS}); its trend is estimated without the catalog's models. May be repeated.",
         ),
     ] = None,
@@ -37,19 +36,17 @@ def trend(
     denominator: o.Denominator = "total",
     tokens: o.Tokens = None,
     guard: o.Guard = 3.0,
-    permutations: Annotated[int, typer.Option("--permutations", min=19, help="Shuffles of the release dates.")] = 999,
-    bootstrap: Annotated[int, typer.Option("--bootstrap", min=50, help="Resamples of families.")] = 500,
+    permutations: Annotated[int, typer.Option(min=19, help="Shuffles of the release dates.")] = 999,
+    bootstrap: Annotated[int, typer.Option(min=50, help="Resamples of families.")] = 500,
     when: Annotated[
         list[str] | None,
         typer.Option(
-            "--when",
             help="SCORE:PARAMS, e.g. 0.75:3e9: date when a model of that size reaches that score. May be repeated.",
         ),
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(
-            "--by",
             help="Answer a question on the joint scale instead: pace, language, skill, experts, compute or all "
             "(several separated by commas). Only --catalog, --seed, --out and --json apply then.",
         ),

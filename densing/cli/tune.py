@@ -20,15 +20,15 @@ def tune_(
     *,
     model: ModelOptions,
     split: Annotated[
-        str, typer.Option("--split", help="Train on the training films of this split: time, director or random.")
+        str, typer.Option(help="Train on the training films of this split: time, director or random.")
     ] = "time",
-    films: Annotated[int, typer.Option("--films", min=1, help="Number of films.")] = 500,
-    passes: Annotated[int, typer.Option("--passes", min=1, help="Epochs.")] = 1,
-    rank: Annotated[int, typer.Option("--rank", min=1, help="Rank of the adapters.")] = 8,
-    rate: Annotated[float, typer.Option("--rate", callback=o.finite, help="Peak learning rate.")] = 1e-3,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Films per step.")] = 4,
+    films: Annotated[int, typer.Option(min=1, help="Number of films.")] = 500,
+    passes: Annotated[int, typer.Option(min=1, help="Epochs.")] = 1,
+    rank: Annotated[int, typer.Option(min=1, help="Rank of the adapters.")] = 8,
+    rate: Annotated[float, typer.Option(callback=o.finite, help="Peak learning rate.")] = 1e-3,
+    batch: Annotated[int, typer.Option(min=1, help="Films per step.")] = 4,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Seed of the initial weights and of the choice and order of films.")
+        int, typer.Option(min=0, help="Seed of the initial weights and of the choice and order of films.")
     ] = 0,
     device: Device = "cpu",
     json: o.JsonFlag = False,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def worth(
     step: StepOptions,
     cluster: ClusterOptions,
-    tokens: Annotated[float, typer.Option("--tokens", help="Tokens of the plain run, as in 1e12.")],
+    tokens: Annotated[float, typer.Option(help="Tokens of the plain run, as in 1e12.")],
     techniques: Annotated[
         str | None, typer.Argument(help="Comma-separated, with settings: co2:tau=8,dct:eta=0.99,refresh=10,zero1.")
     ] = None,
@@ -30,12 +30,10 @@ def worth(
     ] = None,
     gain: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--gain", help="gain.json of `densing ladder gain DIR`, before the shipped ones; may be repeated."
-        ),
+        typer.Option(help="gain.json of `densing ladder gain DIR`, before the shipped ones; may be repeated."),
     ] = None,
-    price: Annotated[float | None, typer.Option("--price", help="Money per device and hour.")] = None,
-    baseline: Annotated[str, typer.Option("--baseline", help="What plain training exchanges gradients with.")] = "ddp",
+    price: Annotated[float | None, typer.Option(help="Money per device and hour.")] = None,
+    baseline: Annotated[str, typer.Option(help="What plain training exchanges gradients with.")] = "ddp",
     page: Page = None,
     html: Html = None,
     json: JsonFlag = False,

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from densing.core import Array, UnavailableError, install_command, named_stream
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from densing.tradeoff.gain import Gains
 
 METER, PAIR = "lcbm_films_meter_bits", "lcbm_films_pair"
@@ -47,7 +46,6 @@ def film_floors(split: str = "time", count: int | None = None, *, boosting: bool
     UnavailableError
         Without the wheel, or without scikit-learn.
     """
-    import pandas as pd
 
     from densing.scores.evals import read_films, split_films
 
@@ -149,8 +147,6 @@ def behaviour_claims(
     -----
     Source: arXiv 2309.00359, tables 2 to 5 (first-hand).
     """
-    import pandas as pd
-
     rows = []
     close = _paired(behaviour, "close")
     if len(close) >= 3 and {"plain", "behaviour"} <= set(close):

@@ -11,9 +11,10 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 from msgspec.structs import asdict
 
 from densing.core import (
@@ -36,9 +37,6 @@ from densing.core import (
 from densing.efficiency.simulation import EDGE, Served, Sides
 from densing.efficiency.systems import offload
 from densing.tradeoff.pareto import non_dominated
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FULL = 16
 QUALITY = Table(
@@ -375,8 +373,6 @@ def _rows(
     quality: pd.DataFrame | Path | str, weight_bits: int, text_stays: bool
 ) -> tuple[pd.DataFrame, tuple[Note, ...]]:
     """Return the ways to serve: evaluated rows, those without a cut once more for the server; and the notes."""
-    import pandas as pd
-
     notes: tuple[Note, ...] = ()
     if not isinstance(quality, pd.DataFrame):
         quality, notes = as_table(read_sheet(quality), QUALITY)
@@ -406,8 +402,6 @@ def _rows(
 
 
 def _policy_table(contest: offload.Contest) -> pd.DataFrame:
-    import pandas as pd
-
     gain = {each.rival: each for each in contest.ranking.differences}
     rows = []
     for name, own in contest.rewards.items():
@@ -425,8 +419,6 @@ def _decisions(
     contest: offload.Contest, actions: offload.Actions, service: offload.Service, bandwidth: Any, load: Any
 ) -> pd.DataFrame:
     """Return what the recommended policy does at each bandwidth, all being free; neighbours that agree are one row."""
-    import pandas as pd
-
     grid = np.geomspace(bandwidth.min(), bandwidth.max(), GRID)
     policy = contest.policies[contest.ranking.recommended]
     rows = []
@@ -550,7 +542,6 @@ def try_choices(
     InputError, UnavailableError, RunFailedError
         As a run does.
     """
-    import pandas as pd
     from msgspec.structs import replace as replace_record
 
     from densing.efficiency.parallel import RunSpec, launch

@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from densing.core import (
     Card,
     DensingError,
@@ -28,8 +30,6 @@ from densing.core import (
 from densing.tradeoff.gain import WATTS, ArmGain, Gains, arm_losses, ladder_gain, ratio, sentence
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from densing.scores.ladder import Arm, Corpus, Preset, Run
 
 BASELINE = "scratch"
@@ -170,7 +170,6 @@ def distil_gain(
     --------
     densing.tradeoff.ladder_gain
     """
-    import pandas as pd
 
     from densing.scores.ladder import read_exports
 
@@ -271,8 +270,6 @@ def talking_claims(paired: pd.DataFrame, weights: pd.DataFrame | None = None, *,
     >>> talking_claims(pd.DataFrame({"scratch": [0.0] * 3, **rounds}))["verdict"].tolist()
     ['reproduced', 'contradicted', 'not answerable']
     """
-    import pandas as pd
-
     sweep = talking_weights(paired, level=level) if weights is None else weights
     own, held = _settings(paired), paired
     picked = next(iter(own), "")
@@ -372,8 +369,6 @@ def talking_weights(paired: pd.DataFrame, *, level: float = 0.95) -> pd.DataFram
     0   w1=0.1       0.02     0.005    True
     1  default       0.01     0.010   False
     """
-    import pandas as pd
-
     columns = ["weights", "rounds", "chosen_on", "held_out", "held_out_lo", "held_out_hi", "picked"]
     own = _settings(paired)
     if len(own) < 2 or "seed" not in paired.index.names or not len(choosing := _choosing(paired)):

@@ -21,6 +21,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from densing.core import (
     Array,
@@ -43,8 +44,6 @@ from densing.core import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from densing.efficiency.systems import prox_csl
 
 Among = Literal["solved", "all"]
@@ -288,7 +287,6 @@ def explain_items(
     --------
     read_results, run_densities
     """
-    import pandas as pd
 
     from densing.efficiency.simulation import ENTRY
 
@@ -413,7 +411,6 @@ def _check_counts(fails: Array, held: Array, among: Among, a: str, b: str) -> No
 
 def _answers(paths: list[Path], a: str, b: str) -> tuple[pd.DataFrame, Any, list[Note]]:
     """Return a row per item that both models answered and whose text is stored, and what was measured."""
-    import pandas as pd
 
     from densing.scores.evals import read_results, read_texts
 
@@ -684,8 +681,6 @@ def _stability(
 
 def _weights(weights: Array, stability: Array, names: list[str], parts: Sequence[prox_csl.Part]) -> pd.DataFrame:
     """Return the weights that are not zero, the largest first, with the items that hold each feature."""
-    import pandas as pd
-
     support = np.flatnonzero(weights)
     held, failed = np.zeros(len(support)), np.zeros(len(support))
     for part in parts:
@@ -713,7 +708,6 @@ def _slices(
 
     All items that both answered take part, solved by B or not; what the classifier learnt from does not.
     """
-    import pandas as pd
 
     from densing.scores.catalog import with_sizes
     from densing.scores.density import run_densities
@@ -756,7 +750,6 @@ def _slices(
 
 def _measured_again(measurements: pd.DataFrame, items: pd.DataFrame) -> pd.DataFrame:
     """Return the measurements of models and tasks, taken from some of their items."""
-    import pandas as pd
 
     from densing.scores.evals import metric_values
 

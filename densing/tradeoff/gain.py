@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from densing.core import (
     Card,
@@ -38,8 +39,6 @@ from densing.core import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from densing.scores.fit import LawFit
     from densing.scores.ladder import Shift
 
@@ -211,8 +210,6 @@ class Gains(Readable):
 
     def frame(self) -> pd.DataFrame:
         """Return a row per arm, of :data:`COLUMNS`."""
-        import pandas as pd
-
         return pd.DataFrame([arm.row() for arm in self.arms], columns=list(COLUMNS))
 
     def parts(self) -> pd.DataFrame:
@@ -225,8 +222,6 @@ class Gains(Readable):
 
         ``arm, ratio, trend, trend_lo, trend_hi, size_trend, size_trend_lo, size_trend_hi, p_value``.
         """
-        import pandas as pd
-
         rows = [
             {"arm": arm.arm, "ratio": name, **{column: getattr(shift, column) for column in TRENDS}}
             for arm in self.arms
@@ -239,8 +234,6 @@ class Gains(Readable):
 
         ``arm, core_seconds, half_width, half_width_hour, token_half_width, token_half_width_hour``.
         """
-        import pandas as pd
-
         rows = [
             {
                 "arm": arm.arm,
@@ -259,8 +252,6 @@ class Gains(Readable):
 
         ``arm, bytes_share, tokens_per_core_second, ln_density_per_gigabyte_saved``; the last is missing elsewhere.
         """
-        import pandas as pd
-
         base = self.spec["baseline_cost"]["bytes"]
         rows = []
         for arm in self.arms:
@@ -446,7 +437,6 @@ def null_test(
     InputError
         For fewer ladders than one.
     """
-    import pandas as pd
 
     from densing.jobs import in_processes
     from densing.scores.ladder import WORLDS
@@ -518,7 +508,6 @@ def ladder_gain(
     --------
     densing.tradeoff.read_arms : the arms.
     """
-    import pandas as pd
 
     from densing.scores.ladder import (
         fit_loss,
@@ -647,8 +636,6 @@ def sentence(arm: ArmGain) -> str:
 
 def arm_losses(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
     """Return ``arm, run, size, seed, tokens, params_non_embedding, loss`` of exports; without arms all are plain."""
-    import pandas as pd
-
     rows = []
     for export in exports:
         try:
@@ -681,8 +668,6 @@ def _reference_losses(folder: Path, about: Mapping[str, Any]) -> pd.DataFrame:
 
 def _joined(plain: pd.DataFrame, reference: pd.DataFrame) -> pd.DataFrame:
     """Return plain runs of both ladders; those that both hold once, the others' under names of their own."""
-    import pandas as pd
-
     cells = ["size", "seed", "tokens", "loss"]
     shared = reference.merge(plain[cells].drop_duplicates(), on=cells, how="left", indicator=True)["_merge"].eq("both")
     return pd.concat([plain, reference[~shared.to_numpy()].assign(size=lambda rows: "law " + rows["size"])])

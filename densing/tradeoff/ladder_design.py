@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from densing.core import Card, InputError, Note, Readable, Record, UnknownNameError, formatting, listing_of
 from densing.efficiency.systems import RECORDS
 from densing.tradeoff.records import arm_figures, gain_record
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from densing.scores.ladder import Preset, Run
     from densing.tradeoff.gain import GainRecord
 
@@ -91,8 +91,6 @@ class Designs(Readable, Record, frozen=True):
 
     def frame(self) -> pd.DataFrame:  # type: ignore[override]
         """Return a row per design."""
-        import pandas as pd
-
         rows = [
             {
                 "sizes": ", ".join(design.sizes), "budgets": ", ".join(map(formatting.size, design.tokens)),
@@ -353,7 +351,6 @@ def device_estimate(runs: Sequence[Run], device: str) -> DeviceEstimate:
     (['0.005B', '0.01B', '0.03B', '0.1B'], True)
     """
     import numpy as np
-    import pandas as pd
 
     from densing.efficiency.throughput import device_names, frozen, read_runs, step_seconds
 

@@ -20,6 +20,9 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+
 from densing.core import (
     ArtefactError,
     Card,
@@ -41,8 +44,6 @@ from densing.tradeoff.gain import GainRecord, Gains
 from densing.tradeoff.records import LEVEL, ArmFigures, arm_figures, gain_record, interval_ends
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from densing.core import Array
     from densing.scores.catalog import Catalog, Selection
     from densing.scores.density import DensityResult
@@ -292,8 +293,6 @@ def non_dominated(density: Array, cost: Array) -> Array:
     >>> non_dominated(np.array([1.0, 2.0, 1.5, 2.0]), np.array([1.0, 2.0, 3.0, 2.0]))
     array([ True,  True, False,  True])
     """
-    import numpy as np
-
     levels, group = np.unique(cost, return_inverse=True)
     if not len(levels):
         return np.zeros(density.shape, dtype=bool)
@@ -316,9 +315,6 @@ class _Part:
 
 def _models(densities: DensityResult, compute: pd.DataFrame) -> _Part:
     """Return a density's models with their FLOPs."""
-    import numpy as np
-    import pandas as pd
-
     table, reference = densities.table, densities.reference
     facts = compute.set_index("model").reindex(table["model"]).reset_index()
     rows = pd.DataFrame(
@@ -436,9 +432,6 @@ def _distinct(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], lis
 
 def _drawn(rows: Sequence[Mapping[str, Any]], count: int, seed: int) -> _Part:
     """Return rows with draws from their intervals; where none is known, the density itself in every draw."""
-    import numpy as np
-    import pandas as pd
-
     table = pd.DataFrame(rows)
     lo, hi = table["density_lo"].to_numpy(float), table["density_hi"].to_numpy(float)
     known = (lo > 0) & np.isfinite(hi)
@@ -457,9 +450,6 @@ def _drawn(rows: Sequence[Mapping[str, Any]], count: int, seed: int) -> _Part:
 
 def _frontier(parts: Sequence[_Part], cost: str, notes: Sequence[Note]) -> Frontier:
     """Say of rows whether they take part, and of those that do whether they are on the frontier of their scale."""
-    import numpy as np
-    import pandas as pd
-
     parts = [part for part in parts if len(part.rows)]
     if not parts:
         other = "" if cost == "flops" else f"; of {cost} the catalog knows nothing: give --density or --gain"

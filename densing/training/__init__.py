@@ -17,103 +17,25 @@ other tracker.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from densing.efficiency.parallel import (
-        DelayedNesterov,
-        Dense,
-        Frequencies,
-        Gap,
-        Half,
-        Int8,
-        LowRank,
-        Momentum,
-        Nesterov,
-        Outer,
-        RankState,
-        RoundCheckpoints,
-        SlowMomentum,
-        Synchronous,
-        Threshold,
-        TopK,
-        ddp_hook,
-    )
-    from densing.efficiency.systems import (
-        CO2,
-        DCT,
-        DiLoCo,
-        Federated,
-        FedFT,
-        LocalSGD,
-        PowerSGD,
-        ProxCSL,
-        SlowMo,
-        SpaFL,
-        Store,
-        TopKGradients,
-    )
-    from densing.scores.density import (
-        DensityCallback,
-        checkpoint_densities,
-        log_to_mlflow,
-        log_to_tensorboard,
-        log_to_wandb,
-        to_log,
-    )
-
-_HOMES = ("efficiency.parallel", "efficiency.systems", "scores.density")
+_STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
 _EXTRAS = {"torch": "train", "transformers": "evals", "sklearn": "explain"}
 
-__all__ = [
-    "CO2",
-    "DCT",
-    "DelayedNesterov",
-    "Dense",
-    "DensityCallback",
-    "DiLoCo",
-    "FedFT",
-    "Federated",
-    "Frequencies",
-    "Gap",
-    "Half",
-    "Int8",
-    "LocalSGD",
-    "LowRank",
-    "Momentum",
-    "Nesterov",
-    "Outer",
-    "PowerSGD",
-    "ProxCSL",
-    "RankState",
-    "RoundCheckpoints",
-    "SlowMo",
-    "SlowMomentum",
-    "SpaFL",
-    "Store",
-    "Synchronous",
-    "Threshold",
-    "TopK",
-    "TopKGradients",
-    "checkpoint_densities",
-    "ddp_hook",
-    "log_to_mlflow",
-    "log_to_tensorboard",
-    "log_to_wandb",
-    "to_log",
-]
+__all__ = sorted(re.findall(r" as (\w+)$", _STUB, re.MULTILINE))
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     from densing.core import UnavailableError, install_command
+    from densing.efficiency import parallel, systems
+    from densing.scores import density
 
-    faces = (import_module(f"densing.{home}") for home in _HOMES)
     try:
-        return getattr(next(face for face in faces if name in face.__all__), name)
+        return getattr(next(face for face in (parallel, systems, density) if name in face.__all__), name)
     except ModuleNotFoundError as error:
         needed = (error.name or "").split(".")[0]
         if needed not in _EXTRAS:

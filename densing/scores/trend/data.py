@@ -259,6 +259,21 @@ class TrendData(Readable):
             raise InputError("cluster='organisation': these rows do not say who trained the models")
         return np.unique(names, return_inverse=True)[1]
 
+    def resample(self, by: str, draws: int, rng: np.random.Generator) -> Array:
+        """Return weights (draws + 1, n) of a bootstrap of whole clusters: 1s for the data, then each resample's copies.
+
+        Parameters
+        ----------
+        by : str
+            As in :meth:`clusters`.
+        draws : int
+        rng : numpy.random.Generator
+        """
+        codes = self.clusters(by)
+        groups = int(codes.max()) + 1
+        copies = rng.multinomial(groups, np.full(groups, 1 / groups), size=draws)
+        return np.vstack([np.ones(len(self)), copies[:, codes]])
+
 
 def _columns(draws: Any, keep: Array) -> Array | None:
     if draws is None or np.size(draws) == 0:

@@ -291,16 +291,12 @@ def quantile_slope(
         Resamples of clusters.
     seed : int
     """
-    codes = data.clusters(cluster)
-    groups = int(codes.max()) + 1 if len(data) else 0
+    groups = len(np.unique(data.clusters(cluster)))
     observed = data.observed
     if observed.sum() < MIN_QUANTILE_ROWS or np.ptp(data.days[observed]) == 0:
         reason = f"{int(observed.sum())} observed rows, at least {MIN_QUANTILE_ROWS} on two dates needed"
         return Slope.missing(reason, len(data), groups, 0)
-    rng = np.random.default_rng(seed)
-    counts = rng.multinomial(groups, np.full(groups, 1 / groups), size=bootstrap)
-    # How often each family was drawn is the weight of its rows; the first line is that of the data.
-    weights = np.vstack([np.ones(len(data)), counts[:, codes]])
+    weights = data.resample(cluster, bootstrap, np.random.default_rng(seed))
     slopes, intercepts = quantile_lines(data.days, data.log_density, data.limits, weights, q)
     # A resample whose families were all released on one date has no slope.
     first = np.where(weights > 0, data.days, np.inf).min(axis=1)

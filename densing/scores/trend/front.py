@@ -170,11 +170,7 @@ def fit_front(
     # A bend at each whole year before the end, where at least half a year is left before it.
     years = int((last - first) / DAYS_PER_YEAR - 0.5)
     bends = last - DAYS_PER_YEAR * np.arange(years, 0, -1)
-    codes = data.clusters("family")
-    groups = int(codes.max()) + 1
-    rng = np.random.default_rng([seed, 9])
-    counts = rng.multinomial(groups, np.full(groups, 1 / groups), size=resamples)
-    weights = np.vstack([np.ones(len(data)), counts[:, codes]])
+    weights = data.resample("family", resamples, np.random.default_rng([seed, 9]))
     lines = quantile_splines(data.days, data.log_density, data.limits, weights, QUANTILE, bends)
     # A resample that holds hardly a model inside the reference has no quantile.
     lines = lines[np.isfinite(lines).all(axis=1) | (np.arange(len(lines)) == 0)]
@@ -189,7 +185,8 @@ def fit_front(
         ends = lines @ _basis(np.array([since, last]), bends).T
         paces = (ends[:, 1] - ends[:, 0]) / (last - since)
         low, high = np.quantile(paces[1:], [tail, 1 - tail])
-        return Slope(float(paces[0]), float(low), float(high), float(lines[0, 0]), len(data), groups, kind, 0)
+        families = len(set(data.family))
+        return Slope(float(paces[0]), float(low), float(high), float(lines[0, 0]), len(data), families, kind, 0)
 
     # A model known to be denser than its limit sets a record there; one known to be less dense sets none.
     known = data.censor >= 0

@@ -107,11 +107,7 @@ def quantile_change(
     late = data.released >= np.datetime64(parted, "ns")
     if _too_few(data, late):
         return (math.nan,) * 4
-    codes = data.clusters("family")
-    groups = int(codes.max()) + 1
-    rng = np.random.default_rng([seed, 9])
-    copies = rng.multinomial(groups, np.full(groups, 1 / groups), RESAMPLES)
-    weights = np.vstack([np.ones(len(data)), copies[:, codes]])
+    weights = data.resample("family", RESAMPLES, np.random.default_rng([seed, 9]))
     slopes = []
     for period in (late, ~late):
         part, shares = data.take(period), weights[:, period]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -24,11 +25,16 @@ def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> lis
     >>> [f"{turn.phase[0]}{turn.micro}" for turn in one_forward_one_backward(0, 2, 3)]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
     """
-    ahead = min(stages - 1 - stage, micro_batches)
-    turns = [Turn("forward", micro) for micro in range(ahead)]
-    for micro in range(micro_batches - ahead):
-        turns += [Turn("forward", micro + ahead), Turn("backward", micro)]
-    return turns + [Turn("backward", micro) for micro in range(micro_batches - ahead, micro_batches)]
+    return _ahead(Turn, stages - 1 - stage, micro_batches)
+
+
+def _ahead(turn: Callable[[str, int], Turn], ahead: int, total: int) -> list[Turn]:
+    """Return forward passes until there are so many ahead, then both in turn, then the backward passes left."""
+    ahead = min(ahead, total)
+    turns = [turn("forward", number) for number in range(ahead)]
+    for number in range(total - ahead):
+        turns += [turn("forward", number + ahead), turn("backward", number)]
+    return turns + [turn("backward", number) for number in range(total - ahead, total)]
 
 
 def interleaved(device: int, devices: int, chunks: int, micro_batches: int) -> list[Turn]:
@@ -50,18 +56,13 @@ def interleaved(device: int, devices: int, chunks: int, micro_batches: int) -> l
     """
     if chunks == 1:
         return one_forward_one_backward(device, devices, micro_batches)
-    total = micro_batches * chunks
-    ahead = min(2 * (devices - device - 1) + (chunks - 1) * devices, total)
 
     def turn(phase: str, number: int) -> Turn:
         group, place = divmod(number, devices * chunks)
         chunk, micro = divmod(place, devices)
         return Turn(phase, group * devices + micro, chunk if phase == "forward" else chunks - 1 - chunk)
 
-    turns = [turn("forward", number) for number in range(ahead)]
-    for number in range(total - ahead):
-        turns += [turn("forward", number + ahead), turn("backward", number)]
-    return turns + [turn("backward", number) for number in range(total - ahead, total)]
+    return _ahead(turn, 2 * (devices - device - 1) + (chunks - 1) * devices, micro_batches * chunks)
 
 
 def forward_only(micro_batches: int) -> list[Turn]:

@@ -234,7 +234,7 @@ def test_an_actor_beats_what_is_fixed_where_the_link_changes() -> None:
     pytest.importorskip("torch")
     offered = actions([way for way in CHOICES if way[1] != EDGE])
     names = ("oracle", "last", "expected", "fixed", "random", "sac-d")
-    found = hold_contest(offered, service(interval_s=0.3), Markov(), policies=names, traces=6, seeds=2, updates=900)
+    found = hold_contest(offered, service(interval_s=0.3), Markov(), policies=names, traces=6, seeds=2, updates=500)
     means = {name: float(own.mean()) for name, own in found.rewards.items()}
     assert means["random"] < means["fixed"] < means["sac-d"] <= means["oracle"]
     gain = {each.rival: each for each in found.ranking.differences}
@@ -249,6 +249,6 @@ def test_an_actor_looks_ahead_where_requests_wait_for_each_other() -> None:
     pytest.importorskip("torch")
     offered = actions([way for way in CHOICES if way[1] != EDGE])
     names = ("oracle", "expected", "sac-d")
-    found = hold_contest(offered, service(), Markov(), policies=names, traces=6, seeds=2, updates=900)
+    found = hold_contest(offered, service(), Markov(), policies=names, traces=6, seeds=2, updates=500)
     means = {name: float(own.mean()) for name, own in found.rewards.items()}
     assert means["sac-d"] > means["oracle"] + 0.05 and means["sac-d"] > means["expected"] + 0.05
