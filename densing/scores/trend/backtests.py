@@ -412,10 +412,9 @@ def backtest_forecasts(
     if not 0 < months <= FURTHEST:
         raise InputError(f"a horizon of {months} months: give a number above zero, {FURTHEST:g} at most")
     basket = GENERAL if basket == "mean" else basket
-    if basket != GENERAL:
-        # A basket that the full scale has not is a slip of the caller: this raises, before minutes of fits.
-        if basket not in (baskets := joint_baskets(joint_cells(catalog))):
-            raise UnknownNameError("basket of the joint scale", basket, baskets)
+    # A basket that the full scale has not is a slip of the caller: this raises, before minutes of fits.
+    if basket != GENERAL and basket not in (baskets := joint_baskets(joint_cells(catalog))):
+        raise UnknownNameError("basket of the joint scale", basket, baskets)
     full: _Full | None = None
     rows, cases = [], []
     for turn, origin in enumerate(dates):

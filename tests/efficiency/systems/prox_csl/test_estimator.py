@@ -125,9 +125,7 @@ def pooled_optimum(features: np.ndarray, labels: np.ndarray) -> tuple[float, flo
 
 
 # Of 32 partitions each has nine items.
-@pytest.mark.parametrize(
-    ("kind", "partitions"), [*product(WORLDS, [2, 8]), ("noise", 32), ("unlike", 32)]
-)
+@pytest.mark.parametrize(("kind", "partitions"), [*product(WORLDS, [2, 8]), ("noise", 32), ("unlike", 32)])
 def test_at_its_defaults_it_ends_at_the_pooled_optimum_or_says_so(kind: str, partitions: int) -> None:
     features, labels = world(kind)
     best, accuracy = pooled_optimum(features, labels)
