@@ -111,11 +111,12 @@ def short_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def few_sweeps() -> Iterator[None]:
-    """Trends whose pace is fitted with few draws: where others of their numbers are asked for."""
+def few_sweeps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trends whose pace is fitted with few draws, kept for nobody else: where other numbers are asked for."""
     from densing.scores.trend import estimate, fit_pace
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DENSING_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(estimate, "fit_pace", partial(fit_pace, chains=4, sweeps=100, burn=50))
         yield
 

@@ -69,6 +69,7 @@ def planted_catalog() -> Catalog:
     return load_catalog(planted(), embedded=False)
 
 
+@lru_cache(maxsize=8)
 def planted_scale(seed: int, steeper: float = 1.0) -> tuple[JointScale, pd.Series]:
     """A scale on which ability grows by SLOPE per ln N down to the anchor's guard, and by a multiple of it below.
 

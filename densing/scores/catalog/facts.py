@@ -147,9 +147,9 @@ class FactualRecall(Readable):
             for name in names:
                 if name not in known:
                     raise UnknownNameError(kind, name, known)
-        if (known := self._asked.get(key := (*tiers, *parts))) is None:
-            known = self._asked[key] = self._summed(tiers, parts)
-        return known.copy()
+        if (key := (*tiers, *parts)) not in self._asked:
+            self._asked[key] = self._summed(tiers, parts)
+        return self._asked[key].copy()
 
     @cached_property
     def _asked(self) -> dict[tuple[str, ...], pd.DataFrame]:

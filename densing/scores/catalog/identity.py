@@ -145,8 +145,11 @@ class _Names:
 @lru_cache(maxsize=16)
 def _organisations(catalog: Catalog) -> Mapping[str, str]:
     """Return who made a family of the catalog; empty where several did."""
-    makers = catalog.models.groupby("family")["organisation"].agg(lambda cells: tuple(cells.dropna().unique()))
-    return {str(family): str(each[0]) if len(each) == 1 else "" for family, each in makers.items()}
+    makers: dict[str, set[str]] = {}
+    for family, maker in zip(catalog.models["family"], catalog.models["organisation"], strict=True):
+        if isinstance(family, str):
+            makers.setdefault(family, set()).update([maker] if isinstance(maker, str) else [])
+    return {family: next(iter(each)) if len(each) == 1 else "" for family, each in makers.items()}
 
 
 @lru_cache(maxsize=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ CHOICES = {
 ENDS = ["doubling_months", "lo", "hi"]
 
 
+@cache
 def read(guard: float = 3.0, seed: int = 0, **options: str) -> DensityResult:
     catalog = planted_catalog()
     scale, _ = planted_scale(seed, steeper=1.5)

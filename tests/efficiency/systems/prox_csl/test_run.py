@@ -24,15 +24,17 @@ HEADER = 8
 """Bytes of an order."""
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any]]:
-    folder = tmp_path_factory.mktemp(f"sparse{request.param}")
-    return request.param, ranks_of(sparse_runs.__file__, request.param, folder)[0]
+RANKS = 3
+"""As many as do not divide the partitions."""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return ranks_of(sparse_runs.__file__, RANKS, tmp_path_factory.mktemp("sparse"))[0]
 
 
 @pytest.mark.parametrize("name", ["both", "one class"])
-def test_ranks_find_what_one_process_finds(ranks: tuple[int, dict[str, Any]], name: str) -> None:
-    results = ranks[1]
+def test_ranks_find_what_one_process_finds(results: dict[str, Any], name: str) -> None:
     features, labels = sparse_runs.made(name == "one class")
     rows = np.array_split(np.arange(len(labels)), sparse_runs.PARTITIONS)
     holders = Here([Part(features[own], labels[own]) for own in rows])
@@ -44,14 +46,13 @@ def test_ranks_find_what_one_process_finds(ranks: tuple[int, dict[str, Any]], na
     assert results[name]["skipped"] == holders.skipped == (1 if name == "one class" else 0)
 
 
-def test_bytes_are_those_of_the_messages(ranks: tuple[int, dict[str, Any]]) -> None:
-    count, results = ranks
+def test_bytes_are_those_of_the_messages(results: dict[str, Any]) -> None:
     width, partitions = 60, sparse_runs.PARTITIONS
-    first = np.array_split(np.arange(partitions), count)[0]
+    first = np.array_split(np.arange(partitions), RANKS)[0]
     # Of a mean: an order to every other rank, and from each how many solutions there are, and these.
-    mean = (count - 1) * (HEADER + 8) + (partitions - len(first)) * 8 * width
+    mean = (RANKS - 1) * (HEADER + 8) + (partitions - len(first)) * 8 * width
     # Of an update: an order and the weights to every other rank, from each a gradient and a loss.
-    update = (count - 1) * (HEADER + 8 * width + 8 * (width + 1))
+    update = (RANKS - 1) * (HEADER + 8 * width + 8 * (width + 1))
     moved = [case["bytes"] for case in results["both"]["found"]]
     assert moved[:4] == [mean, mean, mean + 2 * update, mean + 2 * update]
     # The guard also asks what the last update came to.

@@ -302,8 +302,7 @@ def test_the_classifier_is_not_interpolated_and_least_squares_is_no_classifier()
     assert get_technique("uc-mmc").plan(words, cluster(4), r=2).ranks == 5
 
 
-@pytest.mark.parametrize("lasts", ["task", "step"])
-@pytest.mark.parametrize("message_s", [0.0, 0.02])
+@pytest.mark.parametrize(("lasts", "message_s"), [("task", 0.02), ("step", 0.0)])
 def test_a_step_under_drawn_delays_is_known_far_better_than_its_draws_tell(lasts: str, message_s: float) -> None:
     """The mean over 32 drawn steps, corrected by what is known on any draw, against 2,000 steps of another seed."""
     quiet = toy(9)
