@@ -113,7 +113,7 @@ def test_a_flag_a_score_and_an_event_walk_short_ways(tmp_path: Path) -> None:
     # the straight line's; what a command prints passes the file that knows which command it is, its arguments'
     # (their parsing and their settings), and the one that makes groups of options of them. A technique of rounds passes
     # the file of the plan that all of these share. Causes are what a replay gains without them: an event passes the
-    # file of its rank's dependencies and that of the replay; the grid of ranks and time by module are files of their own.
+    # file of its rank's dependencies and that of the replay. Time by module and the grid of ranks are further files.
     assert score <= 30 and event <= 34 and flag <= 9
     # The page's walks pass the functions that they name.
     walked = rooms.PAGE.read_text(encoding="utf-8").partition("## Three walks")[2].partition("## Where")[0]
