@@ -229,8 +229,8 @@ of its 95 % interval, which holds items and reference, and how often it holds th
 {densities}
 
 Until items alone leave ln density within ± .1 of that of all items, random items by their mean take {tenth_random}, the
-bank's {tenth_bank}: {tenth_share} of them. **A fifth of the items is {fifth}** by right and wrong. Of a set of this size
-that width takes nearly all; the designs differ more where items are few.
+bank's {tenth_bank}: {tenth_share} of them. **A fifth of the items is {fifth}** by right and wrong. Of a set of this
+size that width takes nearly all; the designs differ more where items are few.
 
 ## What is wrong with items
 
