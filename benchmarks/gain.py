@@ -42,10 +42,10 @@ LIMIT_WORDS = (
     "costs nothing, since both arms lie on it at the same points; at .22 it is most of the standard deviation, because "
     "plain training has no budgets as small as those that the arm's losses are worth. `densing ladder gain` says so of "
     "such an arm, and `--arm plain:tokens=0.25`, plain training on a quarter of the tokens, tells the law there, at a "
-    "quarter of plain training's cost: intervals become little more than a third as wide.",
+    "quarter of plain training's cost: intervals become two fifths as wide.",
     "",
-    "One ratio was rejected in 11 % of the first 200 ladders with .22, and is in 6 to 8 % of the 200 others here, in 1 "
-    "to 6 % with the short runs: where the law is extrapolated, the test leans on weights that few seeds tell.",
+    "One ratio was rejected in 11 % of the first 200 ladders with .22, and is in 5 to 8 % of the 200 others here, in 2 "
+    "to 5 % with the short runs: where the law is extrapolated, the test leans on weights that few seeds tell.",
     "",
     "On the ladder on which both yardsticks ran (four sizes, two seeds, twice the tokens), this one is 2.5 times as "
     "sharp as the older: 2.15 (1.87 to 2.51), where that gave 2.21 (1.65 to 3.40). Earlier, with it, an arm whose "

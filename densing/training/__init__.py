@@ -8,9 +8,9 @@ first with the choices of their papers, ``LocalSGD``, ``SlowMo``, ``CO2``, ``DiL
 second. Methods of their own are ``PowerSGD`` and ``SpaFL``. ``ddp_hook`` compresses the gradients of torch's
 ``DistributedDataParallel``. ``RankState`` is what ``torch.distributed.checkpoint`` saves of all these, and
 ``RoundCheckpoints`` lets ranks leave and come back between rounds.
-``checkpoint_densities`` says how dense the model is, ``DensityCallback`` logs that from the Trainer of transformers,
-and ``log_to_wandb``, ``log_to_mlflow`` and ``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any
-other tracker.
+``checkpoint_densities`` says how dense the model is from scores, ``evaluate_bank`` from a few items that it answers.
+``DensityCallback`` logs either from the Trainer of transformers, and ``log_to_wandb``, ``log_to_mlflow`` and
+``log_to_tensorboard`` from your own loop; ``to_log`` returns it for any other tracker.
 ``ProxCSL`` is a sparse classifier with scikit-learn's interface, over items that may be stored in several places
 (``Store``); it needs no torch.
 """

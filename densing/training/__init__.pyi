@@ -29,6 +29,7 @@ from densing.efficiency.systems import Store as Store
 from densing.efficiency.systems import TopKGradients as TopKGradients
 from densing.scores.density import DensityCallback as DensityCallback
 from densing.scores.density import checkpoint_densities as checkpoint_densities
+from densing.scores.density import evaluate_bank as evaluate_bank
 from densing.scores.density import log_to_mlflow as log_to_mlflow
 from densing.scores.density import log_to_tensorboard as log_to_tensorboard
 from densing.scores.density import log_to_wandb as log_to_wandb

@@ -1,4 +1,6 @@
 from .abilities import reference_by_families as reference_by_families
+from .bank_evaluation import BankEvaluation as BankEvaluation
+from .bank_evaluation import evaluate_bank as evaluate_bank
 from .bank_rule import BankLook as BankLook
 from .bank_rule import BankRule as BankRule
 from .bank_steps import BankSteps as BankSteps

@@ -18,12 +18,13 @@ import pandas as pd
 
 from densing.core import InputError, UnavailableError, formatting
 from densing.scores.catalog import binomial_variance, load_catalog
+from densing.scores.density.bank_evaluation import BankEvaluation
 from densing.scores.density.inversion import DensityResult
 from densing.scores.density.runs import RunDensities, default_denominator, run_densities
 from densing.scores.density.sentences import density_sentence, quoted_rows
 from densing.scores.evals import count_parameters, read_results
 
-Result = DensityResult | RunDensities
+Result = DensityResult | RunDensities | BankEvaluation
 _KNOWN_END, _OPEN_END = {"upper": "_hi", "lower": "_lo"}, {"upper": "_lo", "lower": "_hi"}
 # MLflow allows no other characters in a name, and the file store makes a path of it.
 _UNNAMED = re.compile(r"[^\w.\- ]")
@@ -148,7 +149,7 @@ def to_log(result: Result) -> tuple[dict[str, float], dict[str, str]]:
 
     Parameters
     ----------
-    result : DensityResult or RunDensities
+    result : DensityResult, RunDensities or BankEvaluation
         Of one model.
 
     Returns
@@ -156,7 +157,8 @@ def to_log(result: Result) -> tuple[dict[str, float], dict[str, str]]:
     numbers : dict of str to float
         By ``density/REFERENCE/BENCHMARK/`` and ``density``, ``density_lo``, ``density_hi`` (its interval) or ``n_eff``
         (the effective parameters). Where only a bound is known the density is that bound, as in
-        figures, and the end that is not known is left out. A density by loss is under ``BENCHMARK.loss``.
+        figures, and the end that is not known is left out. A density by loss is under ``BENCHMARK.loss``. Of a bank's
+        items also ``score``, ``score_lo`` and ``score_hi`` by ``bank/NAME/``.
     texts : dict of str to str
         By ``density/REFERENCE/BENCHMARK`` the sentence to quote: name, density, interval, reference, and what it must
         not be compared with.
@@ -174,14 +176,18 @@ def to_log(result: Result) -> tuple[dict[str, float], dict[str, str]]:
     >>> list(to_log(checkpoint_densities({"mmlu": 0.25}, 1e9, "qwen1.5"))[0])
     ['density/qwen1.5/mmlu/density', 'density/qwen1.5/mmlu/density_hi', 'density/qwen1.5/mmlu/n_eff']
     """
+    if isinstance(result, BankEvaluation):
+        key, score = f"bank/{_UNNAMED.sub('_', result.bank)}", result.score
+        numbers, texts = ({}, {}) if result.densities is None else to_log(result.densities)
+        ends = {"score": score.score, "score_lo": score.lo, "score_hi": score.hi}
+        return {**numbers, **{f"{key}/{name}": value for name, value in ends.items()}}, texts
     if len(models := list(result.table["model"].unique())) != 1:
         raise InputError(f"densities of {formatting.listed(models, 5) or 'no model'}; log those of one model at a step")
     if isinstance(result, RunDensities):
         level = next(float(part.options["level"]) for part in result.results)
     else:
         level = float(result.options["level"])
-    numbers: dict[str, float] = {}
-    texts: dict[str, str] = {}
+    numbers, texts = {}, {}
     for row in quoted_rows(result.table).to_dict("records"):
         benchmark = f"{row['benchmark']}.loss" if row.get("quantity") == "loss" else str(row["benchmark"])
         key = "/".join(["density", *(_UNNAMED.sub("_", part) for part in (str(row["reference"]), benchmark))])
@@ -201,7 +207,7 @@ def log_to_wandb(result: Result, step: int, run: Any = None) -> None:
 
     Parameters
     ----------
-    result : DensityResult or RunDensities
+    result : DensityResult, RunDensities or BankEvaluation
         Of one model.
     step : int
         Step of the training.
@@ -218,7 +224,8 @@ def log_to_wandb(result: Result, step: int, run: Any = None) -> None:
         if run is None:
             raise InputError("no run of Weights & Biases is active; call wandb.init first, or give run")
     numbers, texts = to_log(result)
-    run.define_metric("density/*", step_metric="density/step")
+    for names in ("density/*", "bank/*"):
+        run.define_metric(names, step_metric="density/step")
     sentences = {f"{name}/sentence": text for name, text in texts.items()}
     run.log({"density/step": step, **numbers, **sentences}, step=step if step >= run.step else run.step + 1)
 
@@ -228,7 +235,7 @@ def log_to_mlflow(result: Result, step: int, run_id: str | None = None) -> None:
 
     Parameters
     ----------
-    result : DensityResult or RunDensities
+    result : DensityResult, RunDensities or BankEvaluation
         Of one model.
     step : int
         Step of the training.
@@ -257,7 +264,7 @@ def log_to_tensorboard(result: Result, step: int, writer: Any) -> None:
 
     Parameters
     ----------
-    result : DensityResult or RunDensities
+    result : DensityResult, RunDensities or BankEvaluation
         Of one model.
     step : int
         Step of the training.

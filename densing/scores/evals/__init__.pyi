@@ -3,6 +3,7 @@ from .adapters import describe_adapter as describe_adapter
 from .adapters import need_peft as need_peft
 from .adapters import read_adapter as read_adapter
 from .adaptive import Stopped as Stopped
+from .adaptive import answer_documents as answer_documents
 from .adaptive import run_pair_until as run_pair_until
 from .adaptive import run_until as run_until
 from .identity import identify_model as identify_model

@@ -14,20 +14,33 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import InputError, Note, strip_secrets
+from densing.core import InputError, Note, UnavailableError, install_command, strip_secrets
 from densing.scores.evals.evaluation import environment, evaluate_unit
 from densing.scores.evals.identity import UnitKey, effective_shots
 from densing.scores.evals.items import ANSWERS, CHOICE, CLOZE, item_table, parse_sample, read_samples
 from densing.scores.evals.journal import Journal, recorded, request_key
 from densing.scores.evals.models import LoadedModel, load_model, seed_all
-from densing.scores.evals.plan import Plan, Settings, json_like
-from densing.scores.evals.session import ModelWork, OnProgress, Progress, Session, State, UnitOutcome, Work, ignore
+from densing.scores.evals.plan import ModelSpec, Plan, Settings, TaskSpec, json_like
+from densing.scores.evals.safety import check_tasks, guarded
+from densing.scores.evals.session import (
+    ModelWork,
+    OnProgress,
+    Progress,
+    Session,
+    State,
+    TaskSource,
+    UnitOutcome,
+    Work,
+    ignore,
+    include_paths,
+)
 from densing.scores.evals.store import RunStore
 
 if TYPE_CHECKING:
@@ -501,6 +514,56 @@ def evaluate_block(
         confirm_run_unsafe_code=True,  # the session has asked for consent
     )
     return {name: item_table(results["samples"][name], results["configs"][name], task=name) for name in ids}
+
+
+def answer_documents(
+    model: Any, tokenizer: Any, documents: Mapping[str, Sequence[int]], *, include_path: Sequence[str] = (),
+    batch_size: int = 8,
+) -> pd.DataFrame:  # fmt: skip
+    """Return the items of some documents as a transformers model in memory answers them.
+
+    Parameters
+    ----------
+    model, tokenizer : transformers.PreTrainedModel and its tokenizer
+        The model is left in the mode it was in.
+    documents : mapping of sequence of int
+        By task.
+    include_path : sequence of str
+        Folders of task files.
+    batch_size : int
+
+    Raises
+    ------
+    InputError
+        When a task would run code, or has no such document.
+    UnavailableError
+        When lm-eval is not installed.
+    """
+    import pandas as pd
+
+    if find_spec("lm_eval") is None:
+        raise UnavailableError(f"lm-eval is not installed; {install_command('evals')}")
+    from lm_eval.models.huggingface import HFLM
+
+    plan = Plan((ModelSpec("model", "hf", {}),), tuple(map(TaskSpec, documents)), include_path=tuple(include_path))
+    folders, training = include_paths(plan), model.training
+    check_tasks(folders, list(documents))
+    source = TaskSource(folders)
+    with guarded():
+        tasks = {name: source.load(name, {})["tasks"][name] for name in documents}
+        for name, task in tasks.items():
+            if max(documents[name]) >= len(task.eval_docs):
+                raise InputError(
+                    f"task {name} has {len(task.eval_docs)} documents, not {max(documents[name]) + 1}; the bank is of "
+                    "another version of the task"
+                )
+            prepare(name, task, plan.settings)
+        try:
+            lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size)
+            ids = {name: sorted(chosen) for name, chosen in documents.items()}
+            return pd.concat(evaluate_block(lm, tasks, ids, plan.settings).values(), ignore_index=True)
+        finally:
+            model.train(training)
 
 
 def item_values(table: pd.DataFrame, ids: Sequence[int], quantity: str) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from densing.core import InputError, UnavailableError
 from densing.core.wandb_runs import wandb_files, wandb_history
 from densing.scores.density import densities_by_step, run_densities
 from densing.scores.density.tracking import to_log
+from densing.scores.items import AnswerTable, calibrate_items
 from densing.scores.references import load_reference
 from densing.training import checkpoint_densities, log_to_mlflow, log_to_tensorboard, log_to_wandb
 from tests.support.eval_files import results_of, samples_of
@@ -295,3 +297,55 @@ def test_scores_come_from_compute_metrics_or_of_saved_checkpoints_and_bad_ones_d
 def scores_of(folder: Path) -> dict[str, float]:
     assert (folder / "model.safetensors").is_file()
     return {"piqa": 62 if folder.name == "checkpoint-2" else 0.62}
+
+
+@elsewhere
+def test_a_bank_is_asked_at_each_evaluation_and_at_checkpoints_that_had_none(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval", reason="needs lm-eval, which the extra evals brings")
+    transformers = pytest.importorskip("transformers", reason="needs transformers, which the extra evals brings")
+    import torch
+
+    from densing.training import DensityCallback, evaluate_bank
+    from tests.support.evals_toys import write_model, write_tasks
+
+    tasks = write_tasks(tmp_path / "tasks", documents=40)
+    yaml = tasks / "toy_choice.yaml"
+    yaml.write_text(yaml.read_text().replace("version: 1.0", "version: 1.0\n  benchmark: piqa"))
+    rng = np.random.default_rng(0)
+    names = [f"toy_choice/{at}" for at in range(40)]
+    table = pd.DataFrame((rng.random((30, 40)) < rng.random((30, 1))) * 1.0, [f"m{at}" for at in range(30)], names)
+    items = pd.DataFrame({"task": "toy_choice", "text_hash": ""}, names)
+    bank = calibrate_items(AnswerTable(table, pd.Series(pd.NaT, table.index), items), name="toys")
+    folder = write_model(tmp_path / "toy", "llama", 1)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 8
+    arguments = transformers.TrainingArguments(
+        str(tmp_path / "run"), max_steps=3, per_device_train_batch_size=2, eval_strategy="steps", eval_steps=2,
+        save_steps=1, logging_steps=1, use_cpu=True, disable_tqdm=True, report_to=[],
+    )  # fmt: skip
+    trainer = transformers.Trainer(model, arguments, train_dataset=rows, eval_dataset=rows, processing_class=tokenizer)
+    options: dict[str, Any] = {"items": 12, "include_path": [str(tasks)]}
+    callback = DensityCallback(trainer, "olmo-ladder", bank=bank, name="mine", **options)
+    trainer.add_callback(callback)
+    trainer.train()
+    assert list(callback.evaluations) == [1, 2, 3]
+    logged = {row["step"]: row for row in trainer.state.log_history if "eval_bank/toys/score" in row}
+    assert set(logged) == {1, 2, 3}
+    for step, result in callback.evaluations.items():
+        score = result.score
+        assert (score.items, score.bank_items) == (12, 40)
+        row = [logged[step][f"eval_bank/toys/{name}"] for name in ("score_lo", "score", "score_hi")]
+        assert row == [score.lo, score.score, score.hi] and row[0] < row[1] < row[2]
+    # The same by hand, of the model as it is now, which goes on training.
+    model.train()
+    before = torch.get_rng_state()
+    again = evaluate_bank(model, tokenizer, bank, name="mine@step3", **options)
+    assert model.training and torch.equal(before, torch.get_rng_state())
+    assert again.score == callback.evaluations[3].score
+    assert to_log(again)[0]["bank/toys/score"] == again.score.score
+    with pytest.raises(InputError, match="no document of a task"):
+        evaluate_bank(model, tokenizer, "ikp")
+    large = bank.items.assign(item=[f"toy_choice/{at}" for at in range(1, 41)])
+    with pytest.raises(InputError, match="another version of the task"):
+        evaluate_bank(model, tokenizer, replace(bank, items=large), items=40, include_path=[str(tasks)])
