@@ -82,7 +82,7 @@ def test_a_reference_that_combines_nothing_says_which_metrics_there_are() -> Non
     done = densing(*given, "density<0.8")
     assert done.returncode == 1
     assert "no density of all benchmarks together" in done.stderr
-    assert "Name one of them: arc_challenge.density, winogrande.density\n" in done.stderr
+    assert "Name one of them: arc_challenge.density, mmlu.density, winogrande.density\n" in done.stderr
     assert densing(*given, "score.density<0.8").returncode == 1
     assert densing(*given, "winogrande.density<0.01").returncode == 4
 

@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from densing import training  # noqa: E402
 from densing.core import InputError, UnknownNameError  # noqa: E402
-from densing.efficiency.parallel import Link, comm, sizes  # noqa: E402
+from densing.efficiency.parallel import Link, comm  # noqa: E402
+from densing.efficiency.simulation import sizes  # noqa: E402
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
 pytestmark = pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from copy import copy
 from functools import lru_cache
 
 import numpy as np
@@ -311,6 +312,7 @@ def test_the_line_is_a_weighted_regression_with_a_level_for_every_family():
 
 def test_a_slope_is_never_below_a_thousandth_where_ability_falls_with_size():
     scale, _ = planted_scale(0)
+    scale = copy(scale)
     scale.draws = -scale.draws
     fit = joint_reference(planted_catalog(), scale=scale).fit
     assert fit.theta[1] == 1e-3 and (fit.draws[:, 1] == 1e-3).all()
@@ -340,6 +342,7 @@ def test_a_random_slope_is_that_of_the_families_since_2024():
     log_n = np.log(catalog.models.set_index("model")["params_total_b"].astype(float))
     # Families of before 2024 gain half as much by size.
     loss = (0.5 * SLOPE * log_n).where(old, 0.0).reindex(scale.models).to_numpy()
+    scale = copy(scale)
     scale.draws = scale.draws - loss
     within, random = (joint_reference(catalog, scale=scale, slope=slope) for slope in ("within", "random"))
     low, high = np.quantile(random.fit.draws[:, 1], [0.025, 0.975])
