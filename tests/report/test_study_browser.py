@@ -274,7 +274,9 @@ def test_without_scripts_every_number_is_there(browser: Any, report: Path) -> No
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.get(report.as_uri())
-        assert len(browser.find_elements("css selector", "#models-table tbody tr")) == fixture.MODELS + 30 + YOURS
+        # Without scripts the driver may look at a page that is not yet read to its end.
+        rows = "#models-table tbody tr"
+        wait(lambda: len(browser.find_elements("css selector", rows)) == fixture.MODELS + 30 + YOURS)
         assert not browser.find_element("css selector", ".filters").is_displayed()
         assert "need JavaScript" in browser.find_element("css selector", "noscript").text
     finally:
