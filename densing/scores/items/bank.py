@@ -351,8 +351,8 @@ class ItemBank(Readable):
         return np.asarray(self.slope**2 * p * (1 - p))
 
     def _choosable(self, ability: Array) -> Array:
-        """The same; zero for items that are not chosen adaptively."""
-        information = self._information_of_items(ability)
+        """The same to six places, so that no processor's rounding breaks a tie; zero for what is not chosen."""
+        information = np.round(self._information_of_items(ability), 6)
         information[:, self._unfit] = 0.0
         return information
 
