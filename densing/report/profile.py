@@ -565,7 +565,7 @@ class _Rates(NamedTuple):
 def _rates(run: RunProfile) -> _Rates:
     """What is known of products and attention, and of the device that ran them."""
     rates, peaks = [], dict[str, float]()
-    for row in run.name_totals("names"):
+    for row in run.names:
         if row.name and row.flop_ns and row.least_bytes:
             peak = run.peak_of(row).peak
             if peak:

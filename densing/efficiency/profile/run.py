@@ -7,6 +7,7 @@ from the store (:class:`HeldRanks`). :func:`run_notes` says what of the run was 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -389,7 +390,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
         width : int
             Names are cut to it, in their middle.
         """
-        rows = self.name_totals(attribute)
+        rows = self.names if attribute == "names" else self.name_totals(attribute)
         every = sum(row.total_ns for row in rows)
         shown = [
             {
@@ -449,7 +450,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def rate_words(self) -> str:
         """What is to be known of the rates in the table of names: whence they are, or why there are none."""
-        rows = [row for row in self.name_totals("names") if row.flop_ns]
+        rows = [row for row in self.names if row.flop_ns]
         if not rows:
             return (
                 "No TFLOP/s: no shapes of products were recorded; record them with "
@@ -470,7 +471,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             text += f"; {formatting.cut(above[0], 40)} is above it: its arithmetic is not its operands' type"
         return text
 
-    @property
+    @cached_property
     def modules(self) -> tuple[ModuleTime, ...]:
         """Time by module and named range over all ranks, each before those within it; empty where none was recorded."""
         return summed(row for rank in self.ranks for row in rank.modules)
@@ -503,6 +504,11 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
             "What autograd launches backwards is in no module."
         )
         return Listing(title, shown, fields)
+
+    @cached_property
+    def names(self) -> list[NameTotal]:
+        """The sums over all ranks by name and kind, the longest first."""
+        return self.name_totals("names")
 
     def name_totals(self, attribute: str) -> list[NameTotal]:
         """Return the sums over all ranks by name and kind, the longest first; rows without a name are all others.

@@ -91,9 +91,7 @@ def with_means(table: pd.DataFrame) -> tuple[pd.DataFrame, list[Note]]:
             continue
         row = _mean(part)
         rows.append({**row, "task": name, "benchmark": BENCHMARK, "is_group": True})
-        counted = (
-            "as they have questions" if part["n_items"].gt(0).all() else "alike (numbers of questions are not stated)"
-        )
+        counted = "as they have questions" if row["n_items"] > 0 else "alike (numbers of questions are not stated)"
         message = f"{model}: mmlu is the mean of its {len(SUBJECTS)} subjects {name}, which weigh {counted}"
         notes[str(model), name] = Note("mean-of-subjects", "info", message, {**about, "metric": metric})
     if not rows:

@@ -27,6 +27,7 @@ from densing.scores.evals.measurements import (
     measurement_frame,
     metric_row,
     model_frame,
+    task_cells,
 )
 
 SUFFIX = ".eval"
@@ -172,14 +173,13 @@ def _about(
     limit = config.get("limit")
     if isinstance(limit, list) and len(limit) == 2 and all(map(is_number, limit)):
         limit = limit[1] - limit[0]
-    return {
-        "task": task, "benchmark": _SHOTS.sub("", task) if named else "",
-        "n_items": float(items) if is_number(items) else math.nan,
-        "n_shot": float(shots) if shots is not None else float(named[1]) if named else math.nan,
+    return task_cells(
+        task=task, benchmark=_SHOTS.sub("", task) if named else "",
+        n_items=float(items) if is_number(items) else math.nan,
+        n_shot=float(shots) if shots is not None else float(named[1]) if named else math.nan,
         # Answers are generated, of choices their letter.
-        "form": "generate", "cot": "yes" if thinks else "",
-        "limit": float(limit) if is_number(limit) else math.nan, "digest": "",
-        "task_version": str(about.get("task_version", "")), "task_hash": "",
-        "harness": "inspect", "harness_version": str(mapping(about.get("packages")).get("inspect_ai") or ""),
-        "date": str(about.get("created") or "")[:10], "file": str(path), "is_group": False,
-    }  # fmt: skip
+        form="generate", cot="yes" if thinks else "", limit=float(limit) if is_number(limit) else math.nan,
+        task_version=str(about.get("task_version", "")), harness="inspect",
+        harness_version=str(mapping(about.get("packages")).get("inspect_ai") or ""),
+        date=str(about.get("created") or "")[:10], file=str(path),
+    )  # fmt: skip

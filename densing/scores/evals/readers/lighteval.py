@@ -26,6 +26,7 @@ from densing.scores.evals.measurements import (
     measurement_frame,
     metric_row,
     model_frame,
+    task_cells,
 )
 
 if TYPE_CHECKING:
@@ -125,14 +126,12 @@ def _about(results: Mapping[str, Any], general: Mapping[str, Any], key: str, pat
     version = mapping(results.get("versions")).get(key)
     stamp = _TIME.search(path.name)
     hashes = mapping(mapping(mapping(results.get("summary_tasks")).get(key)).get("hashes"))
-    return {
-        "task": task, "benchmark": "", "n_items": _real(count), "n_shot": shots, "form": "", "cot": "",
-        "limit": _real(limit), "digest": "",
-        "task_version": "" if version is None else str(version),
-        "task_hash": str(hashes.get("hash_examples") or ""),
-        "harness": "lighteval", "harness_version": str(general.get("lighteval_sha") or ""),
-        "date": stamp[1] if stamp else "", "file": str(path), "is_group": task.endswith(":_average"),
-    }  # fmt: skip
+    return task_cells(
+        task=task, n_items=_real(count), n_shot=shots, limit=_real(limit),
+        task_version="" if version is None else str(version), task_hash=str(hashes.get("hash_examples") or ""),
+        harness="lighteval", harness_version=str(general.get("lighteval_sha") or ""),
+        date=stamp[1] if stamp else "", file=str(path), is_group=task.endswith(":_average"),
+    )  # fmt: skip
 
 
 def _real(value: Any) -> float:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +128,10 @@ def _rows(path: Path) -> Iterable[Mapping[str, Any]]:
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"{path}: not readable as Parquet ({str(error).splitlines()[0]})") from error
         return table
-    return _listed(read_json(path), path)
-
-
-def _listed(content: Any, path: Path) -> Iterator[Mapping[str, Any]]:
+    content = read_json(path)
     if not isinstance(content, list) or not all(isinstance(row, Mapping) for row in content):
         raise InputError(f"{path}: a list of objects was expected")
-    yield from content
+    return content
 
 
 def _document(row: Mapping[str, Any], where: str, name: str, columns: tuple[str, str]) -> Doc:
